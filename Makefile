@@ -1,0 +1,34 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types docs clean
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e ".[plots,table]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) -e ".[test]"
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/posterity table
+	$(BIN)/python examples/polynomial_regression.py --out demo-output
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+test: lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+clean:
+	rm -rf $(VENV) demo-output dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,46 @@
+"""The package's exceptions: every message names what was expected and what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PosterityError(Exception):
+    """Base of every error that Posterity raises on purpose."""
+
+
+class InvalidInput(PosterityError, ValueError):
+    """An argument, a batch or a parameter that cannot be right."""
+
+
+class Undefined(PosterityError, ArithmeticError):
+    """A quantity that does not exist for this object (the entropy of an ensemble, say)."""
+
+
+class RefusedFile(PosterityError, OSError):
+    """A file that is damaged, foreign, newer than this package or made for another model."""
+
+
+class MissingExtra(PosterityError, ImportError):
+    """An optional dependency that this call needs and that is not installed."""
+
+
+def expected(what: str, wanted: str, got: Any) -> InvalidInput:
+    """Build the house's error: ``raise expected("lr", "a positive number", lr)``.
+
+    Examples:
+        >>> str(expected("lr", "a positive number", -1.0))
+        'lr: expected a positive number, got -1.0'
+    """
+    return InvalidInput(f"{what}: expected {wanted}, got {got!r}")
+
+
+def require(condition: bool, what: str, wanted: str, got: Any) -> None:
+    """Raise ``expected(what, wanted, got)`` unless the condition holds."""
+    if not condition:
+        raise expected(what, wanted, got)
+
+
+def require_positive(what: str, value: float) -> None:
+    """Raise unless ``value`` is a finite number above zero."""
+    require(0 < value < float("inf"), what, "a positive finite number", value)

@@ -1,0 +1,107 @@
+"""The contract of an exponential family: natural and expectation parameters, and what follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from posterity.errors import Undefined, expected, require
+
+Coordinates = tuple[Tensor, ...]
+
+
+class Family(ABC):
+    """A member q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ)) of an exponential family, batched over leading axes.
+
+    Members are immutable. `natural` (λ) and `expectation` (μ = ∇A(λ) = E_q[T]) are tuples with one tensor for each
+    block of the sufficient statistic T, batch axes first; `event_dims` says how many trailing axes of each block
+    belong to one member.
+    """
+
+    event_dims: ClassVar[tuple[int, ...]]
+    theta_dims: ClassVar[int] = 0  # trailing axes of one θ
+
+    @property
+    @abstractmethod
+    def natural(self) -> Coordinates:
+        """Natural parameters λ."""
+
+    @property
+    @abstractmethod
+    def expectation(self) -> Coordinates:
+        """Expectation parameters μ = E_q[T(θ)]."""
+
+    @abstractmethod
+    def with_natural(self, natural: Coordinates) -> Self:
+        """The member of the same family (same constants, such as a fixed covariance) with these λ."""
+
+    @abstractmethod
+    def with_expectation(self, expectation: Coordinates) -> Self:
+        """The member with these μ; where there is no closed form, Newton's method started at `self`."""
+
+    @abstractmethod
+    def log_partition(self) -> Tensor:
+        """A(λ), one value for each member of the batch."""
+
+    @abstractmethod
+    def statistics(self, theta: Tensor) -> Coordinates:
+        """T(θ), aligned with `natural`."""
+
+    @abstractmethod
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n draws, (n, *batch, *event)."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E_q[θ]."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Element-wise variance of θ."""
+
+    def log_base_measure(self, theta: Tensor) -> Tensor:
+        """log h(θ); zero unless the family says otherwise."""
+        return torch.zeros(theta.shape[: theta.ndim - self.theta_dims], dtype=theta.dtype, device=theta.device)
+
+    def expected_log_base_measure(self) -> Tensor:
+        """E_q[log h(θ)]; zero for a constant base measure."""
+        return torch.zeros_like(self.log_partition())
+
+    def base_measure_gradient(self) -> Coordinates:
+        """∇_μ E_q[log h(θ)]; zero for a constant base measure."""
+        return tuple(torch.zeros_like(block) for block in self.natural)
+
+    def to_torch(self) -> torch.distributions.Distribution:
+        """The same member as a torch distribution, where torch has one."""
+        raise Undefined(f"torch.distributions has no member that equals {type(self).__name__}")
+
+    def entropy(self) -> Tensor:
+        """H(q) = A(λ) − ⟨λ, μ⟩ − E_q[log h]."""
+        return self.log_partition() - self.pair(self.natural, self.expectation) - self.expected_log_base_measure()
+
+    def kl(self, other: Self) -> Tensor:
+        """KL(q ‖ p) = ⟨λ_q − λ_p, μ_q⟩ − A(λ_q) + A(λ_p): the shared base measure cancels."""
+        if type(other) is not type(self):
+            raise expected("kl", f"another {type(self).__name__}", type(other).__name__)
+        difference = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
+        return self.pair(difference, self.expectation) - self.log_partition() + other.log_partition()
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """log q(θ) = log h(θ) + ⟨λ, T(θ)⟩ − A(λ)."""
+        return self.log_base_measure(theta) + self.pair(self.natural, self.statistics(theta)) - self.log_partition()
+
+    def pair(self, a: Coordinates, b: Coordinates) -> Tensor:
+        """⟨a, b⟩, summed over the event axes of every block."""
+        total: Tensor | None = None
+        for left, right, dims in zip(a, b, self.event_dims, strict=True):
+            product = left * right
+            term = product.sum(tuple(range(-dims, 0))) if dims else product
+            total = term if total is None else total + term
+        require(total is not None, "coordinates", "at least one block", a)
+        assert total is not None
+        return total

@@ -1,0 +1,219 @@
+"""Likelihoods of the last layer: loss, its first and second derivatives in the logits, mean and sampling.
+
+A model maps an input to logits f (the natural parameters of the likelihood); these classes say what the logits
+mean. All sums over examples happen elsewhere: every method returns one value per example. Class axes come last.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posterity.errors import expected, require, require_positive
+
+
+class Likelihood(ABC):
+    """What a model's outputs f say about a target y: −log p(y | f) and its derivatives in f."""
+
+    name: str
+
+    @abstractmethod
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        """Negative log-likelihood −log p(y | f) of each example, all constants included."""
+
+    @abstractmethod
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        """First derivative of the loss in f, shaped as f: e = mean(f) − y for canonical links."""
+
+    @abstractmethod
+    def curvature(self, f: Tensor) -> Tensor:
+        """Second derivative of the loss in f, (..., K, K): Λ, independent of y for canonical links."""
+
+    @abstractmethod
+    def curvature_root(self, f: Tensor) -> Tensor:
+        """A square root of the curvature, (..., K, R) with R Rᵀ = Λ."""
+
+    @abstractmethod
+    def mean(self, f: Tensor) -> Tensor:
+        """Expected target E[y | f]."""
+
+    @abstractmethod
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw a target for each example."""
+
+    @abstractmethod
+    def check(self, f: Tensor, y: Tensor) -> None:
+        """Raise a clear error where targets do not fit outputs."""
+
+    def settings(self) -> dict[str, Any]:
+        """What is needed to build this likelihood again: ``likelihood(**settings)``."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood(Likelihood):
+    """Regression: y ~ N(f, 1/precision), the same noise for every output."""
+
+    precision: float = 1.0
+    name = "gaussian"
+
+    def __post_init__(self) -> None:
+        require_positive("precision", self.precision)
+
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        constant = 0.5 * math.log(2 * math.pi / self.precision)
+        return (0.5 * self.precision * (f - y) ** 2 + constant).sum(-1)
+
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        return self.precision * (f - y)
+
+    def curvature(self, f: Tensor) -> Tensor:
+        return self.precision * torch.eye(f.shape[-1], dtype=f.dtype, device=f.device).expand(*f.shape, f.shape[-1])
+
+    def curvature_root(self, f: Tensor) -> Tensor:
+        return self.curvature(f) / math.sqrt(self.precision)
+
+    def mean(self, f: Tensor) -> Tensor:
+        return f
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        return f + noise / math.sqrt(self.precision)
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
+        require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.name, "precision": self.precision}
+
+
+@dataclass(frozen=True)
+class BernoulliLikelihood(Likelihood):
+    """Binary targets y ∈ {0, 1}, one logit each: p(y = 1) = σ(f); several outputs are independent labels."""
+
+    name = "bernoulli"
+
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(f, y.to(f.dtype), reduction="none").sum(-1)
+
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.sigmoid(f) - y
+
+    def curvature(self, f: Tensor) -> Tensor:
+        return torch.diag_embed(torch.sigmoid(f) * torch.sigmoid(-f))
+
+    def curvature_root(self, f: Tensor) -> Tensor:
+        return self.curvature(f).sqrt()
+
+    def mean(self, f: Tensor) -> Tensor:
+        return torch.sigmoid(f)
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return torch.bernoulli(torch.sigmoid(f), generator=generator)
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the logits", tuple(y.shape))
+        require(bool(((y >= 0) & (y <= 1)).all()), "targets", "values in [0, 1]", _range(y))
+
+
+@dataclass(frozen=True)
+class CategoricalLikelihood(Likelihood):
+    """Classes y ∈ {0..K−1}: p(y | f) = softmax(f)_y. Targets are integers, or probabilities shaped as f."""
+
+    name = "categorical"
+
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        log_p = torch.log_softmax(f, -1)
+        if y.is_floating_point():
+            return -(y * log_p).sum(-1)
+        return -log_p.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        target = y if y.is_floating_point() else F.one_hot(y, f.shape[-1])
+        return torch.softmax(f, -1) - target.to(f.dtype)
+
+    def curvature(self, f: Tensor) -> Tensor:
+        p = torch.softmax(f, -1)
+        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+    def curvature_root(self, f: Tensor) -> Tensor:
+        # (diag(√p) − p√pᵀ)(diag(√p) − √p pᵀ) = diag(p) − ppᵀ, since √pᵀ√p = 1.
+        p = torch.softmax(f, -1)
+        return torch.diag_embed(p.sqrt()) - p.unsqueeze(-1) * p.sqrt().unsqueeze(-2)
+
+    def mean(self, f: Tensor) -> Tensor:
+        return torch.softmax(f, -1)
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        p = torch.softmax(f, -1)
+        return torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=generator).reshape(p.shape[:-1])
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        if y.is_floating_point():
+            require(f.shape == y.shape, "class probabilities", f"shape {tuple(f.shape)}", tuple(y.shape))
+            return
+        require(f.shape[:-1] == y.shape, "labels", f"shape {tuple(f.shape[:-1])}", tuple(y.shape))
+        inside = bool(((y >= 0) & (y < f.shape[-1])).all())
+        require(inside, "labels", f"integers in 0..{f.shape[-1] - 1}", _range(y))
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(Likelihood):
+    """Counts y ∈ {0, 1, ...} with log-rate f: p(y | f) = Poisson(e^f)."""
+
+    name = "poisson"
+
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        return (f.exp() - y * f + torch.lgamma(y + 1.0)).sum(-1)
+
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        return f.exp() - y
+
+    def curvature(self, f: Tensor) -> Tensor:
+        return torch.diag_embed(f.exp())
+
+    def curvature_root(self, f: Tensor) -> Tensor:
+        return torch.diag_embed((0.5 * f).exp())
+
+    def mean(self, f: Tensor) -> Tensor:
+        return f.exp()
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return torch.poisson(f.exp(), generator=generator)
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        require(f.shape == y.shape, "counts", f"shape {tuple(f.shape)} like the log-rates", tuple(y.shape))
+        require(bool(((y >= 0) & (y == y.round())).all()), "counts", "whole numbers >= 0", _range(y))
+
+
+_BY_NAME: dict[str, type[Likelihood]] = {
+    "gaussian": GaussianLikelihood,
+    "bernoulli": BernoulliLikelihood,
+    "categorical": CategoricalLikelihood,
+    "poisson": PoissonLikelihood,
+}
+
+
+def likelihood(name: str | Likelihood, **settings: Any) -> Likelihood:
+    """A likelihood by name ("gaussian", "bernoulli", "categorical", "poisson"), or the one that was given.
+
+    Examples:
+        >>> likelihood("gaussian", precision=4.0)
+        GaussianLikelihood(precision=4.0)
+    """
+    if isinstance(name, Likelihood):
+        return name
+    if name not in _BY_NAME:
+        raise expected("likelihood", f"one of {sorted(_BY_NAME)}", name)
+    return _BY_NAME[name](**settings)
+
+
+def _range(y: Tensor) -> str:
+    return f"values from {y.min().item():g} to {y.max().item():g}" if y.numel() else "nothing"

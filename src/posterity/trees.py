@@ -1,0 +1,67 @@
+"""Named parameters and flat vectors: one order, one dtype rule."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from posterity.errors import expected, require
+
+Tree = dict[str, Tensor]
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters a learner moves, by name; tied parameters appear once, frozen ones not at all."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def snapshot(tree: Mapping[str, Tensor]) -> Tree:
+    """Detached copies of every tensor."""
+    return {name: t.detach().clone() for name, t in tree.items()}
+
+
+def to_vector(tree: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate a tree into one flat vector, in the order of its names.
+
+    Examples:
+        >>> to_vector({"w": torch.ones(2, 2), "b": torch.zeros(1)})
+        tensor([1., 1., 1., 1., 0.])
+    """
+    return torch.cat([t.reshape(-1) for t in tree.values()])
+
+
+def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tree:
+    """Cut the last axis of ``vector`` into tensors shaped as ``like`` (leading axes are kept)."""
+    total = sum(t.numel() for t in like.values())
+    require(vector.shape[-1] == total, "vector length", str(total), vector.shape[-1])
+    pieces = vector.split([t.numel() for t in like.values()], dim=-1)
+    return {
+        name: piece.reshape(*vector.shape[:-1], *t.shape) for (name, t), piece in zip(like.items(), pieces, strict=True)
+    }
+
+
+def check_same_shapes(tree: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> None:
+    """Raise an error that names the first parameter which is missing, unknown or of another shape."""
+    for name, t in like.items():
+        if name not in tree:
+            raise expected(what, f"a tensor for parameter {name!r}", f"only {sorted(tree)}")
+        if tree[name].shape != t.shape:
+            raise expected(f"{what} of {name!r}", f"shape {tuple(t.shape)}", tuple(tree[name].shape))
+    for name in tree:
+        if name not in like:
+            raise expected(what, f"parameters among {sorted(like)}", name)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A short hash of the architecture: class names of all modules and shapes of all parameters and buffers."""
+    lines = [f"{name}:{type(module).__qualname__}" for name, module in model.named_modules()]
+    lines += [f"{name}:{tuple(t.shape)}" for name, t in model.state_dict(keep_vars=True).items()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of state kept about a parameter: float32 for half precisions, the parameter's own otherwise."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -1,0 +1,34 @@
+"""One progress bar for every long loop: shown on a terminal, silent everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def track(items: Iterable[T], label: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
+    """Iterate with a progress bar.
+
+    Args:
+        items: What to iterate over.
+        label: What is going on, in a word or two.
+        total: Number of items, where `items` has no length.
+        show: True or False to force; by default a bar appears only when standard error is a terminal.
+
+    Yields:
+        The items, unchanged.
+    """
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TimeRemainingColumn
+
+    columns = (SpinnerColumn(), *Progress.get_default_columns()[:3], TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(items, total=total, description=label)

@@ -1,0 +1,149 @@
+"""The networks of the studies: LeNet, network-in-network, ResNet-20, a small SegNet, multilayer perceptrons."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """A multilayer perceptron with these widths, input and output included."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(fan_in, fan_out), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def lenet(conv_dropout: float = 0.0, dense_dropout: float = 0.0) -> nn.Sequential:
+    """LeNet with 20 and 50 filters and 500 hidden units; dropout after convolutions and before the last layer."""
+
+    def drop(rate: float) -> list[nn.Module]:
+        return [nn.Dropout(rate)] if rate else []
+
+    return nn.Sequential(
+        nn.Conv2d(1, 20, 5), *drop(conv_dropout), nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5), *drop(conv_dropout), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), *drop(dense_dropout), nn.Linear(500, 10),
+    )  # fmt: skip
+
+
+def network_in_network(dropout: float = 0.5, classes: int = 10) -> nn.Sequential:
+    """Network-in-network for 32 x 32 images: three stages of 5x5/3x3 and 1x1 convolutions, dropout between them."""
+
+    def stage(fan_in: int, kernel: int, widths: Sequence[int]) -> list[nn.Module]:
+        layers: list[nn.Module] = []
+        for i, width in enumerate(widths):
+            size = kernel if i == 0 else 1
+            layers += [nn.Conv2d(fan_in, width, size, padding=size // 2), nn.ReLU()]
+            fan_in = width
+        return layers
+
+    return nn.Sequential(
+        *stage(3, 5, (192, 160, 96)), nn.MaxPool2d(3, 2, 1), nn.Dropout(dropout),
+        *stage(96, 5, (192, 192, 192)), nn.AvgPool2d(3, 2, 1), nn.Dropout(dropout),
+        *stage(192, 3, (192, 192, classes)), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+class FilterResponseNorm(nn.Module):
+    """Filter response normalisation with its thresholded linear unit: no batch statistics, so noise is harmless."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        shape = (1, channels, 1, 1)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.threshold = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the mean square over positions, then threshold."""
+        x = x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6)
+        return torch.maximum(self.weight * x + self.bias, self.threshold)
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions and a parameter-free shortcut (subsample and pad)."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(fan_out)
+        self.conv2 = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(fan_out)
+        self.stride, self.extra = stride, (fan_out - fan_in) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Residual sum of the two convolutions and the shortcut."""
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
+        return F.relu(out + shortcut)
+
+
+class ResNet20(nn.Module):
+    """ResNet-20 for CIFAR: three stages of three blocks; parameter names follow the common public checkpoint."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = self._stage(16, 16, 1)
+        self.layer2 = self._stage(16, 32, 2)
+        self.layer3 = self._stage(32, 64, 2)
+        self.linear = nn.Linear(64, classes)
+
+    @staticmethod
+    def _stage(fan_in: int, fan_out: int, stride: int) -> nn.Sequential:
+        return nn.Sequential(_Block(fan_in, fan_out, stride), _Block(fan_out, fan_out, 1), _Block(fan_out, fan_out, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch of images."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.linear(x.mean((2, 3)))
+
+
+def with_frn(model: nn.Module) -> nn.Module:
+    """Replace every BatchNorm2d of a model by filter response normalisation, in place."""
+    for name, child in model.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(model, name, FilterResponseNorm(child.num_features))
+        else:
+            with_frn(child)
+    return model
+
+
+class SegNet(nn.Module):
+    """A small Bayesian SegNet: encoder and decoder of three stages, unpooling by stored indices, dropout inside."""
+
+    def __init__(self, classes: int = 11, width: int = 64, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList([_conv_stage(3, width), _conv_stage(width, width), _conv_stage(width, width)])
+        self.decoders = nn.ModuleList([_conv_stage(width, width) for _ in range(3)])
+        self.dropout_in = nn.Dropout2d(dropout)
+        self.dropout_out = nn.Dropout2d(dropout)
+        self.classifier = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, classes, height, width)."""
+        places, sizes = [], []
+        for encoder in self.encoders:
+            x = encoder(x)
+            sizes.append(x.shape[-2:])
+            x, index = F.max_pool2d(x, 2, return_indices=True)
+            places.append(index)
+        x = self.dropout_in(x)
+        for decoder in self.decoders:
+            size = sizes.pop()
+            x = decoder(F.max_unpool2d(x, places.pop(), 2, output_size=list(size)))
+        return self.classifier(self.dropout_out(x))
+
+
+def _conv_stage(fan_in: int, fan_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(fan_in, fan_out, 5, padding=2, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
+        nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
+    )  # fmt: skip

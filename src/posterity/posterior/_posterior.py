@@ -1,0 +1,194 @@
+"""The Posterior: what training leaves behind, and what every later question is put to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from posterity import likelihoods
+from posterity.curvature.covariance import Covariance
+from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.likelihoods import Likelihood
+from posterity.posterior._memory import Memory
+from posterity.posterior._structure import Structure
+from posterity.posterior.diagonal import Diagonal
+from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Posterior:
+    """A distribution over a model's parameters, with all that is needed to ask it questions.
+
+    Args:
+        structure: Diagonal, Full, Kronecker, LastLayer, LowRank, Mixture, Ensemble or Dropout.
+        prior: The prior it was trained with.
+        n: Number of training examples.
+        ess: Effective sample size, n divided by the temperature.
+        likelihood: What the model's outputs mean; a name or a `Likelihood`.
+        buffers: State that is not learnt by gradients (batch-norm statistics).
+        class_names: Names of the classes, in the order of the outputs.
+        architecture: Fingerprint of the model, empty if unknown.
+        memory: Examples to remember.
+
+    Examples:
+        >>> model = nn.Linear(2, 1)
+        >>> weights = snapshot(trainable(model))
+        >>> prior = Diagonal.isotropic(weights, 1.0)
+        >>> q = Diagonal(weights, prior.precision)
+        >>> posterior = Posterior.of(model, q, prior=prior, n=10, ess=10, likelihood="gaussian")
+        >>> bool((posterior.sample(3)["weight"] == posterior.sample(3)["weight"]).all())
+        True
+    """
+
+    structure: Structure
+    prior: Diagonal
+    n: int
+    ess: float
+    likelihood: Likelihood
+    buffers: Tree
+    class_names: tuple[str, ...] | None
+    architecture: str
+    memory: Memory | None
+
+    def __init__(
+        self,
+        structure: Structure,
+        *,
+        prior: Diagonal,
+        n: int,
+        ess: float,
+        likelihood: str | Likelihood,
+        buffers: Mapping[str, Tensor] | None = None,
+        class_names: Sequence[str] | None = None,
+        architecture: str = "",
+        memory: Memory | None = None,
+    ) -> None:
+        values = {
+            "structure": structure,
+            "prior": prior,
+            "n": n,
+            "ess": float(ess),
+            "likelihood": likelihoods.likelihood(likelihood),
+            "buffers": snapshot(buffers or {}),
+            "class_names": None if class_names is None else tuple(class_names),
+            "architecture": architecture,
+            "memory": memory,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self._check_values()
+
+    def _check_values(self) -> None:
+        if not isinstance(self.structure, Structure):
+            raise expected("structure", "a structure such as Diagonal or Full", type(self.structure).__name__)
+        if not isinstance(self.prior, Diagonal):
+            raise expected("prior", "a Diagonal Gaussian", type(self.prior).__name__)
+        for name, t in self.prior.mean.items():
+            known = self.structure.mean.get(name)
+            if known is None:
+                raise expected("prior", f"parameters among {sorted(self.structure.mean)}", name)
+            require(known.shape == t.shape, f"prior of {name!r}", f"shape {tuple(known.shape)}", tuple(t.shape))
+        whole = isinstance(self.n, int) and not isinstance(self.n, bool) and self.n >= 1
+        require(whole, "n", "a number of examples, an integer >= 1", self.n)
+        require_positive("ess", self.ess)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        structure: Structure,
+        *,
+        prior: Diagonal,
+        n: int,
+        ess: float,
+        likelihood: str | Likelihood,
+        class_names: Sequence[str] | None = None,
+        memory: Memory | None = None,
+    ) -> Self:
+        """The posterior of a model: its buffers and its architecture are taken along."""
+        stored = model.state_dict(keep_vars=True)
+        posterior = cls(
+            structure,
+            prior=prior,
+            n=n,
+            ess=ess,
+            likelihood=likelihood,
+            buffers={name: b for name, b in model.named_buffers() if name in stored},
+            class_names=class_names,
+            architecture=fingerprint(model),
+            memory=memory,
+        )
+        posterior.check(model)
+        return posterior
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return self.structure.names
+
+    @property
+    def mean(self) -> Tree:
+        """Posterior mean of each parameter."""
+        return self.structure.mean
+
+    @property
+    def variance(self) -> Tree:
+        """Marginal posterior variance of each weight."""
+        return self.structure.variance
+
+    def sample(self, k: int, seed: int = 0) -> Tree:
+        """Draw number k, the same each time it is asked for, on any device."""
+        return self.structure.sample(k, seed)
+
+    def log_prob(self, tree: Mapping[str, Tensor]) -> Tensor:
+        """Log-density of the parameters in `tree`."""
+        return self.structure.log_prob(tree)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats."""
+        return self.structure.entropy()
+
+    def kl(self, other: Posterior | Structure) -> Tensor:
+        """KL(self ‖ other) in nats, to another posterior or to a prior."""
+        return self.structure.kl(other.structure if isinstance(other, Posterior) else other)
+
+    def covariance(self, untempered: bool = False) -> Covariance:
+        """The covariance Σ, or Σ·ess/n: what it would be at temperature 1."""
+        covariance = self.structure.covariance()
+        return covariance.scaled(self.ess / self.n) if untempered else covariance
+
+    @torch.no_grad()
+    def apply(self, model: nn.Module, tree: Mapping[str, Tensor] | None = None) -> None:
+        """Write the mean, or the parameters in `tree`, and the buffers into a model, in place."""
+        self.check(model)
+        if tree is not None:
+            check_same_shapes(tree, self.mean, "parameters")
+        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        for name, value in (self.mean if tree is None else tree).items():
+            parameters[name].copy_(value)
+        for name, value in self.buffers.items():
+            buffers[name].copy_(value)
+
+    def check(self, model: nn.Module) -> None:
+        """Raise an error that names the first mismatch, if this is not a posterior of such a model."""
+        _check_known("parameter", self.mean, dict(model.named_parameters()))
+        _check_known("buffer", self.buffers, dict(model.named_buffers()))
+        found = fingerprint(model)
+        if not self.architecture or self.architecture == found:
+            return
+        for name in trainable(model):
+            if name not in self.mean:
+                raise InvalidInput(f"model: expected the architecture of the posterior, got another parameter {name!r}")
+        raise expected("model", f"the architecture {self.architecture} (names and shapes agree, modules do not)", found)
+
+
+def _check_known(what: str, tensors: Tree, there: Mapping[str, Tensor]) -> None:
+    for name, t in tensors.items():
+        if name not in there:
+            raise InvalidInput(f"model: expected a {what} {name!r} of shape {tuple(t.shape)}, got no such {what}")
+        if there[name].shape != t.shape:
+            raise expected(f"model {what} {name!r}", f"shape {tuple(t.shape)}", tuple(there[name].shape))

@@ -1,0 +1,185 @@
+"""The contract of a posterior's structure, and what every Gaussian structure shares."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from posterity.curvature.covariance import Covariance
+from posterity.errors import InvalidInput, Undefined, expected, require
+from posterity.noise import Key, normal
+from posterity.trees import Tree, check_same_shapes, state_dtype
+
+DENSE_LIMIT = 20_000  # parameters; a dense float64 matrix of this size takes 3.2 GB
+
+
+class Structure(ABC):
+    """A distribution over named parameters, of one shape: immutable, on the device of its tensors.
+
+    A structure says what it can: what does not exist for it raises `Undefined`, with the reason in `why_not`.
+    """
+
+    kind: ClassVar[str]
+    why_not: ClassVar[str] = ""
+    mean: Tree
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order of flat vectors and of the noise."""
+        return tuple(self.mean)
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tree:
+        """Marginal variance of each weight, shaped as the mean."""
+
+    @abstractmethod
+    def sample(self, k: int, seed: int = 0) -> Tree:
+        """Draw number k: the same each time, on any device."""
+
+    @abstractmethod
+    def tensors(self) -> Tree:
+        """Everything that has to be stored, under flat names."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What has to be stored besides tensors, as JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """The structure that `tensors` and `settings` describe."""
+
+    def log_prob(self, tree: Mapping[str, Tensor]) -> Tensor:
+        """Log-density at a point."""
+        raise self.undefined("log_prob")
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats."""
+        raise self.undefined("entropy")
+
+    def kl(self, other: Structure) -> Tensor:
+        """KL(self ‖ other) in nats."""
+        raise self.undefined("kl")
+
+    def covariance(self) -> Covariance:
+        """The covariance, in the shape that layer-wise closed forms use."""
+        raise self.undefined("covariance")
+
+    def undefined(self, what: str) -> Undefined:
+        """The error for a quantity that this structure does not have."""
+        return Undefined(f"{what}: not defined for the structure {self.kind!r}, {self.why_not}")
+
+
+class Gaussian(Structure):
+    """What follows from a Gaussian N(m, P⁻¹) once its precision P can be multiplied and its determinant taken."""
+
+    @abstractmethod
+    def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
+        """xᵀPx for a tree x shaped as the mean."""
+
+    @abstractmethod
+    def log_det_precision(self) -> Tensor:
+        """log |P|."""
+
+    @abstractmethod
+    def precision_diagonal(self) -> Tree:
+        """The diagonal of P, shaped as the mean (not the inverse of the marginal variances)."""
+
+    @abstractmethod
+    def precision_matrix(self) -> Tensor:
+        """P as one dense matrix, in the order of the flat vector."""
+
+    @abstractmethod
+    def covariance_matrix(self) -> Tensor:
+        """P⁻¹ as one dense matrix, in the order of the flat vector."""
+
+    @property
+    def dimension(self) -> int:
+        """Number of weights D."""
+        return sum(t.numel() for t in self.mean.values())
+
+    def log_prob(self, tree: Mapping[str, Tensor]) -> Tensor:
+        check_same_shapes(tree, self.mean, "log_prob")
+        constant = self.dimension * math.log(2 * math.pi)
+        return 0.5 * (self.log_det_precision() - constant - self.quadratic(_difference(tree, self.mean)))
+
+    def entropy(self) -> Tensor:
+        return 0.5 * (self.dimension * (1 + math.log(2 * math.pi)) - self.log_det_precision())
+
+    def kl(self, other: Structure) -> Tensor:
+        """½ (tr P₂Σ₁ + (m₂ − m₁)ᵀP₂(m₂ − m₁) − D + log|P₁| − log|P₂|)."""
+        if not isinstance(other, Gaussian):
+            raise other.undefined("kl")
+        check_same_shapes(other.mean, self.mean, "kl")
+        distance = other.quadratic(_difference(self.mean, other.mean))
+        log_ratio = self.log_det_precision() - other.log_det_precision()
+        return 0.5 * (_trace(other, self) + distance - self.dimension + log_ratio)
+
+    def require_dense(self, what: str) -> None:
+        """Refuse a dense matrix that no machine can hold, before it is asked for."""
+        if self.dimension > DENSE_LIMIT:
+            size = 8 * self.dimension**2 / 2**30
+            raise InvalidInput(
+                f"{what}: expected at most {DENSE_LIMIT} parameters for a dense matrix, "
+                f"got {self.dimension} ({size:.0f} GiB); project to 'diagonal' instead"
+            )
+
+
+def _trace(second: Gaussian, first: Gaussian) -> Tensor:
+    """Tr P₂Σ₁, from diagonals alone where either matrix is diagonal."""
+    if first.kind == "diagonal" or second.kind == "diagonal":
+        precision, variance = second.precision_diagonal(), first.variance
+        return total(precision[name] * v for name, v in variance.items())
+    return (second.precision_matrix() * first.covariance_matrix()).sum()
+
+
+def _difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    return {name: a[name].to(t.device, working(t)) - t.to(working(t)) for name, t in b.items()}
+
+
+def total(terms: Any) -> Tensor:
+    """The sum of all entries of all tensors, in float64."""
+    return torch.stack([t.sum(dtype=torch.float64).cpu() for t in terms]).sum()
+
+
+def working(t: Tensor) -> torch.dtype:
+    """The dtype in which arithmetic about a tensor is done."""
+    return state_dtype(t.dtype)
+
+
+def standard_normal(like: Mapping[str, Tensor], k: int, seed: int) -> Tree:
+    """The noise of draw k: standard normals shaped as `like`, keyed by the position of each parameter."""
+    require(k >= 0, "draw number", "an integer >= 0", k)
+    return {
+        name: normal(Key(seed, 0, k, i), t.numel(), device=t.device, dtype=working(t)).reshape(t.shape)
+        for i, (name, t) in enumerate(like.items())
+    }
+
+
+def owned(tree: Mapping[str, Tensor], what: str) -> Tree:
+    """Copies that nobody else can change, refused where they hold NaN or infinity."""
+    if not tree:
+        raise expected(what, "at least one parameter", "none")
+    for name, t in tree.items():
+        require(t.is_floating_point(), f"{what} of {name!r}", "a floating-point tensor", t.dtype)
+        require(bool(torch.isfinite(t).all()), f"{what} of {name!r}", "finite numbers", "NaN or infinity")
+    return {name: t.detach().clone() for name, t in tree.items()}
+
+
+def pack(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+    """A tree under a prefix, for storage."""
+    return {f"{prefix}/{name}": t for name, t in tree.items()}
+
+
+def unpack(prefix: str, tensors: Mapping[str, Tensor], names: Any = None) -> Tree:
+    """The tree that was packed under a prefix, in the order of `names` where they are given."""
+    start = f"{prefix}/"
+    if names is None:
+        return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+    return {name: tensors[start + name] for name in names}

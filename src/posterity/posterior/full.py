@@ -1,0 +1,90 @@
+"""The full Gaussian: one dense precision over all weights, for small models and last layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from posterity.curvature.covariance import FullCovariance
+from posterity.errors import require
+from posterity.linalg import cholesky, log_det_psd, symmetrise
+from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, unpack
+from posterity.trees import Tree, from_vector, to_vector
+
+
+@dataclass(frozen=True, eq=False)
+class Full(Gaussian):
+    """N(m, precision⁻¹).
+
+    Args:
+        mean: A tensor for each parameter.
+        precision: Positive-definite matrix (D, D) over the parameters, flattened and concatenated in their order.
+    """
+
+    mean: Tree
+    precision: Tensor
+    kind: ClassVar[str] = "full"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", owned(self.mean, "mean"))
+        shape = (self.dimension, self.dimension)
+        require(tuple(self.precision.shape) == shape, "precision", f"shape {shape}", tuple(self.precision.shape))
+        object.__setattr__(self, "precision", symmetrise(self.precision.detach()))
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """L with LLᵀ = P."""
+        return cholesky(self.precision, "precision")
+
+    @property
+    def variance(self) -> Tree:
+        # Σ = L⁻ᵀL⁻¹, so the marginal variances are the squared norms of the columns of L⁻¹.
+        return self._tree(self._inverse_factor.square().sum(0))
+
+    def sample(self, k: int, seed: int = 0) -> Tree:
+        noise = to_vector(standard_normal(self.mean, k, seed)).to(self.precision)
+        step = torch.linalg.solve_triangular(self.factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
+        moved = {name: (m + d) for (name, d), m in zip(self._tree(step).items(), self.mean.values(), strict=True)}
+        return {name: t.to(self.mean[name].dtype) for name, t in moved.items()}
+
+    def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
+        x = to_vector({name: tree[name] for name in self.names}).to(self.precision)
+        return (x @ (self.precision @ x)).to("cpu", torch.float64)
+
+    def log_det_precision(self) -> Tensor:
+        return log_det_psd(self.factor).to("cpu", torch.float64)
+
+    def precision_diagonal(self) -> Tree:
+        return self._tree(self.precision.diagonal())
+
+    def precision_matrix(self) -> Tensor:
+        return self.precision
+
+    def covariance_matrix(self) -> Tensor:
+        return symmetrise(self._inverse_factor.mT @ self._inverse_factor)
+
+    def covariance(self) -> FullCovariance:
+        return FullCovariance({name: t.shape for name, t in self.mean.items()}, self.covariance_matrix())
+
+    def tensors(self) -> Tree:
+        return pack("mean", self.mean) | {"precision": self.precision}
+
+    def settings(self) -> dict[str, Any]:
+        return {"names": list(self.names)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        return cls(unpack("mean", tensors, settings["names"]), tensors["precision"])
+
+    @cached_property
+    def _inverse_factor(self) -> Tensor:
+        identity = torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
+        return torch.linalg.solve_triangular(self.factor, identity, upper=False)
+
+    def _tree(self, vector: Tensor) -> Tree:
+        return from_vector(vector, self.mean)

@@ -1,0 +1,171 @@
+"""The Kronecker-factored Gaussian: one small matrix for each side of a layer, plus the prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from posterity.curvature.covariance import KroneckerCovariance
+from posterity.errors import expected, require
+from posterity.linalg import symmetrise
+from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
+from posterity.trees import Tree
+
+Factors = tuple[Tensor, ...]
+
+
+class Eigen(NamedTuple):
+    """One block in its eigenbasis: P = (U₁ ⊗ U₂) diag(values) (U₁ ⊗ U₂)ᵀ."""
+
+    bases: Factors
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Kronecker(Gaussian):
+    """N(m, P⁻¹) with a block for each parameter: P = F₁ ⊗ F₂ + δI.
+
+    A weight (out, in, ...) has the factors (B, A) of sizes out and in·...; a bias has the one factor (B,).
+
+    Args:
+        mean: A tensor for each parameter.
+        factors: Positive-semidefinite factors for each parameter; the product of their sizes is its size.
+        prior_precision: δ for each parameter, a single number.
+    """
+
+    mean: Tree
+    factors: Mapping[str, Factors]
+    prior_precision: Tree
+    kind: ClassVar[str] = "kronecker"
+
+    def __post_init__(self) -> None:
+        mean = owned(self.mean, "mean")
+        for what, given in (("factors", self.factors), ("prior precision", self.prior_precision)):
+            if set(given) != set(mean):
+                raise expected(what, f"one entry for each of {sorted(mean)}", sorted(given))
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "factors", {name: _fitting(name, self.factors[name], t) for name, t in mean.items()})
+        deltas = {name: _number(name, self.prior_precision[name], t) for name, t in mean.items()}
+        object.__setattr__(self, "prior_precision", deltas)
+
+    @cached_property
+    def eigen(self) -> dict[str, Eigen]:
+        """Each block's eigenbasis, and the eigenvalues of P in it, shaped by the sizes of the factors."""
+        return {name: self._diagonalise(name) for name in self.mean}
+
+    def _diagonalise(self, name: str) -> Eigen:
+        pairs = [torch.linalg.eigh(factor) for factor in self.factors[name]]
+        # A positive-semidefinite factor has eigenvalues of −1e−8 in floating point; they are zeros.
+        values = reduce(_outer, [pair[0].clamp(min=0) for pair in pairs]) + self.prior_precision[name]
+        smallest = values.min().item()
+        require(smallest > 0, f"precision of {name!r}", "a positive-definite matrix", f"smallest eigenvalue {smallest}")
+        return Eigen(tuple(pair[1] for pair in pairs), values)
+
+    @property
+    def variance(self) -> Tree:
+        return self._shaped(
+            {name: rotate(e.values.reciprocal(), tuple(u.square() for u in e.bases)) for name, e in self.eigen.items()}
+        )
+
+    def sample(self, k: int, seed: int = 0) -> Tree:
+        noise = standard_normal(self.mean, k, seed)
+        steps = self._shaped(
+            {
+                name: rotate(noise[name].reshape(e.values.shape).to(e.values) * e.values.rsqrt(), e.bases)
+                for name, e in self.eigen.items()
+            }
+        )
+        return {name: (m + steps[name]).to(m.dtype) for name, m in self.mean.items()}
+
+    def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
+        terms = []
+        for name, e in self.eigen.items():
+            rotated = rotate(tree[name].reshape(e.values.shape).to(e.values), tuple(u.mT for u in e.bases))
+            terms.append(e.values * rotated.square())
+        return total(terms)
+
+    def log_det_precision(self) -> Tensor:
+        return total(e.values.log() for e in self.eigen.values())
+
+    def precision_diagonal(self) -> Tree:
+        return self._shaped(
+            {
+                name: reduce(_outer, [f.diagonal() for f in self.factors[name]]) + d
+                for name, d in self.prior_precision.items()
+            }
+        )
+
+    def precision_matrix(self) -> Tensor:
+        self.require_dense("precision")
+        blocks = []
+        for name, delta in self.prior_precision.items():
+            block = reduce(torch.kron, self.factors[name])
+            blocks.append(block + delta * torch.eye(len(block), dtype=block.dtype, device=block.device))
+        return torch.block_diag(*blocks)
+
+    def covariance_matrix(self) -> Tensor:
+        self.require_dense("covariance")
+        blocks = []
+        for e in self.eigen.values():
+            basis = reduce(torch.kron, e.bases)
+            blocks.append((basis / e.values.reshape(-1)) @ basis.mT)
+        return torch.block_diag(*blocks)
+
+    def covariance(self) -> KroneckerCovariance:
+        bases = {name: e.bases for name, e in self.eigen.items()}
+        return KroneckerCovariance(bases, {name: e.values.reciprocal() for name, e in self.eigen.items()})
+
+    def tensors(self) -> Tree:
+        factors = {f"factor{i}/{name}": f for name, block in self.factors.items() for i, f in enumerate(block)}
+        return pack("mean", self.mean) | factors | pack("prior_precision", self.prior_precision)
+
+    def settings(self) -> dict[str, Any]:
+        return {"names": list(self.names), "factors": [len(self.factors[name]) for name in self.names]}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        names = settings["names"]
+        factors = {
+            name: tuple(tensors[f"factor{i}/{name}"] for i in range(count))
+            for name, count in zip(names, settings["factors"], strict=True)
+        }
+        return cls(unpack("mean", tensors, names), factors, unpack("prior_precision", tensors, names))
+
+    def _shaped(self, blocks: Mapping[str, Tensor]) -> Tree:
+        return {name: block.reshape(self.mean[name].shape) for name, block in blocks.items()}
+
+
+def rotate(x: Tensor, matrices: Factors) -> Tensor:
+    """(M₁ ⊗ M₂) x, with x shaped (n₁, n₂): each matrix acts on its own axis."""
+    for axis, matrix in enumerate(matrices):
+        x = torch.tensordot(matrix, x, dims=([1], [axis])).movedim(0, axis)
+    return x
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.unsqueeze(-1) * b
+
+
+def _fitting(name: str, factors: Factors, mean: Tensor) -> Factors:
+    """The factors of one parameter, checked: square, finite, symmetric in shape and of the right total size."""
+    require(len(factors) > 0, f"factors of {name!r}", "at least one matrix", "none")
+    for factor in factors:
+        square = factor.ndim == 2 and factor.shape[0] == factor.shape[1]
+        require(square, f"factors of {name!r}", "square matrices", tuple(factor.shape))
+        require(bool(torch.isfinite(factor).all()), f"factors of {name!r}", "finite numbers", "NaN or infinity")
+    size = math.prod(len(factor) for factor in factors)
+    require(size == mean.numel(), f"factors of {name!r}", f"sizes that multiply to {mean.numel()}", size)
+    return tuple(symmetrise(factor.detach()).to(mean.device) for factor in factors)
+
+
+def _number(name: str, delta: Tensor | float, mean: Tensor) -> Tensor:
+    delta = torch.as_tensor(delta, dtype=working(mean), device=mean.device).detach()
+    require(delta.numel() == 1, f"prior precision of {name!r}", "one number", tuple(delta.shape))
+    require(bool((delta >= 0).all()), f"prior precision of {name!r}", "a number >= 0", delta)
+    return delta.reshape(())

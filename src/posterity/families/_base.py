@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from posterity.errors import Undefined, expected, require
+from posterity.families._checks import parameters
 
 Coordinates = tuple[Tensor, ...]
 
@@ -18,11 +19,12 @@ class Family(ABC):
 
     Members are immutable. `natural` (λ) and `expectation` (μ = ∇A(λ) = E_q[T]) are tuples with one tensor for each
     block of the sufficient statistic T, batch axes first; `event_dims` says how many trailing axes of each block
-    belong to one member.
+    belong to one member. θ is always one tensor; families over several variables stack them and say how.
+    Everything is differentiable in the parameters, through both conversions.
     """
 
-    event_dims: ClassVar[tuple[int, ...]]
-    theta_dims: ClassVar[int] = 0  # trailing axes of one θ
+    event_dims: tuple[int, ...]
+    theta_dims: int = 0  # trailing axes of one θ
 
     @property
     @abstractmethod
@@ -66,7 +68,7 @@ class Family(ABC):
 
     def log_base_measure(self, theta: Tensor) -> Tensor:
         """log h(θ); zero unless the family says otherwise."""
-        return torch.zeros(theta.shape[: theta.ndim - self.theta_dims], dtype=theta.dtype, device=theta.device)
+        return theta.new_zeros(theta.shape[: theta.ndim - self.theta_dims])
 
     def expected_log_base_measure(self) -> Tensor:
         """E_q[log h(θ)]; zero for a constant base measure."""
@@ -75,6 +77,10 @@ class Family(ABC):
     def base_measure_gradient(self) -> Coordinates:
         """∇_μ E_q[log h(θ)]; zero for a constant base measure."""
         return tuple(torch.zeros_like(block) for block in self.natural)
+
+    def support(self) -> Tensor:
+        """All values of θ, (states, *event), where they are finitely many."""
+        raise Undefined(f"{type(self).__name__} has infinitely many states")
 
     def to_torch(self) -> torch.distributions.Distribution:
         """The same member as a torch distribution, where torch has one."""
@@ -86,10 +92,21 @@ class Family(ABC):
 
     def kl(self, other: Self) -> Tensor:
         """KL(q ‖ p) = ⟨λ_q − λ_p, μ_q⟩ − A(λ_q) + A(λ_p): the shared base measure cancels."""
-        if type(other) is not type(self):
-            raise expected("kl", f"another {type(self).__name__}", type(other).__name__)
+        if not self.same_family(other):
+            raise expected("kl", f"another {type(self).__name__} of the same size and constants", other)
         difference = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
         return self.pair(difference, self.expectation) - self.log_partition() + other.log_partition()
+
+    def same_family(self, other: object) -> bool:
+        """Whether the other is a member of this very family: same class, same event shapes, same constants."""
+        return isinstance(other, Family) and type(other) is type(self) and other.event_shapes == self.event_shapes
+
+    @property
+    def event_shapes(self) -> tuple[torch.Size, ...]:
+        """The trailing axes of every block that belong to one member."""
+        return tuple(
+            block.shape[block.ndim - dims :] for block, dims in zip(self.natural, self.event_dims, strict=True)
+        )
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q(θ) = log h(θ) + ⟨λ, T(θ)⟩ − A(λ)."""
@@ -97,11 +114,45 @@ class Family(ABC):
 
     def pair(self, a: Coordinates, b: Coordinates) -> Tensor:
         """⟨a, b⟩, summed over the event axes of every block."""
-        total: Tensor | None = None
-        for left, right, dims in zip(a, b, self.event_dims, strict=True):
-            product = left * right
-            term = product.sum(tuple(range(-dims, 0))) if dims else product
-            total = term if total is None else total + term
-        require(total is not None, "coordinates", "at least one block", a)
-        assert total is not None
-        return total
+        terms = [
+            (left * right).sum(tuple(range(-dims, 0))) if dims else left * right
+            for left, right, dims in zip(a, b, self.event_dims, strict=True)
+        ]
+        return sum(terms[1:], start=terms[0])
+
+    @classmethod
+    def blocks(cls, what: str, coordinates: Coordinates) -> list[Tensor]:
+        """The blocks of λ or μ, checked: as many as the family has, finite, one dtype, one batch shape."""
+        count = len(cls.event_dims)
+        require(
+            isinstance(coordinates, tuple) and len(coordinates) == count,
+            f"{what} parameters of {cls.__name__}",
+            f"a tuple of {count} tensors",
+            coordinates,
+        )
+        named = {f"{what}[{i}]": block for i, block in enumerate(zip(coordinates, cls.event_dims, strict=True))}
+        return parameters(named)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(tuple(block.shape)) for block in self.natural)
+        return f"{type(self).__name__}(natural: {shapes})"
+
+
+class CoordinateFamily(Family):
+    """A family whose coordinates say everything: λ or μ alone make a member."""
+
+    @classmethod
+    @abstractmethod
+    def from_natural(cls, natural: Coordinates) -> Self:
+        """The member with natural parameters λ."""
+
+    @classmethod
+    @abstractmethod
+    def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
+        """The member with expectation parameters μ; `start` is where Newton's method starts, if one is needed."""
+
+    def with_natural(self, natural: Coordinates) -> Self:
+        return self.from_natural(natural)
+
+    def with_expectation(self, expectation: Coordinates) -> Self:
+        return self.from_expectation(expectation, start=self)

@@ -4,8 +4,24 @@ from posterity.posterior._memory import Memory
 from posterity.posterior._posterior import Posterior
 from posterity.posterior._structure import Gaussian, Structure
 from posterity.posterior.diagonal import Diagonal
+from posterity.posterior.dropout import Dropout
 from posterity.posterior.full import Full
 from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
+from posterity.posterior.low_rank import LowRank
+from posterity.posterior.mixture import Ensemble, Mixture
 
-__all__ = ["Diagonal", "Full", "Gaussian", "Kronecker", "LastLayer", "Memory", "Posterior", "Structure"]
+__all__ = [
+    "Diagonal",
+    "Dropout",
+    "Ensemble",
+    "Full",
+    "Gaussian",
+    "Kronecker",
+    "LastLayer",
+    "LowRank",
+    "Memory",
+    "Mixture",
+    "Posterior",
+    "Structure",
+]

@@ -167,16 +167,15 @@ class Posterior:
         self.check(model)
         if tree is not None:
             check_same_shapes(tree, self.mean, "parameters")
-        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-        for name, value in (self.mean if tree is None else tree).items():
-            parameters[name].copy_(value)
-        for name, value in self.buffers.items():
-            buffers[name].copy_(value)
+        there = _tensors(model)
+        for name, value in {**self.buffers, **(self.mean if tree is None else tree)}.items():
+            there[name].copy_(value)
 
     def check(self, model: nn.Module) -> None:
         """Raise an error that names the first mismatch, if this is not a posterior of such a model."""
-        _check_known("parameter", self.mean, dict(model.named_parameters()))
-        _check_known("buffer", self.buffers, dict(model.named_buffers()))
+        there = _tensors(model)
+        _check_known("parameter", self.mean, there)
+        _check_known("buffer", self.buffers, there)
         found = fingerprint(model)
         if not self.architecture or self.architecture == found:
             return
@@ -184,6 +183,10 @@ class Posterior:
             if name not in self.mean:
                 raise InvalidInput(f"model: expected the architecture of the posterior, got another parameter {name!r}")
         raise expected("model", f"the architecture {self.architecture} (names and shapes agree, modules do not)", found)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _check_known(what: str, tensors: Tree, there: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -143,9 +143,10 @@ def _difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
     return {name: a[name].to(t.device, working(t)) - t.to(working(t)) for name, t in b.items()}
 
 
-def total(terms: Any) -> Tensor:
-    """The sum of all entries of all tensors, in float64."""
-    return torch.stack([t.sum(dtype=torch.float64).cpu() for t in terms]).sum()
+def total(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of all entries of all tensors, in float64, on the device of the first."""
+    sums = [t.sum(dtype=torch.float64) for t in terms]
+    return torch.stack([s.to(sums[0].device) for s in sums]).sum()
 
 
 def working(t: Tensor) -> torch.dtype:

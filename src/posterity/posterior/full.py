@@ -54,10 +54,10 @@ class Full(Gaussian):
 
     def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
         x = to_vector({name: tree[name] for name in self.names}).to(self.precision)
-        return (x @ (self.precision @ x)).to("cpu", torch.float64)
+        return (x @ (self.precision @ x)).double()
 
     def log_det_precision(self) -> Tensor:
-        return log_det_psd(self.factor).to("cpu", torch.float64)
+        return log_det_psd(self.factor).double()
 
     def precision_diagonal(self) -> Tree:
         return self._tree(self.precision.diagonal())

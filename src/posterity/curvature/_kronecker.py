@@ -1,0 +1,71 @@
+"""Kronecker factors, accumulated over passes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posterity.curvature._pass import Pass
+from posterity.curvature._tape import Tape
+from posterity.errors import InvalidInput
+from posterity.trees import state_dtype
+
+LARGEST = 20_000  # rows of a factor; beyond, the factor alone would take gigabytes
+
+
+class Factors:
+    """Sums of outer products of signals b and of inputs a, for each parameter.
+
+    A parameter without a closed form gets one step from the sum of its squared gradients towards the nearest
+    Kronecker product: B = Σ GGᵀ, A = Σ GᵀG / tr Σ GᵀG.
+    """
+
+    def __init__(self, tape: Tape, sharing: str) -> None:
+        self.reduce = sharing == "reduce"
+        self.sums = {name: _room(name, p) for name, p in tape.parameters.items()}
+        self.seen = dict.fromkeys(tape.names, 0)  # outer products in the sum over inputs
+        self.inputs = dict.fromkeys(tape.names, 1)  # which factor is that of the inputs
+        self.last: Pass | None = None
+
+    def add(self, step: Pass, v: Tensor) -> None:
+        """Add the signals of output directions v (R, n, ..., K); inputs count once for each pass."""
+        for layer, b in step.signals(v):
+            for name, site in layer.sites.items():
+                self.inputs[name] = site.input_axis
+                self.sums[name][1 - site.input_axis] += site.signal_factor(b, self.reduce)
+                if step is not self.last and len(self.sums[name]) == 2:
+                    for examples in step.split(site.numbers(0)):
+                        factor, count = site.input_factor(examples, self.reduce)
+                        self.sums[name][site.input_axis] += factor
+                        self.seen[name] += count
+        for _, rows in step.rest_rows(v):
+            for name, g in rows.items():
+                self._add_rows(name, g.flatten(0, 1))
+        self.last = step
+
+    def result(self) -> dict[str, tuple[Tensor, ...]]:
+        """The factors (B, A), or (B,) for parameters with one axis."""
+        for name, sums in self.sums.items():
+            if len(sums) == 2:
+                factor = sums[self.inputs[name]]
+                factor /= self.seen[name] or factor.trace().clamp_min(torch.finfo(factor.dtype).tiny)
+        return {name: tuple(sums) for name, sums in self.sums.items()}
+
+    def _add_rows(self, name: str, g: Tensor) -> None:
+        sums = self.sums[name]
+        g = g.unflatten(-1, [len(factor) for factor in sums])
+        if len(sums) == 1:
+            sums[0] += g.T @ g
+        else:
+            sums[0] += torch.einsum("noi,npi->op", g, g)
+            sums[1] += torch.einsum("noi,noj->ij", g, g)
+
+
+def _room(name: str, p: Tensor) -> list[Tensor]:
+    sizes = [p.numel()] if p.dim() < 2 else [p.shape[0], p.numel() // p.shape[0]]
+    if max(sizes) > LARGEST:
+        raise InvalidInput(
+            f"{name}: expected at most {LARGEST} rows and columns for Kronecker factors, got {tuple(p.shape)}; "
+            "take the diagonal instead, or freeze this parameter"
+        )
+    return [torch.zeros(size, size, dtype=state_dtype(p.dtype), device=p.device) for size in sizes]

@@ -1,0 +1,151 @@
+"""What each kind of layer does with its parameters: the table that turns modules into sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_KNOWN = (
+    nn.Linear,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    *_CONVOLUTIONS,
+    *_BATCH_NORMS,
+    *_INSTANCE_NORMS,
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer: its input, and the place of its output in the graph."""
+
+    input: Tensor
+    edge: GradientEdge
+    shape: torch.Size  # of the output
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module in one forward pass, with all its calls; `sites` are its parameters by their names in the model."""
+
+    module: nn.Module
+    calls: list[Call]
+    sites: dict[str, Site]
+
+    def gather(self, signals: list[Tensor]) -> Tensor:
+        """Signals (R, B, ...) at the outputs of all calls, joined to (R, B, T, out)."""
+        return torch.cat([_unfold(self.module, signal, lead=2) for signal in signals], dim=2)
+
+    def scatter(self, tangents: Tensor) -> list[Tensor]:
+        """Tangents (B, T, out), cut and shaped as the outputs of the calls."""
+        pieces = tangents.split([_positions(self.module, call.shape) for call in self.calls], dim=1)
+        return [_fold(self.module, piece, call.shape) for piece, call in zip(pieces, self.calls)]
+
+
+def unsupported(module: nn.Module) -> str | None:
+    """Why a module has no closed form, or None where it has one."""
+    kind = next((kind for kind in _KNOWN if isinstance(module, kind)), None)
+    # A subclass with its own forward may do anything with its parameters.
+    if kind is None or type(module).forward is not kind.forward:
+        return f"{type(module).__name__} has no closed form"
+    if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
+        return "an Embedding with max_norm or scale_grad_by_freq has no closed form"
+    return None
+
+
+def layer(module: nn.Module, calls: list[Call], names: dict[str, str]) -> Layer:
+    """A supported module and its calls; `names` maps its own parameter names to those in the model."""
+    return Layer(module, calls, {name: _site(module, own, calls) for own, name in names.items()})
+
+
+def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
+    shape = module.get_parameter(own).shape
+    positions = sum(_positions(module, call.shape) for call in calls)
+    if own == "bias":
+        return Vector(shape, None, positions, expands=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
+    if isinstance(module, nn.Embedding):
+        index = torch.cat([call.input.flatten(1) for call in calls], dim=1)
+        return Table(shape, index, module.padding_idx, module.weight.dtype)
+    if isinstance(module, nn.Linear):
+        return Matrix(shape, _each(calls, _steps), positions)
+    if isinstance(module, _CONVOLUTIONS):
+        return Matrix(shape, _each(calls, partial(_patches, module)), positions, module.groups)
+    return Vector(shape, _each(calls, lambda x: _unfold(module, _normalised(module, x), lead=1)), positions)
+
+
+def _each(calls: list[Call], function: Callable[[Tensor], Tensor]) -> Callable[[slice], Tensor]:
+    def of(x: Tensor) -> Callable[[slice], Tensor]:
+        return lambda examples: function(x[examples])
+
+    return concatenate([of(call.input) for call in calls])
+
+
+def _steps(x: Tensor) -> Tensor:
+    """Inputs (n, ..., in) of a linear layer as (n, T, 1, in)."""
+    return x.reshape(x.shape[0], -1, 1, x.shape[-1])
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
+    """The windows of a convolution, (n, T, groups, in · kernel), in the order of its weight."""
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    for axis, (size, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation)):
+        x = x.unfold(2 + axis, (size - 1) * dilation + 1, stride)[..., ::dilation]
+    spatial = len(module.kernel_size)
+    x = x.flatten(-spatial).flatten(2, 1 + spatial)  # (n, channels, T, kernel)
+    x = x.unflatten(1, (module.groups, -1))  # (n, groups, in, T, kernel)
+    return x.permute(0, 3, 1, 2, 4).flatten(3)
+
+
+def _normalised(module: nn.Module, x: Tensor) -> Tensor:
+    """The input of a normalisation layer as it is before scale and shift."""
+    if isinstance(module, _BATCH_NORMS):
+        return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+    if isinstance(module, _INSTANCE_NORMS):
+        own = not module.track_running_stats
+        return F.instance_norm(x, module.running_mean, module.running_var, use_input_stats=own, eps=module.eps)
+    if isinstance(module, nn.GroupNorm):
+        return F.group_norm(x, module.num_groups, eps=module.eps)
+    if isinstance(module, nn.LayerNorm):
+        return F.layer_norm(x, module.normalized_shape, eps=module.eps)
+    assert isinstance(module, nn.RMSNorm)
+    return F.rms_norm(x, module.normalized_shape, eps=module.eps)
+
+
+def _trailing(module: nn.Module) -> int | None:
+    """How many trailing axes of the output are features; None where features are axis 1."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return len(module.normalized_shape)
+    return 1 if isinstance(module, (nn.Linear, nn.Embedding)) else None
+
+
+def _positions(module: nn.Module, shape: torch.Size) -> int:
+    trailing = _trailing(module)
+    return shape[2:].numel() if trailing is None else shape[1 : len(shape) - trailing].numel()
+
+
+def _unfold(module: nn.Module, y: Tensor, lead: int) -> Tensor:
+    """An output-shaped tensor as (..., T, out), where `lead` axes stand before positions and features."""
+    trailing = _trailing(module)
+    if trailing is None:
+        return y.flatten(lead + 1).mT if y.dim() > lead + 1 else y.unsqueeze(lead)
+    features = y.shape[y.dim() - trailing :].numel()
+    return y.reshape(*y.shape[:lead], -1, features)
+
+
+def _fold(module: nn.Module, tangents: Tensor, shape: torch.Size) -> Tensor:
+    """Tangents (B, T, out) in the shape of an output."""
+    return (tangents.mT if _trailing(module) is None else tangents).reshape(shape)

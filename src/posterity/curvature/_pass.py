@@ -1,0 +1,110 @@
+"""One recorded forward pass, and per-example gradients from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from posterity.batches import Inputs
+from posterity.curvature import _rest
+from posterity.curvature._gradients import Gradient, Rows
+from posterity.curvature._inputs import take
+from posterity.curvature._layers import Layer
+from posterity.curvature._sites import Bases, split
+
+if TYPE_CHECKING:
+    from posterity.curvature._tape import Tape
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Logits with their graph, the layers with closed forms, and the names of the parameters that have none."""
+
+    tape: Tape
+    inputs: Inputs
+    logits: Tensor
+    layers: list[Layer]
+    rest: list[str]
+
+    def signals(self, v: Tensor) -> Iterator[tuple[Layer, Tensor]]:
+        """b = (∂f/∂y)ᵀ v at the output y of each layer, (R, B, T, out), for output directions v (R, B, ..., K)."""
+        edges = [call.edge for layer in self.layers for call in layer.calls]
+        if not edges:
+            return
+        batched = len(v) > 1
+        direction = v if batched else v[0]
+        found = torch.autograd.grad(
+            self.logits, edges, direction, retain_graph=True, is_grads_batched=batched, materialize_grads=True
+        )
+        yield from self.by_layer([b if batched else b.unsqueeze(0) for b in found])
+
+    def by_layer(self, signals: Sequence[Tensor]) -> Iterator[tuple[Layer, Tensor]]:
+        """Signals in the order of all calls, joined layer by layer."""
+        start = 0
+        for layer in self.layers:
+            stop = start + len(layer.calls)
+            yield layer, layer.gather(list(signals[start:stop]))
+            start = stop
+
+    def gradients(self, v: Tensor, bases: Mapping[str, Bases] | None = None) -> Iterator[tuple[str, slice, Gradient]]:
+        """Per-example gradients J_nᵀ v_rn, parameter by parameter and a few examples at a time.
+
+        Args:
+            v: Output directions (R, B, ..., K).
+            bases: Kronecker bases by name, where gradients are wanted in their coordinates.
+
+        Yields:
+            The parameter's name, which examples, and their gradients.
+        """
+        bases = bases or {}
+        for layer, b in self.signals(v):
+            for name, site in layer.sites.items():
+                for examples in self.split(site.numbers(len(v))):
+                    yield name, examples, site.gradient(b[:, examples], examples, bases.get(name))
+        for examples, found in self.rest_rows(v):
+            for name, rows in found.items():
+                yield name, examples, Rows(rotate(rows, bases.get(name)))
+
+    def jacobians(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The same for all parameters at once, written out: (R, n, P), in the order of the tape's names."""
+        total = sum(p.numel() for p in self.tape.parameters.values())
+        signals = list(self.signals(v))
+        for examples in self.split(2 * total * len(v)):
+            found = {
+                name: site.gradient(b[:, examples], examples).rows()
+                for layer, b in signals
+                for name, site in layer.sites.items()
+            }
+            if self.rest:
+                found |= self._rest_rows(v[:, examples], examples)
+            like = v[:, examples].flatten(2)[..., 0]
+            zero = {name: like.new_zeros(*like.shape, p.numel()) for name, p in self.tape.parameters.items()}
+            yield examples, torch.cat([found.get(name, zero[name]) for name in self.tape.names], dim=-1)
+
+    def rest_rows(self, v: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+        """Gradients (R, n, numel) of the parameters without a closed form."""
+        if self.rest:
+            total = sum(self.tape.parameters[name].numel() for name in self.rest)
+            for examples in self.split(2 * total * len(v)):
+                yield examples, self._rest_rows(v[:, examples], examples)
+
+    def _rest_rows(self, v: Tensor, examples: slice) -> dict[str, Tensor]:
+        parameters = {name: self.tape.parameters[name] for name in self.rest}
+        return _rest.rows(self.tape.model, parameters, take(self.inputs, examples), v)
+
+    def split(self, numbers: int) -> list[slice]:
+        """The examples in slices within the memory, when one of them needs so many numbers."""
+        return split(len(self.logits), numbers, self.logits.element_size(), self.tape.memory)
+
+
+def rotate(rows: Tensor, bases: Bases | None) -> Tensor:
+    """Rows (..., out · in) in Kronecker coordinates: U_Bᵀ G U_A, or U_Bᵀ g for a parameter with one axis."""
+    if bases is None:
+        return rows
+    if len(bases) == 1:
+        return rows @ bases[0]
+    return (bases[0].T @ rows.unflatten(-1, (len(bases[0]), len(bases[1]))) @ bases[1]).flatten(-2)

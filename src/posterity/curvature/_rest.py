@@ -1,0 +1,100 @@
+"""Per-example Jacobian rows by torch.func, for parameters that no closed form covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from posterity.batches import Inputs, call
+from posterity.curvature._inputs import length, over_tensors, take, tensors
+from posterity.trees import Tree
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention written out in matrix products: the fused kernels have neither batched nor second derivatives."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> Tree:
+    """J_nᵀ v_rn for each example and root: output directions v (R, B, ..., K) to rows (R, B, numel) by name."""
+
+    def one(v_n: Tensor, *x: Tensor) -> Tree:
+        pull = vjp(_output(model, inputs, x), _detached(parameters))[1]
+        return vmap(lambda v_rn: pull(v_rn)[0])(v_n)
+
+    leaves = list(tensors(inputs))
+    with plain_attention():
+        try:
+            found = vmap(one, in_dims=(1, *[0] * len(leaves)))(v, *leaves)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # an operation that vmap does not know (recurrent layers, custom functions)
+            found = _rows_one_by_one(model, parameters, inputs, v)
+    return {name: g.transpose(0, 1).flatten(2) for name, g in found.items()}
+
+
+def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, directions: Tree) -> Tensor:
+    """J_n δ_n for each example: directions (B, *shape) by name to changes of the outputs (B, ..., K)."""
+
+    def one(direction: Tree, *x: Tensor) -> Tensor:
+        return jvp(_output(model, inputs, x), (_detached(parameters),), (direction,))[1]
+
+    with plain_attention():
+        try:
+            return vmap(one)(directions, *tensors(inputs))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return _tangents_one_by_one(model, parameters, inputs, directions)
+
+
+def _output(model: nn.Module, inputs: Inputs, x: Sequence[Tensor]) -> Callable[[Tree], Tensor]:
+    """The output of the single example x, nested as `inputs`, as a function of some of the parameters."""
+    fixed = _detached(dict(model.named_parameters()))
+
+    def output(some: Tree) -> Tensor:
+        leaves = iter(x)
+        single = over_tensors(lambda _: next(leaves).unsqueeze(0), inputs)
+        return call(lambda *args, **kwargs: functional_call(model, {**fixed, **some}, args, kwargs), single)[0]
+
+    return output
+
+
+def _detached(parameters: Mapping[str, Tensor]) -> Tree:
+    return {name: p.detach() for name, p in parameters.items()}
+
+
+def _rows_one_by_one(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> Tree:
+    every = []
+    for n in range(length(inputs)):
+        with torch.enable_grad():
+            f = call(model, take(inputs, slice(n, n + 1)))
+        every += [torch.autograd.grad(f[0], list(parameters.values()), v_n, retain_graph=True) for v_n in v[:, n]]
+    shape = (v.shape[1], v.shape[0])
+    return {name: torch.stack(g).unflatten(0, shape) for name, g in zip(parameters, zip(*every))}
+
+
+def _tangents_one_by_one(
+    model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, directions: Tree
+) -> Tensor:
+    changes = []
+    for n in range(length(inputs)):
+        with torch.enable_grad():
+            f = call(model, take(inputs, slice(n, n + 1)))
+            u = torch.zeros_like(f, requires_grad=True)
+            pulled = torch.autograd.grad(f, list(parameters.values()), u, create_graph=True)
+        # Jᵀu is linear in u: its derivative in u, against δ, is Jδ.
+        changes.append(torch.autograd.grad(pulled, u, [directions[name][n] for name in parameters])[0][0])
+    return torch.stack(changes)

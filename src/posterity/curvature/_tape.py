@@ -1,0 +1,180 @@
+"""The one place with hooks: a forward pass that remembers what each layer took in, and where its output went."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+
+from posterity.batches import Inputs, call
+from posterity.curvature._inputs import length, take
+from posterity.curvature._layers import Call, Layer, layer, unsupported
+from posterity.curvature._pass import Pass
+from posterity.curvature._rest import plain_attention
+from posterity.curvature._sites import split
+from posterity.errors import InvalidInput, expected, require
+from posterity.trees import trainable
+
+MEMORY = 2**28  # bytes; what an operation may hold at a time beside the model and the data
+
+
+class SlowPath(UserWarning):
+    """Some parameters have no closed form; their per-example Jacobians are formed, a few examples at a time."""
+
+
+class Tape:
+    """A context in which `passes` records the layers that hold the parameters `names`.
+
+    The model is in evaluation mode inside, and left exactly as it was found: modes, gradients and hooks.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int = MEMORY) -> None:
+        known = trainable(model)
+        self.names = list(known) if names is None else list(names)
+        require(bool(self.names), "parameters", "at least one that requires a gradient", "none")
+        for name in self.names:
+            if name not in known:
+                raise expected("names", f"trainable parameters among {list(known)}", name)
+        self.model = model
+        self.memory = memory
+        self.parameters = {name: known[name] for name in self.names}
+        self._by_id = {id(p): name for name, p in self.parameters.items()}
+        self._calls: dict[nn.Module, list[Call]] = {}
+        self._recording = False
+        self._off_axis: set[nn.Module] = set()
+        self._numbers = 0  # that one example needs in a pass; known after the first
+        self._reasons: dict[str, str] = {}  # why a parameter has no closed form
+        self._told: set[str] = set()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(_restore_modes, [(module, module.training) for module in self.model.modules()])
+            _refuse_batch_statistics(self.model)
+            self.model.eval()
+            for module in self.model.modules():
+                if own := self._own(module):
+                    reason = unsupported(module)
+                    if reason is not None:
+                        self._reasons.update(dict.fromkeys(own.values(), reason))
+                        continue
+                    handle = module.register_forward_hook(self._record, prepend=True, with_kwargs=True)
+                    stack.callback(handle.remove)
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._exit.close()
+
+    def passes(self, inputs: Inputs) -> Iterator[tuple[slice, Pass]]:
+        """Forward passes over the examples, as many at a time as memory allows when every output is a root."""
+        examples = length(inputs)
+        if not self._numbers:
+            self._probe(take(inputs, slice(0, min(2, max(1, examples - 1)))))
+        for part in split(examples, self._numbers, next(iter(self.parameters.values())).element_size(), self.memory):
+            yield part, self._forward(take(inputs, part))
+
+    def _forward(self, inputs: Inputs) -> Pass:
+        logits = self._run(inputs)
+        wanted = f"logits shaped ({length(inputs)}, ..., K)"
+        require(logits.dim() >= 2 and len(logits) == length(inputs), "model output", wanted, tuple(logits.shape))
+        if not logits.requires_grad:
+            raise InvalidInput(f"model output: expected a function of {self.names}, got one that none of them enters")
+        layers, rest = self._collect(logits)
+        self._calls = {}
+        self._tell(rest)
+        return Pass(self, inputs, logits, layers, rest)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        self._calls, self._recording = {}, True
+        try:
+            with torch.enable_grad(), plain_attention():
+                return call(self.model, inputs)
+        finally:
+            self._recording = False
+
+    def _record(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if self._recording and output.requires_grad:
+            x = args[0] if args else kwargs["input"]
+            self._calls.setdefault(module, []).append(Call(x.detach(), get_gradient_edge(output), output.shape))
+
+    def _probe(self, few: Inputs) -> None:
+        """Find what an example costs, and the layers that do not keep the examples on their first axis.
+
+        With few examples, an axis whose length happens to be that of the batch gives itself away.
+        """
+        outputs = self._run(few)[0].numel()
+        calls = [(module, entry) for module, entries in self._calls.items() for entry in entries]
+        self._off_axis = {module for module, entry in calls if entry.shape[0] != length(few)}
+        self._numbers = outputs * (outputs + sum(entry.shape[1:].numel() for _, entry in calls))
+
+    def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
+        """The layers with a closed form in this pass, and the names of the parameters without."""
+        uses = _uses(logits, self._by_id)
+        layers = []
+        for module, calls in self._calls.items():
+            if module in self._off_axis or any(entry.shape[0] != len(logits) for entry in calls):
+                reason = f"its {type(module).__name__} does not keep the examples on the first axis"
+                self._reasons.update(dict.fromkeys(self._own(module).values(), reason))
+                continue
+            fits = {own: name for own, name in self._own(module).items() if uses[name] == len(calls)}
+            if fits:
+                layers.append(layer(module, calls, fits))
+        closed = {name for entry in layers for name in entry.sites}
+        return layers, [name for name in self.names if name not in closed and uses[name]]
+
+    def _own(self, module: nn.Module) -> dict[str, str]:
+        """The watched parameters that a module holds itself: its own names for them, and the model's."""
+        return {own: self._by_id[id(p)] for own, p in module._parameters.items() if id(p) in self._by_id}
+
+    def _tell(self, rest: list[str]) -> None:
+        new = [name for name in rest if name not in self._told]
+        if new:
+            self._told.update(new)
+            default = "it is shared between layers or used outside its own"
+            lines = "; ".join(f"{name} ({self._reasons.get(name, default)})" for name in new)
+            warnings.warn(f"per-example Jacobians by torch.func, which is slower, for {lines}", SlowPath, stacklevel=5)
+
+
+def _uses(logits: Tensor, by_id: dict[int, str]) -> dict[str, int]:
+    """How many operations of the graph take each parameter."""
+    uses = dict.fromkeys(by_id.values(), 0)
+    assert logits.grad_fn is not None
+    seen: set[Node] = {logits.grad_fn}
+    stack: list[Node] = [logits.grad_fn]
+    while stack:
+        for node, _ in stack.pop().next_functions:
+            if node is None:
+                continue
+            name = by_id.get(id(getattr(node, "variable", None)))
+            if name is not None:
+                uses[name] += 1
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return uses
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    """Examples that see each other have no Jacobians of their own."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            wanted = "running statistics (with batch statistics the examples are not independent)"
+            require(module.running_mean is not None, f"BatchNorm {name!r}", wanted, "track_running_stats=False")
+            if module.training:
+                warnings.warn(
+                    f"BatchNorm {name!r} is in training mode, in which the examples of a batch are not independent; "
+                    "its running statistics are used instead (model.eval() says so beforehand)",
+                    stacklevel=4,
+                )
+                return
+
+
+def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, training in modes:
+        module.training = training

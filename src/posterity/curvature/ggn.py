@@ -1,0 +1,150 @@
+"""The generalised Gauss-Newton matrix Σ_n J_nᵀ Λ_n J_n: its diagonal, its Kronecker factors, and the matrix itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from posterity.batches import Batch
+from posterity.curvature._alone import Alone
+from posterity.curvature._kronecker import Factors
+from posterity.curvature._pass import Pass
+from posterity.curvature._tape import MEMORY, Tape
+from posterity.errors import require
+from posterity.likelihoods import Likelihood
+from posterity.likelihoods import likelihood as likelihood_of
+from posterity.progress import track
+from posterity.trees import Tree, state_dtype
+
+Data = Iterable[Batch]
+
+
+def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY) -> Tree:
+    """The diagonal of the generalised Gauss-Newton matrix, exact over all outputs, summed over the data.
+
+        h = Σ_n Σ_r (J_nᵀ r_nr)²,   Σ_r r_nr r_nrᵀ = Λ_n
+
+    For a layer y = W a that meets an example once, the sum over r and n is the matrix product (Σ_r b_r²)ᵀ (a²).
+
+    Args:
+        model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.
+        batches: Batches of data (`posterity.batches.batches`).
+        likelihood: What the logits mean.
+        memory: Bytes that may be held at a time beside the model and the data.
+
+    Returns:
+        One tensor for each trainable parameter, shaped as it is.
+
+    Examples:
+        >>> from posterity.batches import batches
+        >>> model = nn.Linear(2, 1)
+        >>> data = batches((torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 1)))
+        >>> diagonal_ggn(model, data, "gaussian")["weight"]  # Σ x²
+        tensor([[10., 20.]])
+    """
+    with Tape(model, memory=memory) as tape:
+        total = zeros(tape)
+        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
+            for name, _, gradient in step.gradients(v):
+                total[name] += gradient.squares().reshape(total[name].shape)
+    return total
+
+
+def kronecker_ggn(
+    model: nn.Module,
+    batches: Data,
+    likelihood: str | Likelihood,
+    *,
+    sharing: str = "expand",
+    memory: int = MEMORY,
+) -> dict[str, tuple[Tensor, ...]]:
+    """Kronecker factors (B, A) of the generalised Gauss-Newton matrix, summed over the data.
+
+        block of a weight (out, in · kernel) ≈ B ⊗ A,   B = Σ_n Σ_r b bᵀ,   A = (1/N) Σ_n a aᵀ;   of a bias: (B,)
+
+    Where a layer meets an example at T positions (pixels, tokens, repeated calls), "expand" takes every position for
+    an example of its own, B = Σ_nt b bᵀ and A = 1/(NT) Σ_nt a aᵀ, and "reduce" sums first, B = Σ_n (Σ_t b)(Σ_t b)ᵀ
+    and A = 1/N Σ_n (mean_t a)(mean_t a)ᵀ. Scales of normalisation layers have one exact factor.
+
+    Args:
+        model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.
+        batches: Batches of data.
+        likelihood: What the logits mean.
+        sharing: "expand" or "reduce".
+        memory: Bytes that may be held at a time beside the model and the data.
+
+    Returns:
+        For each trainable parameter a tuple of symmetric factors, whose Kronecker product is its block.
+
+    References:
+        Martens and Grosse, "Optimizing neural networks with Kronecker-factored approximate curvature", 2015.
+        Eschenhagen et al., "Kronecker-factored approximate curvature for modern neural network architectures", 2023.
+    """
+    require(sharing in ("expand", "reduce"), "sharing", "'expand' or 'reduce'", sharing)
+    with Tape(model, memory=memory) as tape:
+        factors = Factors(tape, sharing)
+        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
+            factors.add(step, v)
+    return factors.result()
+
+
+def full_ggn(
+    model: nn.Module,
+    batches: Data,
+    likelihood: str | Likelihood,
+    names: Sequence[str] | None = None,
+    *,
+    memory: int = MEMORY,
+) -> Tensor:
+    """The generalised Gauss-Newton matrix Σ_n J_nᵀ Λ_n J_n itself, for small models or some of the parameters.
+
+    The parameters of one linear layer need no Jacobian: their matrix is Σ_n (Σ_r b_r b_rᵀ) ⊗ (a aᵀ), a with a 1
+    appended for the bias.
+
+    Args:
+        model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.
+        batches: Batches of data.
+        likelihood: What the logits mean.
+        names: Parameters to cover, in this order; all trainable ones by default.
+        memory: Bytes that may be held at a time beside the model, the data and the result.
+
+    Returns:
+        The matrix (P, P), in the order of `trees.trainable` or of `names`.
+    """
+    with Tape(model, names, memory) as tape:
+        size = sum(p.numel() for p in tape.parameters.values())
+        total = next(iter(zeros(tape).values())).new_zeros(size, size)
+        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
+            alone = Alone.of(step)
+            if alone is not None:
+                b = next(step.signals(v))[1]
+                for examples in step.split(alone.numbers):
+                    total += alone.outer_sum(b, examples)
+                continue
+            for _, rows in step.jacobians(v):
+                flat = rows.flatten(0, 1)
+                total.addmm_(flat.T, flat)
+    return total
+
+
+def zeros(tape: Tape) -> Tree:
+    """Room for a sum over the data, in float32 at least."""
+    return {
+        name: torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=p.device) for name, p in tape.parameters.items()
+    }
+
+
+def _roots(tape: Tape, batches: Data, likelihood: Likelihood) -> Iterator[tuple[Pass, Tensor]]:
+    """Passes with output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
+    device = next(iter(tape.parameters.values())).device
+    for batch in track(batches, "curvature"):
+        for _, step in tape.passes(batch.to(device).inputs):
+            logits = step.logits.detach()
+            flat = logits.reshape(len(logits), -1, logits.shape[-1])  # (n, positions, K)
+            for position in range(flat.shape[1]):
+                root = likelihood.curvature_root(flat[:, position]).movedim(-1, 0)  # (R, n, K)
+                v = root.new_zeros(len(root), *flat.shape)
+                v[:, :, position] = root
+                yield step, v.reshape(len(root), *logits.shape)

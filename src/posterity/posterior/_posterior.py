@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,13 @@ from posterity import likelihoods
 from posterity.curvature.covariance import Covariance
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import Likelihood
+from posterity.posterior import store
 from posterity.posterior._memory import Memory
 from posterity.posterior._structure import Structure
 from posterity.posterior.diagonal import Diagonal
+from posterity.posterior.last_layer import LastLayer
+from posterity.posterior.projection import project
+from posterity.posterior.sites import Site, gaussian, natural
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
 
 
@@ -160,6 +165,49 @@ class Posterior:
         """The covariance Σ, or Σ·ess/n: what it would be at temperature 1."""
         covariance = self.structure.covariance()
         return covariance.scaled(self.ess / self.n) if untempered else covariance
+
+    def project(self, to: Literal["diagonal", "full"]) -> Posterior:
+        """The same posterior with a simpler (or a dense) structure; "diagonal" keeps the diagonal of the precision."""
+        return replace(self, structure=project(self.structure, to))
+
+    def natural(self) -> Site:
+        """Natural parameters as a site that stands for all n examples and the prior."""
+        return replace(natural(self.structure), n=float(self.n), ess=self.ess)
+
+    def __add__(self, site: Site) -> Posterior:
+        """The posterior with a site's data added."""
+        if not isinstance(site, Site):
+            return NotImplemented
+        whole = self.natural() + site
+        n = round(whole.n)
+        require(n >= 1, "sites", "at least one example left (without any, what is left is the prior)", f"n = {n}")
+        return replace(self, structure=gaussian(whole, self.structure), n=n, ess=whole.ess)
+
+    @overload
+    def __sub__(self, other: Site) -> Posterior: ...
+    @overload
+    def __sub__(self, other: Posterior | Structure) -> Site: ...
+    def __sub__(self, other: Site | Posterior | Structure) -> Posterior | Site:
+        """With a site: the posterior without its data. With a prior: the site, what the data added to that prior."""
+        if isinstance(other, Site):
+            return self + other.scaled(-1.0)
+        if isinstance(other, Posterior):
+            return self.natural() - other.natural()
+        if isinstance(other, Structure):
+            return self.natural() - natural(self._counterpart(other))
+        return NotImplemented
+
+    def _counterpart(self, other: Structure) -> Structure:
+        return self.structure.counterpart(other) if isinstance(self.structure, LastLayer) else other
+
+    def save(self, folder: str | Path) -> None:
+        """Write the posterior into a folder, atomically: safetensors and a JSON manifest, never pickle."""
+        store.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> Self:
+        """Read a posterior; a damaged, foreign or newer one is refused (`RefusedFile`) with the reason."""
+        return store.load(cls, folder, device)
 
     @torch.no_grad()
     def apply(self, model: nn.Module, tree: Mapping[str, Tensor] | None = None) -> None:

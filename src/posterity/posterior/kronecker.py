@@ -43,6 +43,7 @@ class Kronecker(Gaussian):
     factors: Mapping[str, Factors]
     prior_precision: Tree
     kind: ClassVar[str] = "kronecker"
+    why_not: ClassVar[str] = "whose precisions do not add up to another one: project it to 'diagonal' or 'full' first"
 
     def __post_init__(self) -> None:
         mean = owned(self.mean, "mean")

@@ -58,11 +58,13 @@ class LastLayer(Structure):
         return self.inner.entropy()
 
     def kl(self, other: Structure) -> Tensor:
+        return self.inner.kl(self.counterpart(other))
+
+    def counterpart(self, other: Structure) -> Structure:
+        """What another structure, a prior over all parameters for instance, says about the last layer."""
         if isinstance(other, LastLayer):
-            other = other.inner
-        if isinstance(other, Diagonal):
-            other = other.restrict(self.inner.names)
-        return self.inner.kl(other)
+            return other.inner
+        return other.restrict(self.inner.names) if isinstance(other, Diagonal) else other
 
     def covariance(self) -> Covariance:
         return self.inner.covariance()

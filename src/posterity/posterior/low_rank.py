@@ -35,7 +35,7 @@ class LowRank(Gaussian):
     """
 
     kind: ClassVar[str] = "low_rank"
-    why_not: ClassVar[str] = "whose covariance is not layer-wise; project it to 'diagonal' or 'full' first"
+    why_not: ClassVar[str] = "neither layer-wise nor closed under addition: project it to 'diagonal' or 'full' first"
 
     def __init__(self, mean: Tree, variance: Tree, deviations: Tree) -> None:
         self.mean = owned(mean, "mean")

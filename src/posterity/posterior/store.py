@@ -1,0 +1,78 @@
+"""Posteriors on disk, format version 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from posterity.errors import PosterityError, RefusedFile
+from posterity.files import Record, load_record, save_record
+from posterity.likelihoods import likelihood
+from posterity.posterior._memory import Memory
+from posterity.posterior._structure import Structure, pack, unpack
+from posterity.posterior.diagonal import Diagonal
+from posterity.posterior.dropout import Dropout
+from posterity.posterior.full import Full
+from posterity.posterior.kronecker import Kronecker
+from posterity.posterior.last_layer import LastLayer
+from posterity.posterior.low_rank import LowRank
+from posterity.posterior.mixture import Ensemble, Mixture
+
+if TYPE_CHECKING:
+    from posterity.posterior._posterior import Posterior
+
+P = TypeVar("P", bound="Posterior")
+
+NAME, VERSION = "posterior", 1
+
+STRUCTURES: dict[str, type[Structure]] = {
+    s.kind: s for s in (Diagonal, Full, Kronecker, LastLayer, LowRank, Mixture, Ensemble, Dropout)
+}
+
+
+def save(posterior: Posterior, folder: str | Path) -> None:
+    """Write a posterior as a record."""
+    content = {
+        "structure": {"kind": posterior.structure.kind, **posterior.structure.settings()},
+        "prior": posterior.prior.settings(),
+        "n": posterior.n,
+        "ess": posterior.ess,
+        "likelihood": posterior.likelihood.settings(),
+        "buffers": list(posterior.buffers),
+        "class_names": posterior.class_names and list(posterior.class_names),
+        "architecture": posterior.architecture,
+        "memory": posterior.memory is not None,
+    }
+    tensors = pack("structure", posterior.structure.tensors()) | pack("prior", posterior.prior.tensors())
+    tensors |= pack("buffers", posterior.buffers)
+    if posterior.memory is not None:
+        tensors |= pack("memory", posterior.memory.tensors())
+    save_record(folder, NAME, version=VERSION, content=content, tensors=tensors)
+
+
+def load(kind: type[P], folder: str | Path, device: str | torch.device = "cpu") -> P:
+    """Read a posterior; whatever does not make one is refused."""
+    record = load_record(folder, NAME, version=VERSION, device=device)
+    try:
+        return kind(**_parts(record))
+    except (PosterityError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RefusedFile(f"{folder}: expected a posterior, got a record that makes none ({error})") from error
+
+
+def _parts(record: Record) -> dict[str, Any]:
+    """The arguments of `Posterior`."""
+    content, tensors = record
+    settings = content["structure"]
+    return {
+        "structure": STRUCTURES[settings["kind"]].from_tensors(unpack("structure", tensors), settings),
+        "prior": Diagonal.from_tensors(unpack("prior", tensors), content["prior"]),
+        "n": content["n"],
+        "ess": content["ess"],
+        "likelihood": likelihood(**content["likelihood"]),
+        "buffers": unpack("buffers", tensors, content["buffers"]),
+        "class_names": content["class_names"],
+        "architecture": content["architecture"],
+        "memory": Memory.from_tensors(unpack("memory", tensors)) if content["memory"] else None,
+    }

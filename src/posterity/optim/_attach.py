@@ -1,0 +1,129 @@
+"""Hooks that make a model variational for training code that only knows forward, backward and step."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from posterity.optim._blocks import swap
+
+if TYPE_CHECKING:
+    from posterity.optim._variational import VariationalOptimizer
+
+
+class Attachment:
+    """The hooks between one optimizer and one model, and the handle that removes them.
+
+    A sample put in place by a training forward pass stays until the backward pass that used it has ended. A second
+    training forward pass before that keeps it (both belong to one loss); one after it draws a fresh sample.
+    """
+
+    def __init__(self, optimizer: VariationalOptimizer, model: nn.Module) -> None:
+        self._optimizer = optimizer
+        self._model = weakref.ref(model)
+        self._forwards = 0  # training passes that hold the sample in place and have not been differentiated
+        self._differentiated = False
+        self._hidden = False  # the mean is in place for the length of an evaluation pass
+        self._tasks: set[int] = set()
+        self._handles = [
+            model.register_forward_pre_hook(_Hook(self._before_forward)),
+            model.register_forward_hook(_Hook(self._after_forward), always_call=True),
+            model.register_state_dict_pre_hook(_Hook(self._before_state_dict)),
+            *(p.register_post_accumulate_grad_hook(self._on_gradient) for p in model.parameters() if p.requires_grad),
+        ]
+
+    def remove(self) -> None:
+        """Detach the model; it stays at its mean."""
+        self._release()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _before_forward(self, model: nn.Module, *_: Any) -> None:
+        optimizer = self._optimizer
+        if model is not self._model() or optimizer._context_open or _inside_backward():
+            return
+        held = bool(optimizer._samples.means)
+        if model.training and torch.is_grad_enabled() and optimizer._sampling:
+            if held and self._differentiated:
+                self._release()
+                held = False
+            if not held:
+                self._forwards, self._differentiated = 0, False
+                optimizer._put_sample(train=True)
+            self._forwards += 1
+        elif held and self._differentiated:
+            self._release()
+        elif held:
+            self._exchange()
+            self._hidden = True
+
+    def _after_forward(self, model: nn.Module, _: Any, output: Any) -> None:
+        if model is not self._model():
+            return
+        if self._hidden:
+            self._hidden = False
+            self._exchange()
+        elif output is None and sys.exc_info()[0] is not None and not self._optimizer._context_open:
+            self._release()
+            self._optimizer._samples.discard()
+
+    def _exchange(self) -> None:
+        """Swap sample and mean behind autograd's back: the values it saved are there again before it looks."""
+        for p, mean in self._optimizer._samples.means.items():
+            swap(p.data, mean)
+
+    def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
+        if model is self._model() and not self._optimizer._context_open:
+            self._release()
+
+    def _on_gradient(self, _: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if task not in self._tasks and self._optimizer._samples.means and not self._optimizer._context_open:
+            self._tasks.add(task)
+            kept = torch._C._autograd._get_current_graph_task_keep_graph()
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._after_backward(task, kept))
+
+    def _after_backward(self, task: int, graph_kept: bool) -> None:
+        self._tasks.discard(task)
+        self._differentiated = True
+        if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
+            return
+        self._forwards -= not graph_kept
+        if self._forwards <= 0 and not graph_kept:
+            self._release()
+
+    def _release(self) -> None:
+        if not self._optimizer._context_open:
+            self._optimizer._put_mean()
+
+
+def _inside_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+class _Hook:
+    """A hook that copies of the model, and files made of it, do not take along."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    return None

@@ -1,0 +1,60 @@
+"""Loading optimizer state: shapes are checked first, and state keeps its own precision.
+
+`torch.optim.Optimizer.load_state_dict` casts every tensor to the dtype of its parameter, which would round the
+float32 state of half-precision parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import StateDict
+
+from posterity.errors import InvalidInput, expected
+from posterity.trees import state_dtype
+
+
+@contextmanager
+def keep_precision(optimizer: Optimizer) -> Iterator[None]:
+    """While open, `optimizer.load_state_dict` refuses other shapes and keeps float32 state for half precisions."""
+    final: list[StateDict] = []
+
+    def check(_: Optimizer, state_dict: StateDict) -> None:
+        for p, values in _matched(optimizer, state_dict):
+            _check_shapes(p, values)
+        final.append(state_dict)
+
+    def recast(_: Optimizer) -> None:
+        for p, values in _matched(optimizer, final[0]):
+            for name, value in values.items():
+                if isinstance(value, Tensor) and name != "step":
+                    optimizer.state[p][name] = value.to(device=p.device, dtype=state_dtype(p.dtype), copy=True)
+
+    before = optimizer.register_load_state_dict_pre_hook(check)
+    after = optimizer.register_load_state_dict_post_hook(recast, prepend=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def _matched(optimizer: Optimizer, state_dict: StateDict) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+    saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for key, p in zip(saved, parameters, strict=False):  # torch itself refuses lists of other lengths
+        yield p, state_dict["state"].get(key, {})
+
+
+def _check_shapes(p: Tensor, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.ndim > 0 and value.shape != p.shape:
+            raise expected(f"state dict, {name!r} of a parameter", f"shape {tuple(p.shape)}", tuple(value.shape))
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            raise InvalidInput(f"state dict, {name!r} of a parameter: expected finite numbers, got NaN or infinity")

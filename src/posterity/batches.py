@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
 
 from posterity.errors import InvalidInput, expected, require
 
@@ -94,7 +94,7 @@ class Batches:
     def take(self, positions: Tensor) -> Batch:
         """The examples at these positions, as one batch."""
         if isinstance(self.source, DataLoader):
-            return _unpack(default_collate([self.source.dataset[int(i)] for i in positions]), positions)
+            return _unpack(self.source.collate_fn([self.source.dataset[int(i)] for i in positions]), positions)
         if isinstance(self.source, tuple):
             inputs = _index(self.source[0], positions)
             ids = self.source[2][positions] if len(self.source) == 3 else positions
@@ -105,12 +105,9 @@ class Batches:
         seen = 0
         for item in loader:
             batch = _unpack(item, None)
-            yield Batch(
-                batch.inputs,
-                batch.targets,
-                torch.arange(seen, seen + len(batch.targets)) if not len(batch.ids) else batch.ids,
-            )
-            seen += len(batch.targets)
+            count = len(batch.targets)
+            yield batch if len(batch.ids) else replace(batch, ids=torch.arange(seen, seen + count))
+            seen += count
 
 
 def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: int = 0) -> Batches:
@@ -119,7 +116,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     Args:
         data: `(inputs, targets)` or `(inputs, targets, ids)` of tensors or arrays (inputs may be a mapping of
             tensors); a map-style Dataset of such tuples or of mappings with "labels" (or "targets") and perhaps
-            "id"; a DataLoader (its own batch size and order are kept); or `Batches`.
+            "id"; a DataLoader (its own batch size, order and collation are kept); or `Batches` (as they are).
         batch_size: Examples a batch.
         shuffle: A new order each epoch, a function of (seed, epoch).
         seed: Seed of the order.
@@ -129,23 +126,56 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     """
     if isinstance(data, Batches):
         return data
+    require(batch_size >= 1, "batch_size", "an integer >= 1", batch_size)
     if isinstance(data, DataLoader):
-        n = len(data.dataset)  # type: ignore[arg-type]
-        require(n > 0, "data", "at least one example", "an empty loader")
-        ordered = not isinstance(data.sampler, RandomSampler)
-        return Batches(data, n, data.batch_size or 1, False, seed, ordered or _brings_ids(data.dataset[0]))
-    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and all(_is_column(part) for part in data):
-        source = tuple(_as_tensor(part) for part in data)
-        n = len(source[1])
-        require(n > 0, "data", "at least one example", "none")
-        first = next(iter(source[0].values())) if isinstance(source[0], Mapping) else source[0]
-        require(len(first) == n, "inputs and targets", f"the same number of examples ({n})", len(first))
-        return Batches(source, n, batch_size, shuffle, seed, True)
+        return _of_loader(data, seed)
+    if _is_columns(data):
+        source = _columns(data)
+        return Batches(source, len(source[1]), batch_size, shuffle, seed, True)
     if isinstance(data, (Dataset, Sequence)):
-        n = len(data)  # type: ignore[arg-type]
-        require(n > 0, "data", "at least one example", "an empty data set")
-        return Batches(data, n, batch_size, shuffle, seed, True)
+        return Batches(data, _length(data), batch_size, shuffle, seed, True)
     raise expected("data", "(inputs, targets), a Dataset or a DataLoader", type(data).__name__)
+
+
+def _of_loader(loader: DataLoader[Any], seed: int) -> Batches:
+    n = _length(loader.dataset)
+    sampler = loader.batch_sampler
+    if sampler is None:
+        raise expected("data", "a DataLoader that makes batches", "one with batch_size=None")
+    # Positions are ids only where batches come in the order of the data; anything else must bring its ids.
+    in_order = type(sampler) is BatchSampler and isinstance(sampler.sampler, SequentialSampler)
+    return Batches(loader, n, loader.batch_size or 1, False, seed, in_order or _brings_ids(loader.dataset[0]))
+
+
+def _length(data: Any) -> int:
+    """Number of examples; data without a length, or without examples, are refused."""
+    try:
+        n = len(data)
+    except TypeError:
+        raise expected("data", "a data set with a length (N has to be known)", type(data).__name__) from None
+    require(n > 0, "data", "at least one example", "none")
+    return n
+
+
+def _is_columns(data: Any) -> bool:
+    """Whether these are whole columns, not a list of two or three examples."""
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        return False
+    return _is_column(data[0]) and not (isinstance(data, list) and isinstance(data[0], Mapping))
+
+
+def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs, targets and perhaps ids as tensors, checked to have the same number of rows."""
+    for part in data[1:]:
+        require(_is_column(part), "targets and ids", "tensors or arrays, like the inputs", type(part).__name__)
+    columns = tuple(_as_tensor(part) for part in data)
+    n = _length(columns[1])
+    inputs = columns[0].values() if isinstance(columns[0], Mapping) else (columns[0],)
+    for column in (*inputs, *columns[2:]):
+        require(len(column) == n, "inputs, targets and ids", f"{n} examples each", len(column))
+    if len(columns) == 3:
+        _ids(columns[2])
+    return columns
 
 
 _TARGET_NAMES = ("labels", "label", "targets", "target")
@@ -169,22 +199,40 @@ def _unpack(item: Any, positions: Tensor | None) -> Batch:
             raise expected("batch", f"a key among {_TARGET_NAMES}", sorted(item))
         id_name = next((name for name in _ID_NAMES if name in item), None)
         inputs = {k: v for k, v in item.items() if k not in (target, id_name)}
-        return Batch(inputs, item[target], item[id_name] if id_name else default)
+        return Batch(inputs, item[target], _ids(item[id_name]) if id_name else default)
     if isinstance(item, (tuple, list)) and len(item) in (2, 3):
-        return Batch(item[0], item[1], item[2] if len(item) == 3 else default)
+        return Batch(item[0], item[1], _ids(item[2]) if len(item) == 3 else default)
     raise InvalidInput(f"batch: expected (inputs, targets) or a mapping with labels, got {type(item).__name__}")
+
+
+def _ids(ids: Any) -> Tensor:
+    integers = isinstance(ids, Tensor) and ids.ndim == 1 and not ids.is_floating_point()
+    require(integers, "ids", "an integer for each example", ids)
+    return ids
+
+
+def inputs_of(item: Any) -> Inputs:
+    """The inputs of a collated item, whether targets and ids come with them or not."""
+    if isinstance(item, Batch):
+        return item.inputs
+    if isinstance(item, Mapping):
+        return {name: value for name, value in item.items() if name not in (*_TARGET_NAMES, *_ID_NAMES)}
+    return item[0] if isinstance(item, (tuple, list)) and item else item
 
 
 def _is_column(part: Any) -> bool:
     if isinstance(part, Mapping):
-        return all(_is_column(value) for value in part.values())
-    return isinstance(part, (Tensor, np.ndarray))
+        return len(part) > 0 and all(_is_column(value) for value in part.values())
+    return isinstance(part, Tensor) or hasattr(part, "__array__")
 
 
 def _as_tensor(part: Any) -> Any:
     if isinstance(part, Mapping):
         return {name: _as_tensor(value) for name, value in part.items()}
-    return part if isinstance(part, Tensor) else torch.as_tensor(part)
+    try:
+        return part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part))
+    except TypeError:
+        raise expected("data", "arrays of numbers", f"an array of {np.asarray(part).dtype}") from None
 
 
 def _index(part: Any, positions: Tensor) -> Any:

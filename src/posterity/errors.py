@@ -43,4 +43,8 @@ def require(condition: bool, what: str, wanted: str, got: Any) -> None:
 
 def require_positive(what: str, value: float) -> None:
     """Raise unless ``value`` is a finite number above zero."""
-    require(0 < value < float("inf"), what, "a positive finite number", value)
+    try:
+        fine = 0 < value < float("inf")
+    except TypeError:
+        fine = False
+    require(bool(fine), what, "a positive finite number", value)

@@ -104,7 +104,7 @@ class BernoulliLikelihood(Likelihood):
         return F.binary_cross_entropy_with_logits(f, y.to(f.dtype), reduction="none").sum(-1)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
-        return torch.sigmoid(f) - y
+        return torch.sigmoid(f) - y.to(f.dtype)
 
     def curvature(self, f: Tensor) -> Tensor:
         return torch.diag_embed(torch.sigmoid(f) * torch.sigmoid(-f))
@@ -133,10 +133,10 @@ class CategoricalLikelihood(Likelihood):
         log_p = torch.log_softmax(f, -1)
         if y.is_floating_point():
             return -(y * log_p).sum(-1)
-        return -log_p.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        return -log_p.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
-        target = y if y.is_floating_point() else F.one_hot(y, f.shape[-1])
+        target = y if y.is_floating_point() else F.one_hot(y.long(), f.shape[-1])
         return torch.softmax(f, -1) - target.to(f.dtype)
 
     def curvature(self, f: Tensor) -> Tensor:
@@ -156,8 +156,11 @@ class CategoricalLikelihood(Likelihood):
         return torch.multinomial(p.reshape(-1, p.shape[-1]), 1, generator=generator).reshape(p.shape[:-1])
 
     def check(self, f: Tensor, y: Tensor) -> None:
+        require(f.shape[-1] >= 2, "outputs", "one logit for each of at least 2 classes", tuple(f.shape))
         if y.is_floating_point():
             require(f.shape == y.shape, "class probabilities", f"shape {tuple(f.shape)}", tuple(y.shape))
+            sums = bool((y >= 0).all()) and torch.allclose(y.sum(-1), torch.ones_like(y[..., 0]), atol=1e-3)
+            require(sums, "class probabilities", "rows that sum to one", _range(y))
             return
         require(f.shape[:-1] == y.shape, "labels", f"shape {tuple(f.shape[:-1])}", tuple(y.shape))
         inside = bool(((y >= 0) & (y < f.shape[-1])).all())
@@ -191,6 +194,19 @@ class PoissonLikelihood(Likelihood):
     def check(self, f: Tensor, y: Tensor) -> None:
         require(f.shape == y.shape, "counts", f"shape {tuple(f.shape)} like the log-rates", tuple(y.shape))
         require(bool(((y >= 0) & (y == y.round())).all()), "counts", "whole numbers >= 0", _range(y))
+
+
+def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:
+    """Logits of classes with the class axis last, where every likelihood expects it.
+
+    Args:
+        logits: Outputs of a model.
+        axis: Where the classes are. Unless given: on axis 1 of maps, (N, K, H, W) or with more axes, as torch's
+            convolutions leave them; otherwise last, as in (N, K) and in sequences (N, T, K).
+    """
+    if axis is None:
+        axis = 1 if logits.ndim >= 4 else -1
+    return logits.movedim(axis, -1)
 
 
 _BY_NAME: dict[str, type[Likelihood]] = {

@@ -30,6 +30,7 @@ def to_vector(tree: Mapping[str, Tensor]) -> Tensor:
         >>> to_vector({"w": torch.ones(2, 2), "b": torch.zeros(1)})
         tensor([1., 1., 1., 1., 0.])
     """
+    require(len(tree) > 0, "tree", "at least one tensor", "none")
     return torch.cat([t.reshape(-1) for t in tree.values()])
 
 
@@ -58,7 +59,8 @@ def check_same_shapes(tree: Mapping[str, Tensor], like: Mapping[str, Tensor], wh
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the architecture: class names of all modules and shapes of all parameters and buffers."""
     lines = [f"{name}:{type(module).__qualname__}" for name, module in model.named_modules()]
-    lines += [f"{name}:{tuple(t.shape)}" for name, t in model.state_dict(keep_vars=True).items()]
+    stored = model.state_dict(keep_vars=True)  # modules may keep things beside tensors in it
+    lines += [f"{name}:{tuple(t.shape)}" for name, t in stored.items() if isinstance(t, Tensor)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

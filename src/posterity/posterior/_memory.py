@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from posterity.batches import Batch, Inputs
 from posterity.errors import expected, require
+from posterity.trees import Tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Memory:
     """Weighted examples.
 
@@ -27,22 +28,23 @@ class Memory:
     inputs: Inputs
     targets: Tensor
     ids: Tensor
-    weights: Tensor | None = None
+    weights: Tensor = None  # type: ignore[assignment]  # always a tensor once built
     predictions: Tensor | None = None
 
     def __post_init__(self) -> None:
+        integers = self.ids.ndim == 1 and not self.ids.is_floating_point()
+        require(integers and len(self.ids) > 0, "memory ids", "a vector of integers, not empty", self.ids)
         if self.weights is None:
-            object.__setattr__(self, "weights", torch.ones(len(self.ids)))
-        columns = {"targets": self.targets, "weights": self.weights, "predictions": self.predictions}
-        inputs = self.inputs if isinstance(self.inputs, dict) else {"inputs": self.inputs}
-        for name, column in (columns | inputs).items():
-            if column is None:
-                continue
+            object.__setattr__(self, "weights", torch.ones(len(self.ids), device=self.targets.device))
+        for name, column in self.tensors().items():
             if not isinstance(column, Tensor):
                 raise expected(f"memory {name}", "a tensor", type(column).__name__)
-            require(
-                len(column) == len(self.ids), f"memory {name}", f"{len(self.ids)} rows, one for each id", len(column)
-            )
+            require(len(column) == len(self), f"memory {name}", f"{len(self)} rows, one for each id", len(column))
+        fine = bool((torch.isfinite(self.weights) & (self.weights >= 0)).all())
+        require(fine, "memory weights", "finite numbers >= 0", self.weights)
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self)} examples)"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,19 +53,18 @@ class Memory:
         """The examples as one batch."""
         return Batch(self.inputs, self.targets, self.ids)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tree:
         """Everything, under flat names."""
-        inputs = (
-            {f"inputs/{k}": v for k, v in self.inputs.items()}
-            if isinstance(self.inputs, dict)
-            else {"inputs": self.inputs}
-        )
-        rest = {"targets": self.targets, "ids": self.ids, "weights": self.weights, "predictions": self.predictions}
-        return inputs | {name: t for name, t in rest.items() if t is not None}
+        if isinstance(self.inputs, Mapping):
+            columns = {f"inputs/{name}": t for name, t in self.inputs.items()}
+        else:
+            columns = {"inputs": self.inputs}
+        columns |= {"targets": self.targets, "ids": self.ids, "weights": self.weights}
+        return columns if self.predictions is None else columns | {"predictions": self.predictions}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Memory:
+    def from_tensors(cls, tensors: Tree) -> Memory:
         """The memory that `tensors` describes."""
-        named: Any = {k.removeprefix("inputs/"): v for k, v in tensors.items() if k.startswith("inputs/")}
-        inputs = tensors.get("inputs", named)
+        columns = {name.removeprefix("inputs/"): t for name, t in tensors.items() if name.startswith("inputs/")}
+        inputs: Inputs = tensors.get("inputs", columns)
         return cls(inputs, tensors["targets"], tensors["ids"], tensors["weights"], tensors.get("predictions"))

@@ -24,7 +24,7 @@ from posterity.posterior.sites import Site, gaussian, natural
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Posterior:
     """A distribution over a model's parameters, with all that is needed to ask it questions.
 
@@ -86,6 +86,9 @@ class Posterior:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self._check_values()
+
+    def __repr__(self) -> str:
+        return f"Posterior({self.structure}, n={self.n}, ess={self.ess:g}, likelihood={self.likelihood})"
 
     def _check_values(self) -> None:
         if not isinstance(self.structure, Structure):

@@ -13,7 +13,7 @@ from torch import Tensor
 from posterity.curvature.covariance import Covariance
 from posterity.errors import InvalidInput, Undefined, expected, require
 from posterity.noise import Key, normal
-from posterity.trees import Tree, check_same_shapes, state_dtype
+from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype
 
 DENSE_LIMIT = 20_000  # parameters; a dense float64 matrix of this size takes 3.2 GB
 
@@ -27,6 +27,10 @@ class Structure(ABC):
     kind: ClassVar[str]
     why_not: ClassVar[str] = ""
     mean: Tree
+
+    def __repr__(self) -> str:
+        weights = sum(t.numel() for t in self.mean.values())
+        return f"{type(self).__name__}({weights} weights in {len(self.mean)} tensors)"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,7 +140,8 @@ def _trace(second: Gaussian, first: Gaussian) -> Tensor:
     if first.kind == "diagonal" or second.kind == "diagonal":
         precision, variance = second.precision_diagonal(), first.variance
         return total(precision[name] * v for name, v in variance.items())
-    return (second.precision_matrix() * first.covariance_matrix()).sum()
+    precision = reordered(second.precision_matrix(), second.mean, first.names)
+    return (precision * first.covariance_matrix().to(precision)).sum(dtype=torch.float64)
 
 
 def _difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
@@ -171,6 +176,15 @@ def owned(tree: Mapping[str, Tensor], what: str) -> Tree:
         require(t.is_floating_point(), f"{what} of {name!r}", "a floating-point tensor", t.dtype)
         require(bool(torch.isfinite(t).all()), f"{what} of {name!r}", "finite numbers", "NaN or infinity")
     return {name: t.detach().clone() for name, t in tree.items()}
+
+
+def reordered(matrix: Tensor, like: Mapping[str, Tensor], names: Iterable[str]) -> Tensor:
+    """A dense matrix over the parameters of `like`, rearranged to another order of their names."""
+    if tuple(like) == tuple(names):
+        return matrix
+    place = from_vector(torch.arange(len(matrix), device=matrix.device), like)
+    index = torch.cat([place[name].reshape(-1) for name in names])
+    return matrix[index][:, index]
 
 
 def pack(prefix: str, tree: Mapping[str, Tensor]) -> Tree:

@@ -15,7 +15,7 @@ from posterity.posterior._structure import Gaussian, owned, pack, standard_norma
 from posterity.trees import Tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Diagonal(Gaussian):
     """N(m, diag(1/precision)).
 

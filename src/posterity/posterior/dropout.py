@@ -14,7 +14,7 @@ from posterity.posterior._structure import Structure, owned, pack, unpack
 from posterity.trees import Tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dropout(Structure):
     """Weights and the dropout modules that stay switched on.
 

@@ -17,7 +17,7 @@ from posterity.posterior._structure import Gaussian, owned, pack, standard_norma
 from posterity.trees import Tree, from_vector, to_vector
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Full(Gaussian):
     """N(m, precision⁻¹).
 

@@ -27,7 +27,7 @@ class Eigen(NamedTuple):
     values: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Kronecker(Gaussian):
     """N(m, P⁻¹) with a block for each parameter: P = F₁ ⊗ F₂ + δI.
 

@@ -20,7 +20,7 @@ from posterity.trees import Tree
 _INNER: dict[str, type[Diagonal] | type[Full] | type[Kronecker]] = {c.kind: c for c in (Diagonal, Full, Kronecker)}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LastLayer(Structure):
     """A Gaussian over the last layer's parameters; the rest has no uncertainty.
 

@@ -22,7 +22,7 @@ from posterity.trees import Tree, check_same_shapes
 _COMPONENTS: dict[str, type[Structure]] = {c.kind: c for c in (Diagonal, Full, Kronecker, LastLayer, LowRank)}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mixture(Structure):
     """Σ_c w_c q_c over structures with the same parameters.
 
@@ -90,7 +90,7 @@ class Mixture(Structure):
         return _average(trees, self.weights.tolist())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ensemble(Structure):
     """Several trained networks, each as likely as the others.
 

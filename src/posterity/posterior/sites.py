@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -9,14 +10,14 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, require
 from posterity.linalg import cholesky, solve_psd
-from posterity.posterior._structure import Structure
+from posterity.posterior._structure import Structure, reordered
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.last_layer import LastLayer
 from posterity.trees import Tree, check_same_shapes, from_vector, to_vector
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Site:
     """An amount (b, A) of natural parameters: the factor exp(bᵀθ − ½θᵀAθ) that data multiply to a density.
 
@@ -49,6 +50,10 @@ class Site:
         else:
             check_same_shapes(self.precision, self.linear, "site precision")
 
+    def __repr__(self) -> str:
+        shape = "full" if isinstance(self.precision, Tensor) else "diagonal"
+        return f"Site({shape}, {len(self.linear)} tensors, n={self.n:g}, ess={self.ess:g})"
+
     def __add__(self, other: Site) -> Site:
         if not isinstance(other, Site):
             return NotImplemented
@@ -56,7 +61,7 @@ class Site:
         linear = _sum(self.linear, other.linear)
         n, ess = self.n + other.n, self.ess + other.ess
         if isinstance(self.precision, Tensor) or isinstance(other.precision, Tensor):
-            return Site(linear, self.matrix() + other.matrix(), n, ess)
+            return Site(linear, self._matrix(self.linear) + other._matrix(self.linear), n, ess)
         return Site(linear, _sum(self.precision, other.precision), n, ess)
 
     def __sub__(self, other: Site) -> Site:
@@ -78,11 +83,11 @@ class Site:
             factor * self.ess,
         )
 
-    def matrix(self) -> Tensor:
-        """A as one dense matrix, in the order of the flat vector."""
+    def _matrix(self, names: Iterable[str]) -> Tensor:
+        """A as one dense matrix, in this order of the parameters."""
         if isinstance(self.precision, Tensor):
-            return self.precision
-        return torch.diag(to_vector({name: self.precision[name] for name in self.linear}))
+            return reordered(self.precision, self.linear, names)
+        return torch.diag(torch.cat([self.precision[name].reshape(-1) for name in names]))
 
 
 def natural(structure: Structure) -> Site:

@@ -1,0 +1,130 @@
+"""Expectation to shape parameters where no closed form exists: two Newton iterations that converge from any start.
+
+Each ends with one Newton step on the attached graph, so that the result is differentiable once in the expectations
+(implicit function theorem) although the iterations themselves leave no trace.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posterity.errors import Undefined
+
+_MAX_STEPS = 200
+# B_{2k}/2k: log x − ψ(x) = 1/2x + Σ_k (B_{2k}/2k) x^{−2k}, to the last bit from x = 16 on.
+_BERNOULLI_NUMBERS = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
+
+
+def trigamma(x: Tensor) -> Tensor:
+    """ψ'(x) to full precision; torch.polygamma(1, x) is only good to nine digits."""
+    return torch.special.zeta(torch.full_like(x, 2.0), x)
+
+
+def log_minus_digamma(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log x − ψ(x) and its derivative, without the cancellation that large x brings."""
+    small, large = x.clamp(max=16.0), x.clamp(min=16.0)
+    value, slope = 0.5 / large, -0.5 / large**2
+    for k, coefficient in enumerate(_BERNOULLI_NUMBERS, start=1):
+        value = value + coefficient * large ** (-2 * k)
+        slope = slope - 2 * k * coefficient * large ** (-2 * k - 1)
+    exact, exact_slope = small.log() - small.digamma(), 1.0 / small - trigamma(small)
+    return torch.where(x < 16.0, exact, value), torch.where(x < 16.0, exact_slope, slope)
+
+
+def _gap(shape: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """d log a − Σ_{i<d} ψ(a − i/2) and its derivative in a."""
+    halves = 0.5 * torch.arange(dim, dtype=shape.dtype, device=shape.device)
+    value, slope = log_minus_digamma(shape.unsqueeze(-1) - halves)
+    ratio = halves / shape.unsqueeze(-1)
+    return (value - torch.log1p(-ratio)).sum(-1), (slope - ratio / (shape.unsqueeze(-1) - halves)).sum(-1)
+
+
+def shape_from_gap(gap: Tensor, start: Tensor | None = None, dim: int = 1) -> Tensor:
+    """Solve d log a − Σ_{i<d} ψ(a − i/2) = gap for a > (d − 1)/2.
+
+    With d = 1 this finds the shape of a gamma from log E[x] − E[log x]; in general half the degrees of freedom of a
+    Wishart from log det E[X] − E[log det X]. On logarithmic axes, log gap against log(a − (d − 1)/2), the curve is
+    close to a line of slope −1 at both ends, which is why Newton's method gets there from any start.
+
+    Args:
+        gap: Jensen's gap, positive, any shape.
+        start: Where to begin; the asymptotic solution d(d + 1)/4·gap by default.
+        dim: d.
+
+    Examples:
+        >>> shape = shape_from_gap(torch.tensor(0.5, dtype=torch.float64))
+        >>> round(float(shape.log() - shape.digamma()), 12)
+        0.5
+    """
+    edge, target = 0.5 * (dim - 1), gap.detach().log()
+    logarithm = (start.detach() - edge).log() if start is not None else (dim * (dim + 1) / 4.0 / gap.detach()).log()
+    for _ in range(_MAX_STEPS):
+        value, slope = _gap(edge + logarithm.exp(), dim)
+        step = (value.log() - target) * value / (slope * logarithm.exp())
+        logarithm = logarithm - step.clamp(-8.0, 8.0)  # for large d the curve has a flat stretch that overshoots
+        if _negligible(step):
+            shape = edge + logarithm.exp()
+            value, slope = _gap(shape, dim)
+            return shape - (value - gap) / slope
+    raise Undefined(f"no shape found for gaps between {gap.min():.3g} and {gap.max():.3g}")
+
+
+def concentration_from_mean_log(mean_log: Tensor, start: Tensor | None = None) -> Tensor:
+    """Solve ψ(α_k) − ψ(Σα) = E[log x_k] for the concentration α of a Dirichlet (..., K).
+
+    Newton's method with Armijo's line search on the strictly convex F(α) = Σ log Γ(α_k) − log Γ(Σα) − ⟨α, E log x⟩,
+    which has its minimum at the solution and rises towards the border, so every start gets there. The Hessian
+    diag ψ'(α) − ψ'(Σα)11ᵀ is inverted by Sherman-Morrison.
+
+    References:
+        Minka, "Estimating a Dirichlet distribution", 2000.
+    """
+    target = mean_log.detach()
+    rounding = 64.0 * torch.finfo(target.dtype).eps * (1.0 + target.abs())
+    alpha = start.detach() if start is not None else _default_concentration(target)
+    for _ in range(_MAX_STEPS):
+        gradient, step = _dirichlet_newton(alpha, target)
+        decrement = (gradient * step).sum(-1, keepdim=True).clamp(min=0.0).sqrt()
+        alpha = _line_search(alpha, step, decrement, target)
+        if _negligible(torch.where(gradient.abs() <= rounding, 0.0, decrement)):
+            return alpha - _dirichlet_newton(alpha, mean_log)[1]
+    raise Undefined(f"no concentration found for mean logarithms between {target.min():.3g} and {target.max():.3g}")
+
+
+def _dirichlet_newton(alpha: Tensor, mean_log: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient g of F and Newton's step H⁻¹g, to be subtracted."""
+    total = alpha.sum(-1, keepdim=True)
+    gradient = alpha.digamma() - total.digamma() - mean_log
+    diagonal, common = trigamma(alpha), trigamma(total)
+    shift = (gradient / diagonal).sum(-1, keepdim=True) / (1.0 / common - (1.0 / diagonal).sum(-1, keepdim=True))
+    return gradient, (gradient + shift) / diagonal
+
+
+def _line_search(alpha: Tensor, step: Tensor, decrement: Tensor, mean_log: Tensor) -> Tensor:
+    """Armijo's rule: halve the step until F falls by a quarter of what its slope promises, or by rounding."""
+
+    def objective(a: Tensor) -> Tensor:
+        return (torch.lgamma(a) - a * mean_log).sum(-1, keepdim=True) - torch.lgamma(a.sum(-1, keepdim=True))
+
+    terms = torch.lgamma(alpha.sum(-1, keepdim=True)).abs() + (alpha * mean_log).abs().sum(-1, keepdim=True)
+    limit = objective(alpha) + 16.0 * torch.finfo(alpha.dtype).eps * (1.0 + terms)
+    size = (0.9 / (step / alpha).amax(-1, keepdim=True).clamp(min=0.9)).clamp(max=1.0)  # stays inside α > 0
+    for _ in range(60):
+        too_long = objective(alpha - size * step) > limit - 0.25 * size * decrement**2
+        if not too_long.any():
+            break
+        size = torch.where(too_long, 0.5 * size, size)
+    return alpha - size * step
+
+
+def _default_concentration(mean_log: Tensor) -> Tensor:
+    """Large-α asymptotics Σ e^{E log x_k} ≈ 1 − (K − 1)/2Σα, held above the small-α asymptotics α_k ≈ −1/E log x_k."""
+    share = mean_log.exp()
+    total = 0.5 * (mean_log.shape[-1] - 1) / (1.0 - share.sum(-1, keepdim=True))
+    return torch.maximum(total * share / share.sum(-1, keepdim=True), 0.5 / (1.0 - mean_log))
+
+
+def _negligible(step: Tensor) -> bool:
+    """Half the digits are right: the next quadratic step gives all of them."""
+    return bool((step.abs() <= torch.finfo(step.dtype).eps ** 0.5).all())

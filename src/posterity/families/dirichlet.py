@@ -1,0 +1,141 @@
+"""Beta and Dirichlet, with natural parameters α − 1 so that the base measure is constant."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from posterity.errors import require
+from posterity.families._base import CoordinateFamily, Coordinates
+from posterity.families._checks import between, parameters
+from posterity.families._inverse import concentration_from_mean_log
+from posterity.families.gamma import standard_gamma
+
+
+class Dirichlet(CoordinateFamily):
+    """Dirichlet(α) on probability vectors θ (..., K).
+
+        T = log θ,  λ = α − 1,  μ = ψ(α) − ψ(Σα),  A = Σ log Γ(α_k) − log Γ(Σα)
+
+    Args:
+        concentration: α (..., K), positive, K ≥ 2.
+
+    Examples:
+        >>> q = Dirichlet([1.0, 2.0, 3.0])
+        >>> same = Dirichlet.from_expectation(q.expectation)
+        >>> torch.allclose(same.concentration, q.concentration)
+        True
+    """
+
+    event_dims = (1,)
+    theta_dims = 1
+
+    def __init__(self, concentration: Any) -> None:
+        (self.concentration,) = parameters({"concentration": (concentration, 1)})
+        require(self.concentration.shape[-1] > 1, "classes", "at least 2", self.concentration.shape[-1])
+        between("concentration", self.concentration, 0.0)
+
+    @property
+    def natural(self) -> Coordinates:
+        return (self.concentration - 1.0,)
+
+    @property
+    def expectation(self) -> Coordinates:
+        return (self.concentration.digamma() - self._total.digamma(),)
+
+    @property
+    def _total(self) -> Tensor:
+        return self.concentration.sum(-1, keepdim=True)
+
+    @classmethod
+    def from_natural(cls, natural: Coordinates) -> Self:
+        return cls(cls.blocks("natural", natural)[0] + 1.0)
+
+    @classmethod
+    def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
+        (mean_log,) = cls.blocks("expectation", expectation)
+        between("sum of exp(expectation[0])", mean_log.exp().sum(-1), 0.0, 1.0)
+        return cls(concentration_from_mean_log(mean_log, None if start is None else start.concentration))
+
+    def log_partition(self) -> Tensor:
+        return torch.lgamma(self.concentration).sum(-1) - torch.lgamma(self._total).squeeze(-1)
+
+    def statistics(self, theta: Tensor) -> Coordinates:
+        return (theta.log(),)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        draws = standard_gamma(self.concentration, n, generator)
+        return draws / draws.sum(-1, keepdim=True)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.concentration / self._total
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1.0 - self.mean) / (self._total + 1.0)
+
+    def to_torch(self) -> torch.distributions.Dirichlet:
+        return torch.distributions.Dirichlet(self.concentration)
+
+
+class Beta(CoordinateFamily):
+    """Beta(a, b) on probabilities.
+
+        T = (log θ, log(1 − θ)),  λ = (a − 1, b − 1),  μ = (ψ(a), ψ(b)) − ψ(a + b),  A = log B(a, b)
+
+    Args:
+        a: Prior successes (...), positive.
+        b: Prior failures (...), positive.
+    """
+
+    event_dims = (0, 0)
+
+    def __init__(self, a: Any, b: Any) -> None:
+        self.a, self.b = parameters({"a": (a, 0), "b": (b, 0)})
+        between("a", self.a, 0.0)
+        between("b", self.b, 0.0)
+
+    @property
+    def natural(self) -> Coordinates:
+        return self.a - 1.0, self.b - 1.0
+
+    @property
+    def expectation(self) -> Coordinates:
+        total = (self.a + self.b).digamma()
+        return self.a.digamma() - total, self.b.digamma() - total
+
+    @classmethod
+    def from_natural(cls, natural: Coordinates) -> Self:
+        a_minus_one, b_minus_one = cls.blocks("natural", natural)
+        return cls(a_minus_one + 1.0, b_minus_one + 1.0)
+
+    @classmethod
+    def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
+        mean_log = torch.stack(cls.blocks("expectation", expectation), -1)
+        between("exp(expectation[0]) + exp(expectation[1])", mean_log.exp().sum(-1), 0.0, 1.0)
+        warm = None if start is None else torch.stack((start.a, start.b), -1)
+        return cls(*concentration_from_mean_log(mean_log, warm).unbind(-1))
+
+    def log_partition(self) -> Tensor:
+        return torch.lgamma(self.a) + torch.lgamma(self.b) - torch.lgamma(self.a + self.b)
+
+    def statistics(self, theta: Tensor) -> Coordinates:
+        return theta.log(), torch.log1p(-theta)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        draws = standard_gamma(torch.stack((self.a, self.b), -1), n, generator)
+        return draws[..., 0] / draws.sum(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.a / (self.a + self.b)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1.0 - self.mean) / (self.a + self.b + 1.0)
+
+    def to_torch(self) -> torch.distributions.Beta:
+        return torch.distributions.Beta(self.a, self.b)

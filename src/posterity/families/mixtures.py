@@ -1,0 +1,156 @@
+"""Mixtures: finitely many Gaussians, and the Student-t as infinitely many of one centre."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from posterity.errors import expected, require
+from posterity.families._base import Family
+from posterity.families._conditional import ConditionalFamily
+from posterity.families.categorical import Categorical
+from posterity.families.gamma import UnitGamma
+from posterity.families.gaussian import Gaussian
+from posterity.linalg import log_det_psd
+
+
+class MixtureOfGaussians(ConditionalFamily):
+    """q(θ) = Σ_k π_k N(θ | m_k, S_k⁻¹).
+
+    Coordinates of the joint: (log π_k/π_K, S_k m_k, −S_k/2) and (π_k, π_k m_k, π_k(S_k⁻¹ + m_k m_kᵀ)).
+
+    Args:
+        mixing: q(z), a categorical over K components.
+        conditional: The components, a Gaussian with batch shape (..., K).
+
+    Examples:
+        >>> q = MixtureOfGaussians.of([0.25, 0.75], [[-1.0], [1.0]], [[[4.0]], [[4.0]]])
+        >>> q.mean
+        tensor([0.5000], dtype=torch.float64)
+    """
+
+    mixing: Categorical
+    conditional: Gaussian
+
+    def __init__(self, mixing: Categorical, conditional: Gaussian) -> None:
+        if not (isinstance(mixing, Categorical) and isinstance(conditional, Gaussian)):
+            raise expected("mixture", "a Categorical and a Gaussian", (mixing, conditional))
+        components = conditional.mean.shape[:-1]
+        wanted = mixing.mean.shape
+        require(components == wanted, "batch of components", f"the shape {tuple(wanted)}", tuple(components))
+        self.mixing, self.conditional = mixing, conditional
+
+    @classmethod
+    def of(cls, weights: Any, means: Any, precisions: Any) -> Self:
+        """The mixture with weights (..., K) that sum to one, means (..., K, d) and precisions (..., K, d, d)."""
+        weights = torch.as_tensor(weights, dtype=None if isinstance(weights, Tensor) else torch.float64)
+        off = (weights.sum(-1) - 1.0).abs().amax().item()
+        require(off < 1e-6, "weights", "weights that sum to one", weights)
+        return cls(Categorical.from_expectation((weights[..., :-1],)), Gaussian(means, precisions))
+
+    def with_parts(self, mixing: Family, conditional: Family) -> Self:
+        return type(self)(mixing, conditional)  # type: ignore[arg-type]  # __init__ checks
+
+    @property
+    def weights(self) -> Tensor:
+        """π (..., K)."""
+        return self.mixing.mean
+
+    def exposure(self) -> tuple[Tensor, ...]:
+        return self.weights[..., None], self.weights[..., None, None]
+
+    def _joint(self, theta: Tensor) -> Tensor:
+        return self.mixing.log_probabilities + self.conditional.log_prob(theta.unsqueeze(-2))
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return self._joint(theta).logsumexp(-1)
+
+    def responsibilities(self, theta: Tensor) -> Tensor:
+        """q(z = k | θ), (..., K)."""
+        return self._joint(theta).softmax(-1)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        component = self.mixing.sample(n, generator)
+        return (component.unsqueeze(-1) * self.conditional.sample(n, generator)).sum(-2)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.weights.unsqueeze(-1) * self.conditional.mean).sum(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        within = self.conditional.variance + (self.conditional.mean - self.mean.unsqueeze(-2)) ** 2
+        return (self.weights.unsqueeze(-1) * within).sum(-2)
+
+    def to_torch(self) -> torch.distributions.MixtureSameFamily:
+        """The same mixture as a torch distribution."""
+        choice = torch.distributions.Categorical(logits=self.mixing.log_probabilities)
+        return torch.distributions.MixtureSameFamily(choice, self.conditional.to_torch())
+
+
+class StudentT(ConditionalFamily):
+    """Student's t as a mixture of scales: u ~ Gamma(ν/2, ν/2), θ | u ~ N(m, (uS)⁻¹).
+
+    Coordinates of the joint: T = (log u − u, uθ, uθθᵀ), λ = (ν/2 − 1, Sm, −S/2), and because E[u] = 1 the
+    expectations of the last two blocks, m and S⁻¹ + mmᵀ, are those of the Gaussian N(m, S⁻¹).
+
+    Args:
+        mixing: q(u), the gamma of mean one with shape ν/2.
+        conditional: N(m, S⁻¹), the conditional at u = 1.
+    """
+
+    mixing: UnitGamma
+    conditional: Gaussian
+
+    def __init__(self, mixing: UnitGamma, conditional: Gaussian) -> None:
+        if not (isinstance(mixing, UnitGamma) and isinstance(conditional, Gaussian)):
+            raise expected("Student-t", "a UnitGamma and a Gaussian", (mixing, conditional))
+        batch, wanted = conditional.mean.shape[:-1], mixing.shape.shape
+        require(batch == wanted, "batch of the Gaussian", f"the shape {tuple(wanted)}", tuple(batch))
+        self.mixing, self.conditional = mixing, conditional
+
+    @classmethod
+    def of(cls, degrees: Any, location: Any, precision: Any) -> Self:
+        """The Student-t with ν (...) degrees of freedom, location m (..., d) and precision S (..., d, d)."""
+        conditional = Gaussian(location, precision)
+        half = 0.5 * torch.as_tensor(degrees, dtype=conditional.mean.dtype)
+        return cls(UnitGamma(half.expand(conditional.mean.shape[:-1])), conditional)
+
+    def with_parts(self, mixing: Family, conditional: Family) -> Self:
+        return type(self)(mixing, conditional)  # type: ignore[arg-type]  # __init__ checks
+
+    @property
+    def degrees(self) -> Tensor:
+        """ν, the degrees of freedom."""
+        return 2.0 * self.mixing.shape
+
+    def exposure(self) -> tuple[Tensor, ...]:
+        one = torch.ones_like(self.mixing.shape)
+        return one[..., None], one[..., None, None]
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        half, precision = self.mixing.shape, self.conditional.precision
+        offset, dim = theta - self.conditional.mean, theta.shape[-1]
+        distance = (offset * (precision @ offset.unsqueeze(-1)).squeeze(-1)).sum(-1)
+        log_det = log_det_psd(torch.linalg.cholesky(precision))
+        normaliser = torch.lgamma(half) - torch.lgamma(half + 0.5 * dim) + 0.5 * dim * (2.0 * math.pi * half).log()
+        return 0.5 * log_det - normaliser - (half + 0.5 * dim) * torch.log1p(0.5 * distance / half)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        scale = self.mixing.sample(n, generator).unsqueeze(-1)
+        centre = self.conditional.mean
+        return centre + (self.conditional.sample(n, generator) - centre) / scale.sqrt()
+
+    @property
+    def mean(self) -> Tensor:
+        """m, which exists for ν > 1 (NaN otherwise)."""
+        return torch.where(self.degrees.unsqueeze(-1) > 1.0, self.conditional.mean, torch.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        """diag(S⁻¹) ν/(ν − 2), infinite for ν ≤ 2."""
+        degrees = self.degrees.unsqueeze(-1)
+        return torch.where(degrees > 2.0, self.conditional.variance * degrees / (degrees - 2.0), torch.inf)

@@ -1,0 +1,84 @@
+"""The Poisson family, whose base measure 1/θ! is not constant."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from posterity.families._base import CoordinateFamily, Coordinates
+from posterity.families._checks import between, parameters
+
+
+class Poisson(CoordinateFamily):
+    """Counts θ = 0, 1, 2, … with rate r.
+
+        T = θ,  λ = log r,  μ = r,  A = e^λ,  log h = −log θ!,  ∇_μ E[log h] = −E[log(θ + 1)]
+
+    The last identity is d/dr E[f(θ)] = E[f(θ + 1) − f(θ)].
+
+    Args:
+        rate: r (...), positive.
+    """
+
+    event_dims = (0,)
+
+    def __init__(self, rate: Any) -> None:
+        (self.rate,) = parameters({"rate": (rate, 0)})
+        between("rate", self.rate, 0.0)
+
+    @property
+    def natural(self) -> Coordinates:
+        return (self.rate.log(),)
+
+    @property
+    def expectation(self) -> Coordinates:
+        return (self.rate,)
+
+    @classmethod
+    def from_natural(cls, natural: Coordinates) -> Self:
+        return cls(cls.blocks("natural", natural)[0].exp())
+
+    @classmethod
+    def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
+        return cls(*cls.blocks("expectation", expectation))
+
+    def log_partition(self) -> Tensor:
+        return self.rate
+
+    def statistics(self, theta: Tensor) -> Coordinates:
+        return (theta,)
+
+    def log_base_measure(self, theta: Tensor) -> Tensor:
+        return -torch.lgamma(theta + 1.0)
+
+    def expected_log_base_measure(self) -> Tensor:
+        counts, probabilities = self._bulk()
+        return (probabilities * self.log_base_measure(counts)).sum(0)
+
+    def base_measure_gradient(self) -> Coordinates:
+        counts, probabilities = self._bulk()
+        return (-(probabilities * torch.log1p(counts)).sum(0),)
+
+    def _bulk(self) -> tuple[Tensor, Tensor]:
+        """The counts within ten standard deviations of the mean and their probabilities, (width, *batch)."""
+        rate = self.rate.detach()
+        width = int(10.0 * rate.amax().sqrt().item()) + 30
+        offsets = torch.arange(2 * width + 1, dtype=rate.dtype, device=rate.device).reshape(-1, *[1] * rate.ndim)
+        counts = (rate - width).clamp(min=0.0).floor() + offsets
+        return counts, self.log_prob(counts).exp()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        return torch.poisson(self.rate.expand(n, *self.rate.shape), generator=generator)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.rate
+
+    @property
+    def variance(self) -> Tensor:
+        return self.rate
+
+    def to_torch(self) -> torch.distributions.Poisson:
+        return torch.distributions.Poisson(self.rate)

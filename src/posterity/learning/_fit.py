@@ -1,0 +1,124 @@
+"""`fit`: every method of the package through one door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from posterity.batches import Inputs
+from posterity.errors import expected
+from posterity.learning._members import train_members
+from posterity.learning._train import Request, Run, train
+from posterity.learning.callbacks import Callback
+from posterity.learning.schedules import Schedule
+from posterity.likelihoods import Likelihood
+
+
+def fit(
+    model: nn.Module | Callable[[], nn.Module],
+    data: Any,
+    *,
+    method: str = "ivon",
+    likelihood: str | Likelihood | None = None,
+    epochs: int = 50,
+    batch_size: int = 64,
+    lr: float | None = None,
+    schedule: str | Schedule | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    n: int | None = None,
+    seed: int = 0,
+    augment: Callable[[Inputs], Inputs] | None = None,
+    class_weights: Sequence[float] | Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    penalty: Callable[[nn.Module], Tensor] | None = None,
+    accumulate: int = 1,
+    clip: float | None = None,
+    amp: str | None = None,
+    class_names: Sequence[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> Run:
+    """Train a model, in place, and hand over its posterior.
+
+    Args:
+        model: The model; training goes on from the weights it has. For ensembles it may be a function that makes one.
+        data: (inputs, targets), a Dataset or a DataLoader; inputs may be a mapping of tensors.
+        method: "ivon", "adamw", "sgd", "laplace", "dropout", "ensemble", "swag" or "bayes_by_backprop".
+        likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
+            Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
+        epochs: Passes over the data.
+        batch_size: Examples a batch, unless `data` is a loader.
+        lr: Learning rate before the schedule; by default the method's.
+        schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.
+        validation: Data that are looked at after each epoch, with the model at its mean.
+        patience: Stop when the validation loss has not improved for so many epochs, and keep the best state.
+        n: Number N of examples that the posterior counts; by default the distinct ones in `data`, whatever
+            augmentation makes of them.
+        seed: Seed of everything random.
+        augment: What is done to the inputs of each training batch.
+        class_weights: A weight for each class.
+        label_smoothing: ε of smoothed labels.
+        ignore_index: A label that means "no target here".
+        penalty: A function of the model that is added to the mean loss.
+        accumulate: Batches a step.
+        clip: Largest norm of the gradient.
+        amp: "bf16" or "fp16" for automatic mixed precision.
+        class_names: Names of the classes, for the posterior to carry.
+        callbacks: What watches; see `posterity.learning.callbacks`.
+        checkpoint: A folder for checkpoints.
+        checkpoint_every: Steps between checkpoints; by default one after each epoch.
+        resume: Go on from the checkpoint in that folder, to the same bits as without the interruption.
+        progress: True or False to force or forbid the progress bar; by default it shows on terminals.
+        **options: What the method takes; its class in `posterity.learning.learners` explains them.
+
+    Returns:
+        The run: model, posterior, history. After Ctrl-C, what had been reached (`run.interrupted`).
+
+    Examples:
+        >>> import torch
+        >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
+        >>> run = fit(nn.Linear(1, 1), (x, 3 * x), method="adamw", lr=0.1)
+        >>> round(run.posterior.mean["weight"].item(), 1)
+        3.0
+    """
+    request = Request(
+        method=method,
+        likelihood=likelihood,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        schedule=schedule,
+        validation=validation,
+        patience=patience,
+        n=n,
+        seed=seed,
+        augment=augment,
+        class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+        penalty=penalty,
+        accumulate=accumulate,
+        clip=clip,
+        amp=amp,
+        class_names=class_names,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        progress=progress,
+        options=options,
+    )
+    if method == "ensemble":
+        return train_members(model, data, request)
+    if not isinstance(model, nn.Module):
+        raise expected("model", "a torch.nn.Module", type(model).__name__)
+    return train(model, data, request)

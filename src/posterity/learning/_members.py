@@ -1,0 +1,107 @@
+"""Ensembles: the same training from several starts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.errors import expected, require
+from posterity.learning._train import Request, Run, train
+from posterity.learning.learners import METHODS
+from posterity.learning.seeding import own_randomness, seed_step
+from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.posterior import Ensemble, Mixture, Posterior, Structure
+from posterity.trees import Tree, snapshot, trainable
+
+
+def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request: Request) -> Run:
+    """Train `members` models by the method `base`, each from its own initial weights and with its own seed.
+
+    Points become an ensemble, Gaussians a mixture. After Ctrl-C the members that were finished are handed over (or
+    the first one as it is). The model of the run is the first member.
+    """
+    options = dict(request.options)
+    members, base = options.pop("members", 5), options.pop("base", "adamw")
+    require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)
+    if base not in METHODS:
+        raise expected("base", f"one of {sorted(METHODS)}", base)
+    runs: list[Run] = []
+    for k in range(members):
+        run = train(_make(model, request.seed, k), data, _of_member(request, k, base, options))
+        if run.interrupted and runs:
+            break
+        runs.append(run)
+        if run.interrupted:
+            break
+    history = [{"member": float(k + 1), **row} for k, run in enumerate(runs) for row in run.history]
+    steps = sum(run.steps for run in runs)
+    return Run(runs[0].model, _together(runs), history, request.method, steps, len(runs) < members or run.interrupted)
+
+
+def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) -> Request:
+    """The request of member k: a seed and a folder of its own; members that had not begun start afresh."""
+    folder = None if request.checkpoint is None else Path(request.checkpoint) / f"member-{k + 1}"
+    begun = request.resume and (k == 0 or (folder is not None and folder.exists()))
+    seed = request.seed * 1_000_003 + k
+    return replace(request, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
+
+
+def _make(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
+    """Member k before training: made by the function, or a copy with its weights drawn anew."""
+    with own_randomness():
+        seed_step(seed, k)
+        if not isinstance(model, nn.Module):
+            made = model()
+            if not isinstance(made, nn.Module):
+                raise expected("model", "a function that makes a torch.nn.Module", type(made).__name__)
+            return made
+        member = copy.deepcopy(model)
+        for name, module in member.named_modules():
+            reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+            if reset is not None:
+                reset()
+            elif next(module.parameters(recurse=False), None) is not None:
+                raise expected(
+                    f"module {name!r}", "a method reset_parameters (or a function that makes the model)", None
+                )
+        return member
+
+
+def _together(runs: list[Run]) -> Posterior:
+    """One posterior of all members."""
+    first = runs[0].posterior
+    structure: Structure
+    if isinstance(first.structure, Ensemble):
+        structure = Ensemble([_with_buffers(run.model) for run in runs])
+    else:
+        statistics = [name for name, b in first.buffers.items() if b.is_floating_point()]
+        require(not statistics, "model", "no running statistics, which the members of a mixture share", statistics[:1])
+        structure = Mixture(torch.ones(len(runs)), [run.posterior.structure for run in runs])
+    return Posterior.of(
+        runs[0].model,
+        structure,
+        prior=first.prior,
+        n=first.n,
+        ess=first.ess,
+        likelihood=_likelihood([run.posterior.likelihood for run in runs]),
+        class_names=first.class_names,
+    )
+
+
+def _with_buffers(model: nn.Module) -> Tree:
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    return snapshot({**trainable(model), **buffers})
+
+
+def _likelihood(each: list[Likelihood]) -> Likelihood:
+    """The likelihood of the members; their noise variances, where they differ, are averaged."""
+    precisions = [one.precision for one in each if isinstance(one, GaussianLikelihood)]
+    if not precisions:
+        return each[0]
+    return GaussianLikelihood(len(precisions) / sum(1 / precision for precision in precisions))

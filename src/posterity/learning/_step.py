@@ -1,0 +1,107 @@
+"""One step of training: forward, backward and the optimizer, over one or several batches and weight draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.batches import Batch, Inputs
+from posterity.errors import InvalidInput, expected
+from posterity.learning.learners import Learner
+from posterity.learning.objective import Objective
+from posterity.learning.tally import Tally
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Stepper:
+    """Computes gradients and steps.
+
+    Args:
+        learner: The method.
+        clip: Largest norm of the gradient, if any.
+        amp: "bf16" or "fp16" for autocast; "fp16" scales the loss.
+        augment: What is done to the inputs of each batch.
+        penalty: A function of the model that is added to the mean loss.
+    """
+
+    learner: Learner
+    clip: float | None = None
+    amp: str | None = None
+    augment: Callable[[Inputs], Inputs] | None = None
+    penalty: Callable[[nn.Module], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.amp is not None and self.amp not in _HALF:
+            raise expected("amp", f"one of {sorted(_HALF)} or None", self.amp)
+        self.device = next(self.learner.model.parameters()).device
+        self.parameters = [p for group in self.learner.optimizer.param_groups for p in group["params"]]
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.amp == "fp16")
+
+    def __call__(self, group: Sequence[Batch], objective: Objective, step: int, check: bool) -> Tally:
+        """Step once on the mean loss over all batches of a group, averaged over the method's weight draws."""
+        tally = Tally()
+        batches = [batch.to(self.device) for batch in group]
+        mass = torch.stack([objective.mass(batch.targets) for batch in batches]).sum()
+        optimizer = self.learner.optimizer
+        optimizer.zero_grad(set_to_none=True)
+        for i, batch in enumerate(batches):
+            if check:
+                check_inputs(self.learner.model, batch)
+            inputs = batch.inputs if self.augment is None else self.augment(batch.inputs)
+            for sample in range(self.learner.draws):
+                share = 1 / (len(batches) * self.learner.draws)
+                with self.learner.draw(step, i * self.learner.draws + sample):
+                    f = self._forward(inputs)
+                    if check:
+                        objective.check(f, batch.targets)
+                    total = objective.total(f, batch.targets)
+                    # A batch without any target has mass 0 and loss 0.
+                    loss = total / (mass.clamp_min(1e-12) * self.learner.draws)
+                    self.scaler.scale(self._penalised(loss, share)).backward()
+                tally.add(objective, f, batch.targets, total, 1 / self.learner.draws)
+        self.scaler.unscale_(optimizer)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return tally
+
+    def state(self) -> dict[str, Any]:
+        """The loss scale."""
+        return self.scaler.state_dict()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        if state:
+            self.scaler.load_state_dict(dict(state))
+
+    def _forward(self, inputs: Inputs) -> Tensor:
+        dtype = _HALF.get(self.amp or "")
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            f = self.learner.forward(inputs)
+        return f.float() if f.dtype in _HALF.values() else f
+
+    def _penalised(self, loss: Tensor, share: float) -> Tensor:
+        terms = [self.learner.penalty(), None if self.penalty is None else self.penalty(self.learner.model)]
+        return loss + sum(share * term for term in terms if term is not None)
+
+
+def check_inputs(model: nn.Module, batch: Batch) -> None:
+    """Raise an error that names the examples whose inputs are not finite, or a dtype that the model does not take."""
+    columns = batch.inputs.values() if isinstance(batch.inputs, Mapping) else [batch.inputs]
+    for column in columns:
+        if not isinstance(column, Tensor) or not column.is_floating_point():
+            continue
+        bad = ~column.isfinite().reshape(len(column), -1).all(1)
+        if bad.any():
+            ids = batch.ids[bad.cpu()].tolist()
+            raise InvalidInput(f"inputs: expected finite numbers, got NaN or infinity in the examples {ids[:5]}")
+        wanted = next(model.parameters()).dtype
+        if column.dtype == torch.float64 != wanted:
+            raise expected("inputs", f"the dtype of the model, {wanted}", column.dtype)

@@ -1,0 +1,120 @@
+"""What a method adds to the training loop: an optimizer, how weights are drawn, the posterior it hands over."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from posterity.batches import Batches, Inputs, call
+from posterity.errors import expected, require
+from posterity.learning.schedules import Cosine, Schedule
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Diagonal, Posterior, Structure
+from posterity.trees import Tree, check_same_shapes, trainable
+
+Prior = float | Diagonal | Posterior
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known before training starts.
+
+    Args:
+        n: Number of distinct training examples N.
+        steps: Number of optimizer steps.
+        lr: Learning rate before the schedule.
+        seed: Seed of all randomness.
+        learns_noise: Whether the noise precision of a regression is to be learnt.
+        class_names: Names of the classes, for the posterior to carry.
+    """
+
+    n: int
+    steps: int
+    lr: float
+    seed: int
+    learns_noise: bool = False
+    class_names: tuple[str, ...] | None = None
+
+
+class Learner(ABC):
+    """One method of learning. The model's parameters are the posterior mean whenever no draw is open."""
+
+    default_lr: ClassVar[float]
+    optimizer: Optimizer
+    prior: Diagonal
+    draws: int = 1  # weight draws for each batch
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model = model
+        self.plan = plan
+
+    def schedule(self) -> Schedule:
+        """The schedule for users who do not choose one."""
+        return Cosine()
+
+    def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
+        """A context in which forward and backward see weights drawn from q; the point itself by default."""
+        return nullcontext()
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Outputs at the drawn weights."""
+        return call(self.model, inputs)
+
+    def penalty(self) -> Tensor | None:
+        """What the method adds to the mean loss."""
+        return None
+
+    def epoch_done(self, progress: float) -> None:  # noqa: B027 (a hook)
+        """Called after each epoch, at the fraction `progress` of training."""
+
+    def sigma(self) -> float | None:
+        """Mean standard deviation of a weight, for methods that know it while training."""
+        return None
+
+    def state(self) -> Tree:
+        """Tensors besides parameters, buffers and optimizer state that a checkpoint has to hold."""
+        return {}
+
+    def load(self, state: Tree) -> None:  # noqa: B027 (a hook)
+        """Take back what `state` gave."""
+
+    @abstractmethod
+    def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
+        """The posterior at this moment."""
+
+    def hand_over(self, structure: Structure, likelihood: Likelihood, ess: float | None = None) -> Posterior:
+        """A structure with everything that makes it a posterior of this model and these data."""
+        return Posterior.of(
+            self.model,
+            structure,
+            prior=self.prior,
+            n=self.plan.n,
+            ess=self.plan.n if ess is None else ess,
+            likelihood=likelihood,
+            class_names=self.plan.class_names,
+        )
+
+
+def as_prior(model: nn.Module, prior: Prior) -> Diagonal:
+    """A Gaussian over the model's parameters: N(0, 1/prior) for a number, or the one that is given.
+
+    A posterior of earlier training becomes the prior of the next by the diagonal of its precision.
+    """
+    parameters = trainable(model)
+    if isinstance(prior, Posterior):
+        prior.check(model)
+        structure = prior.project("diagonal").structure
+        assert isinstance(structure, Diagonal)
+        return structure
+    if isinstance(prior, Diagonal):
+        check_same_shapes(prior.mean, parameters, "prior")
+        return prior
+    if not isinstance(prior, (int, float)):
+        raise expected("prior", "a precision, a Diagonal or a Posterior", prior)
+    require(0 <= prior < float("inf"), "prior", "a precision >= 0", prior)
+    return Diagonal.isotropic(parameters, float(prior))

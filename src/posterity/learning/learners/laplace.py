@@ -1,0 +1,50 @@
+"""The learner of Laplace: AdamW to the mode, then the curvature there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from posterity.batches import Batches
+from posterity.learning._laplace import laplace
+from posterity.learning.learners._base import Plan
+from posterity.learning.learners.point import AdamWPoint
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Posterior
+
+
+class LaplaceLearner(AdamWPoint):
+    """AdamW, and `laplace` at the weights it finds.
+
+    Args:
+        model: The model.
+        plan: N, steps, learning rate, seed.
+        prior: Precision of the Gaussian prior while training; weight decay is prior/N.
+        structure: Of the curvature: "diag", "kron", "full" or "last_layer".
+        prior_precision: Precision of the prior in the posterior, or how it is learnt.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        *,
+        prior: float = 1.0,
+        structure: str = "kron",
+        prior_precision: Any = "marglik",
+    ) -> None:
+        super().__init__(model, plan, prior=prior)
+        self.structure, self.prior_precision = structure, prior_precision
+
+    def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
+        return laplace(
+            self.model,
+            data,
+            likelihood=likelihood,
+            structure=self.structure,
+            prior_precision=self.prior_precision,
+            noise_precision="marglik" if self.plan.learns_noise else None,
+            n=self.plan.n,
+            class_names=self.plan.class_names,
+        )

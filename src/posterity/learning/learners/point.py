@@ -1,0 +1,55 @@
+"""Learners of a point: AdamW and SGD."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from posterity.batches import Batches
+from posterity.learning.learners._base import Learner, Plan, as_prior
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Ensemble, Posterior
+from posterity.trees import snapshot, trainable
+
+
+class Point(Learner):
+    """The mode alone: a posterior that is an ensemble of one."""
+
+    def __init__(self, model: nn.Module, plan: Plan, *, prior: float = 1.0) -> None:
+        super().__init__(model, plan)
+        self.prior = as_prior(model, prior)
+        self.weight_decay = float(prior) / plan.n
+
+    def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
+        return self.hand_over(Ensemble([snapshot(trainable(self.model))]), likelihood)
+
+
+class AdamWPoint(Point):
+    """AdamW with decoupled weight decay `prior`/N."""
+
+    default_lr = 1e-3
+
+    def __init__(
+        self, model: nn.Module, plan: Plan, *, prior: float = 1.0, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        super().__init__(model, plan, prior=prior)
+        parameters = trainable(model).values()
+        self.optimizer = AdamW(parameters, lr=plan.lr, betas=betas, weight_decay=self.weight_decay)
+
+
+class SGDPoint(Point):
+    """SGD with momentum and weight decay `prior`/N: descent on the log-joint."""
+
+    default_lr = 0.1
+
+    def __init__(
+        self, model: nn.Module, plan: Plan, *, prior: float = 1.0, momentum: float = 0.9, nesterov: bool = False
+    ) -> None:
+        super().__init__(model, plan, prior=prior)
+        self.optimizer = SGD(
+            trainable(model).values(),
+            lr=plan.lr,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=self.weight_decay,
+        )

@@ -1,0 +1,72 @@
+"""The learner of IVON: a diagonal Gaussian by natural-gradient descent."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+
+from torch import nn
+
+from posterity.batches import Batches
+from posterity.errors import require
+from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
+from posterity.likelihoods import Likelihood
+from posterity.optim import IVON
+from posterity.posterior import Posterior
+from posterity.trees import trainable
+
+
+class Variational(Learner):
+    """IVON, `posterity.optim.IVON` in the loop.
+
+    Args:
+        model: The model.
+        plan: N, steps, learning rate, seed.
+        prior: Precision of N(0, 1/prior), or a Diagonal, or an earlier Posterior.
+        ess: Effective sample size, N unless given; larger is colder.
+        hess_init: Initial value of the Hessian estimate.
+        beta1: Decay of the momentum.
+        beta2: Decay of the Hessian estimate.
+        clip_radius: Bound on every component of a step's direction.
+        draws: Draws of the weights for each batch.
+    """
+
+    default_lr = 0.1
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        *,
+        prior: Prior = 1.0,
+        ess: float | None = None,
+        hess_init: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float | None = None,
+        clip_radius: float = math.inf,
+        draws: int = 1,
+    ) -> None:
+        super().__init__(model, plan)
+        require(draws >= 1, "draws", "at least one", draws)
+        self.draws = draws
+        self.prior = as_prior(model, prior)
+        self.optimizer: IVON = IVON(
+            trainable(model).items(),
+            lr=plan.lr,
+            ess=plan.n if ess is None else ess,
+            hess_init=hess_init,
+            betas=(beta1, 1 - 10 / max(plan.steps, 20) if beta2 is None else beta2),
+            clip_radius=clip_radius,
+            prior=self.prior,
+            seed=plan.seed,
+        )
+
+    def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
+        return self.optimizer.sampled_params(train=True)
+
+    def sigma(self) -> float:
+        return 0.0
+
+    def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
+        found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)
+        return self.hand_over(found.structure, likelihood, found.ess)

@@ -1,0 +1,126 @@
+"""What training minimises: the mean loss over the targets of a batch, and what is counted on the way.
+
+The mean is torch's: Σᵢ wᵢ ℓᵢ / Σᵢ wᵢ with wᵢ the weight of target i's class, zero where it is ignored. Sum and mass
+are kept apart, so that batches seen one after the other give exactly the mean of the batch they make together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posterity.errors import expected, require
+from posterity.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    Likelihood,
+    likelihood,
+)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A likelihood with torch's options on its loss.
+
+    Args:
+        likelihood: What the outputs mean.
+        class_weights: One weight for each class.
+        label_smoothing: ε in targets (1 − ε) onehot(y) + ε/K.
+        ignore_index: A label that means "no target here".
+    """
+
+    likelihood: Likelihood
+    class_weights: Tensor | None = None
+    label_smoothing: float = 0.0
+    ignore_index: int | None = None
+
+    def __post_init__(self) -> None:
+        require(0 <= self.label_smoothing < 1, "label_smoothing", "a number in [0, 1)", self.label_smoothing)
+        if not isinstance(self.likelihood, CategoricalLikelihood):
+            for name in ("class_weights", "label_smoothing", "ignore_index"):
+                if getattr(self, name) not in (None, 0.0):
+                    raise expected(name, "a categorical likelihood beside it", self.likelihood.name)
+
+    def mass(self, y: Tensor) -> Tensor:
+        """Σ w: by how much the summed loss of these targets is divided."""
+        if not isinstance(self.likelihood, CategoricalLikelihood) or y.is_floating_point():
+            return torch.tensor(float(y.shape[:-1].numel()), device=y.device)
+        weight = self._valid(y).float()
+        if self.class_weights is not None:
+            weight = weight * self.class_weights.to(y.device)[self._known(y)]
+        return weight.sum()
+
+    def total(self, f: Tensor, y: Tensor) -> Tensor:
+        """Σ w ℓ over these targets."""
+        if not isinstance(self.likelihood, CategoricalLikelihood):
+            return self.likelihood.loss(f, y.to(f.dtype)).sum()
+        if self.class_weights is None and self.label_smoothing == 0:
+            target: Tensor = y.to(f.dtype) if y.is_floating_point() else self._known(y)
+        else:
+            target = self._soft(f, y)
+        return (self.likelihood.loss(f, target) * self._valid(y)).sum()
+
+    def correct(self, f: Tensor, y: Tensor) -> Tensor | None:
+        """How many targets the outputs get right, or the summed squared error of a regression (None for counts)."""
+        if isinstance(self.likelihood, CategoricalLikelihood):
+            label = y.argmax(-1) if y.is_floating_point() else y
+            return ((f.argmax(-1) == label) & self._valid(y)).sum()
+        if isinstance(self.likelihood, BernoulliLikelihood):
+            return ((f > 0) == (y > 0.5)).sum()
+        if isinstance(self.likelihood, GaussianLikelihood):
+            return (f - y).square().sum()
+        return None
+
+    def count(self, y: Tensor) -> Tensor:
+        """How many targets `correct` judges."""
+        if isinstance(self.likelihood, CategoricalLikelihood):
+            return self._valid(y).sum() * torch.ones((), device=y.device)
+        return torch.tensor(float(y.numel()), device=y.device)
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
+        if isinstance(self.likelihood, CategoricalLikelihood):
+            require(f.shape[-1] > 1, "outputs", "at least two logits for a categorical likelihood", tuple(f.shape))
+            if self.class_weights is not None:
+                length = len(self.class_weights)
+                require(length == f.shape[-1], "class_weights", f"{f.shape[-1]} weights, one a class", length)
+        self.likelihood.check(f, self._known(y))
+
+    def with_precision(self, precision: float) -> Objective:
+        """The same objective under another noise precision."""
+        return replace(self, likelihood=GaussianLikelihood(precision))
+
+    def _valid(self, y: Tensor) -> Tensor:
+        if y.is_floating_point():
+            return torch.ones((), dtype=torch.bool, device=y.device).expand(y.shape[:-1])
+        return torch.ones_like(y, dtype=torch.bool) if self.ignore_index is None else y != self.ignore_index
+
+    def _known(self, y: Tensor) -> Tensor:
+        """The targets, with class 0 standing in where there is none."""
+        return y if self.ignore_index is None else torch.where(self._valid(y), y, 0)
+
+    def _soft(self, f: Tensor, y: Tensor) -> Tensor:
+        """Smoothed and weighted targets w_k ((1 − ε) onehot(y)_k + ε/K)."""
+        classes = f.shape[-1]
+        onehot = y if y.is_floating_point() else F.one_hot(self._known(y), classes)
+        soft = (1 - self.label_smoothing) * onehot.to(f.dtype) + self.label_smoothing / classes
+        return soft if self.class_weights is None else soft * self.class_weights.to(f)
+
+
+def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:
+    """The likelihood that types and shapes speak for.
+
+    Integer labels, one for each row of outputs, are classes; integers or booleans shaped as the outputs are binary
+    labels; floating-point targets are a regression.
+    """
+    if y.is_floating_point():
+        return likelihood("gaussian")
+    if y.dtype != torch.bool and y.shape == f.shape[:-1]:
+        return likelihood("categorical")
+    if y.shape == f.shape:
+        return likelihood("bernoulli")
+    raise expected("targets", f"labels of shape {tuple(f.shape[:-1])} for outputs {tuple(f.shape)}", tuple(y.shape))

@@ -1,0 +1,61 @@
+"""Sums over batches, left on the device until somebody looks, and the metrics they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from posterity.batches import Batches, call
+from posterity.errors import PosterityError
+from posterity.learning.objective import Objective
+from posterity.likelihoods import GaussianLikelihood
+
+
+class Tally:
+    """Rows of (Σ w ℓ, Σ w, correct, count), one for each batch or step."""
+
+    def __init__(self, rows: Iterable[Tensor] = ()) -> None:
+        self.rows = list(rows)
+
+    def add(self, objective: Objective, f: Tensor, y: Tensor, total: Tensor, share: float = 1.0) -> None:
+        """Count one batch of outputs, `total` their summed loss; only a share of it, if it is seen several times."""
+        correct = objective.correct(f, y)
+        nothing = torch.full_like(total, torch.nan)
+        row = (total, objective.mass(y), nothing if correct is None else correct, objective.count(y))
+        self.rows.append(share * torch.stack([entry.detach().to(total) for entry in row]))
+
+    def sums(self) -> Tensor:
+        """The summed rows in float64, without batches of non-finite loss (their step was no step)."""
+        rows = torch.stack(self.rows).to("cpu", torch.float64)
+        return rows[rows[:, 0].isfinite()].sum(0)
+
+    def metrics(self, objective: Objective) -> dict[str, float]:
+        """Mean loss, with the accuracy or the root of the mean squared error where there is one."""
+        if not self.rows:
+            return {}
+        total, mass, correct, count = self.sums().tolist()
+        if mass == 0:
+            raise PosterityError("training diverged: no batch has a finite loss; lower lr, or clip the gradient")
+        found = {"loss": total / mass}
+        if isinstance(objective.likelihood, GaussianLikelihood):
+            found["rmse"] = math.sqrt(correct / count)
+        elif not math.isnan(correct):
+            found["accuracy"] = correct / count
+        return found
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str, float]:
+    """Metrics of the model as it stands, in evaluation mode."""
+    model.eval()
+    device = next(model.parameters()).device
+    tally = Tally()
+    for batch in data:
+        batch = batch.to(device)
+        f = call(model, batch.inputs).float()
+        objective.check(f, batch.targets)
+        tally.add(objective, f, batch.targets, objective.total(f, batch.targets))
+    return tally.metrics(objective)

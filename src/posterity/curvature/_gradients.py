@@ -18,6 +18,10 @@ class Gradient(ABC):
     """Gradients G_rn of one parameter for roots r = 1..R and examples n = 1..B."""
 
     @abstractmethod
+    def total(self) -> Tensor:
+        """Σ_rn G_rn, flat."""
+
+    @abstractmethod
     def squares(self) -> Tensor:
         """Σ_rn G_rn², flat."""
 
@@ -40,6 +44,9 @@ class Outer(Gradient):
 
     b: Tensor  # (R, B, out)
     a: Tensor  # (B, in)
+
+    def total(self) -> Tensor:
+        return (self.b.sum(0).T @ self.a).flatten()
 
     def squares(self) -> Tensor:
         return (self.b.square().sum(0).T @ self.a.square()).flatten()
@@ -69,6 +76,9 @@ class Rows(Gradient):
 
     values: Tensor  # (R, B, numel)
 
+    def total(self) -> Tensor:
+        return self.values.sum((0, 1))
+
     def squares(self) -> Tensor:
         return self.values.square().sum((0, 1))
 
@@ -96,9 +106,14 @@ class Lookup(Gradient):
     b: Tensor  # (R, B, T, width)
     shape: torch.Size  # (rows, width)
 
+    def total(self) -> Tensor:
+        return self._add_rows(self.b)
+
     def squares(self) -> Tensor:
-        total = self.b.new_zeros(self.shape)
-        return total.index_add_(0, self.index.flatten(), self.b.square().sum(0).flatten(0, 1)).flatten()
+        return self._add_rows(self.b.square())
+
+    def _add_rows(self, b: Tensor) -> Tensor:
+        return b.new_zeros(self.shape).index_add_(0, self.index.flatten(), b.sum(0).flatten(0, 1)).flatten()
 
     def gram(self, variance: Tensor | None) -> Tensor:
         b = self.b.transpose(0, 1)  # (B, R, T, width)

@@ -15,6 +15,7 @@ from posterity.curvature._gradients import Gradient, Rows
 from posterity.curvature._inputs import take
 from posterity.curvature._layers import Layer
 from posterity.curvature._sites import Bases, split
+from posterity.curvature.covariance import rotate
 
 if TYPE_CHECKING:
     from posterity.curvature._tape import Tape
@@ -67,7 +68,7 @@ class Pass:
                     yield name, examples, site.gradient(b[:, examples], examples, bases.get(name))
         for examples, found in self.rest_rows(v):
             for name, rows in found.items():
-                yield name, examples, Rows(rotate(rows, bases.get(name)))
+                yield name, examples, Rows(rotate(rows, bases[name]) if name in bases else rows)
 
     def jacobians(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The same for all parameters at once, written out: (R, n, P), in the order of the tape's names."""
@@ -99,12 +100,3 @@ class Pass:
     def split(self, numbers: int) -> list[slice]:
         """The examples in slices within the memory, when one of them needs so many numbers."""
         return split(len(self.logits), numbers, self.logits.element_size(), self.tape.memory)
-
-
-def rotate(rows: Tensor, bases: Bases | None) -> Tensor:
-    """Rows (..., out · in) in Kronecker coordinates: U_Bᵀ G U_A, or U_Bᵀ g for a parameter with one axis."""
-    if bases is None:
-        return rows
-    if len(bases) == 1:
-        return rows @ bases[0]
-    return (bases[0].T @ rows.unflatten(-1, (len(bases[0]), len(bases[1]))) @ bases[1]).flatten(-2)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posterity.batches import Inputs, call
@@ -49,7 +49,8 @@ def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs,
     """J_n δ_n for each example: directions (B, *shape) by name to changes of the outputs (B, ..., K)."""
 
     def one(direction: Tree, *x: Tensor) -> Tensor:
-        return jvp(_output(model, inputs, x), (_detached(parameters),), (direction,))[1]
+        f, pull = vjp(_output(model, inputs, x), _detached(parameters))[:2]
+        return vjp(lambda u: pull(u)[0], torch.zeros_like(f))[1](direction)[0]
 
     with plain_attention():
         try:
@@ -58,6 +59,20 @@ def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs,
             raise
         except RuntimeError:
             return _tangents_one_by_one(model, parameters, inputs, directions)
+
+
+def tangent(outputs: Tensor, parameters: Sequence[Tensor], along: Sequence[Tensor]) -> Tensor:
+    """J Δ from the graph of the outputs, shaped as they are.
+
+    Jᵀu is linear in u: its derivative in u, against Δ, is JΔ. Forward mode would do the same for fewer operations.
+    """
+    with torch.enable_grad():
+        u = torch.zeros_like(outputs, requires_grad=True)
+        pulled = torch.autograd.grad(outputs, parameters, u, create_graph=True, materialize_grads=True)
+    reached = [(g, delta.to(g)) for g, delta in zip(pulled, along) if g.requires_grad]
+    if not reached:
+        return torch.zeros_like(outputs).detach()
+    return torch.autograd.grad([g for g, _ in reached], u, [delta for _, delta in reached])[0]
 
 
 def _output(model: nn.Module, inputs: Inputs, x: Sequence[Tensor]) -> Callable[[Tree], Tensor]:
@@ -93,8 +108,5 @@ def _tangents_one_by_one(
     for n in range(length(inputs)):
         with torch.enable_grad():
             f = call(model, take(inputs, slice(n, n + 1)))
-            u = torch.zeros_like(f, requires_grad=True)
-            pulled = torch.autograd.grad(f, list(parameters.values()), u, create_graph=True)
-        # Jᵀu is linear in u: its derivative in u, against δ, is Jδ.
-        changes.append(torch.autograd.grad(pulled, u, [directions[name][n] for name in parameters])[0][0])
+        changes.append(tangent(f, list(parameters.values()), [directions[name][n] for name in parameters])[0])
     return torch.stack(changes)

@@ -38,6 +38,10 @@ class Site(ABC):
     def numbers(self, roots: int) -> int:
         """How many numbers an example needs while its gradients, not written out, are in use."""
 
+    def pairs(self, roots: int, others: int) -> int:
+        """How many numbers an example needs while its gradients meet those of so many others."""
+        return self.numel + others * roots * (roots + self.shape[0])
+
     @abstractmethod
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         """Sum of b bᵀ over roots, examples and positions; with `reduce`, positions are summed first."""
@@ -194,6 +198,9 @@ class Table(Site):
     def _trained(self, y: Tensor, index: Tensor) -> Tensor:
         """Zero where the row that is never trained is looked up."""
         return y if self.padding is None else y * (index != self.padding).unsqueeze(-1)
+
+    def pairs(self, roots: int, others: int) -> int:
+        return others * self.positions * (self.positions + roots * self.shape[1])
 
     def numbers(self, roots: int) -> int:
         return self.positions * (2 * roots * self.shape[1] + self.positions)

@@ -19,7 +19,7 @@ from posterity.curvature._pass import Pass
 from posterity.curvature._rest import plain_attention
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
-from posterity.trees import trainable
+from posterity.trees import Tree, state_dtype, trainable
 
 MEMORY = 2**28  # bytes; what an operation may hold at a time beside the model and the data
 
@@ -48,7 +48,8 @@ class Tape:
         self._calls: dict[nn.Module, list[Call]] = {}
         self._recording = False
         self._off_axis: set[nn.Module] = set()
-        self._numbers = 0  # that one example needs in a pass; known after the first
+        self._classes = 0  # K, known after a probe
+        self._width = 0  # numbers in all outputs of layers for one example, known after a probe
         self._reasons: dict[str, str] = {}  # why a parameter has no closed form
         self._told: set[str] = set()
 
@@ -71,12 +72,25 @@ class Tape:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._exit.close()
 
-    def passes(self, inputs: Inputs) -> Iterator[tuple[slice, Pass]]:
-        """Forward passes over the examples, as many at a time as memory allows when every output is a root."""
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.parameters.values())).device
+
+    def zeros(self) -> Tree:
+        """Room for a sum over the data: one tensor for each parameter, in float32 at least."""
+        return {
+            name: torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=p.device)
+            for name, p in self.parameters.items()
+        }
+
+    def passes(self, inputs: Inputs, roots: int | None = None) -> Iterator[tuple[slice, Pass]]:
+        """Forward passes over the examples, as many at a time as memory allows with so many roots (by default, K)."""
         examples = length(inputs)
-        if not self._numbers:
+        if not self._width:
             self._probe(take(inputs, slice(0, min(2, max(1, examples - 1)))))
-        for part in split(examples, self._numbers, next(iter(self.parameters.values())).element_size(), self.memory):
+        itemsize = next(iter(self.parameters.values())).element_size()
+        for part in split(examples, (roots or self._classes) * self._width, itemsize, self.memory):
             yield part, self._forward(take(inputs, part))
 
     def _forward(self, inputs: Inputs) -> Pass:
@@ -108,10 +122,11 @@ class Tape:
 
         With few examples, an axis whose length happens to be that of the batch gives itself away.
         """
-        outputs = self._run(few)[0].numel()
+        logits = self._run(few)
         calls = [(module, entry) for module, entries in self._calls.items() for entry in entries]
         self._off_axis = {module for module, entry in calls if entry.shape[0] != length(few)}
-        self._numbers = outputs * (outputs + sum(entry.shape[1:].numel() for _, entry in calls))
+        self._classes = logits.shape[-1]
+        self._width = logits[0].numel() + sum(entry.shape[1:].numel() for _, entry in calls)
 
     def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
         """The layers with a closed form in this pass, and the names of the parameters without."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.trees import Tree
+from posterity.trees import Tree, check_same_shapes, from_vector, to_vector
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class DiagonalCovariance:
     def scaled(self, factor: float) -> DiagonalCovariance:
         """The covariance times a number."""
         return DiagonalCovariance({name: factor * v for name, v in self.variance.items()})
+
+    def times(self, tree: Tree) -> Tree:
+        """Σ Δ for a direction Δ in the space of the weights."""
+        check_same_shapes(tree, self.variance, "direction")
+        return {name: v * tree[name] for name, v in self.variance.items()}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,15 @@ class KroneckerCovariance:
         """The covariance times a number."""
         return KroneckerCovariance(self.bases, {name: factor * v for name, v in self.variance.items()})
 
+    def times(self, tree: Tree) -> Tree:
+        """Σ Δ for a direction Δ in the space of the weights."""
+        return {name: self._times(name, tree[name]) for name in self.variance}
+
+    def _times(self, name: str, direction: Tensor) -> Tensor:
+        bases = self.bases[name]
+        inside = rotate(direction.reshape(1, -1), bases) * self.variance[name].reshape(1, -1)
+        return rotate(inside, tuple(base.T for base in bases)).reshape(direction.shape)
+
 
 @dataclass(frozen=True)
 class FullCovariance:
@@ -48,5 +62,17 @@ class FullCovariance:
         """The covariance times a number."""
         return FullCovariance(self.shapes, factor * self.matrix)
 
+    def times(self, tree: Tree) -> Tree:
+        """Σ Δ for a direction Δ in the space of the weights."""
+        like = {name: tree[name] for name in self.shapes}
+        return from_vector(self.matrix @ to_vector(like), like)
+
 
 Covariance = DiagonalCovariance | KroneckerCovariance | FullCovariance
+
+
+def rotate(rows: Tensor, bases: tuple[Tensor, ...]) -> Tensor:
+    """Rows (..., out · in) in Kronecker coordinates: U_Bᵀ G U_A, or U_Bᵀ g for a parameter with one axis."""
+    if len(bases) == 1:
+        return rows @ bases[0]
+    return (bases[0].T @ rows.unflatten(-1, (len(bases[0]), len(bases[1]))) @ bases[1]).flatten(-2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batch
@@ -16,7 +15,7 @@ from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.progress import track
-from posterity.trees import Tree, state_dtype
+from posterity.trees import Tree
 
 Data = Iterable[Batch]
 
@@ -38,6 +37,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
         One tensor for each trainable parameter, shaped as it is.
 
     Examples:
+        >>> import torch
         >>> from posterity.batches import batches
         >>> model = nn.Linear(2, 1)
         >>> data = batches((torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 1)))
@@ -45,7 +45,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
         tensor([[10., 20.]])
     """
     with Tape(model, memory=memory) as tape:
-        total = zeros(tape)
+        total = tape.zeros()
         for step, v in _roots(tape, batches, likelihood_of(likelihood)):
             for name, _, gradient in step.gradients(v):
                 total[name] += gradient.squares().reshape(total[name].shape)
@@ -115,7 +115,7 @@ def full_ggn(
     """
     with Tape(model, names, memory) as tape:
         size = sum(p.numel() for p in tape.parameters.values())
-        total = next(iter(zeros(tape).values())).new_zeros(size, size)
+        total = next(iter(tape.zeros().values())).new_zeros(size, size)
         for step, v in _roots(tape, batches, likelihood_of(likelihood)):
             alone = Alone.of(step)
             if alone is not None:
@@ -129,18 +129,10 @@ def full_ggn(
     return total
 
 
-def zeros(tape: Tape) -> Tree:
-    """Room for a sum over the data, in float32 at least."""
-    return {
-        name: torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=p.device) for name, p in tape.parameters.items()
-    }
-
-
 def _roots(tape: Tape, batches: Data, likelihood: Likelihood) -> Iterator[tuple[Pass, Tensor]]:
     """Passes with output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
-    device = next(iter(tape.parameters.values())).device
     for batch in track(batches, "curvature"):
-        for _, step in tape.passes(batch.to(device).inputs):
+        for _, step in tape.passes(batch.to(tape.device).inputs):
             logits = step.logits.detach()
             flat = logits.reshape(len(logits), -1, logits.shape[-1])  # (n, positions, K)
             for position in range(flat.shape[1]):

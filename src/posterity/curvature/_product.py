@@ -1,0 +1,100 @@
+"""V e without a loop over outputs: gradients of one backward pass, scaled by Σ, pushed forward as tangents."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posterity.curvature import _rest
+from posterity.curvature._alone import Alone
+from posterity.curvature._inputs import take
+from posterity.curvature._pass import Pass
+from posterity.curvature.covariance import (
+    Covariance,
+    DiagonalCovariance,
+    FullCovariance,
+    KroneckerCovariance,
+    rotate,
+)
+from posterity.trees import Tree, from_vector
+
+
+def product(step: Pass, e: Tensor, covariance: Covariance) -> Tensor:
+    """J_n Σ J_nᵀ e_n, shaped as e (n, ..., K)."""
+    push = Push(step, e)
+    if isinstance(covariance, FullCovariance):
+        _full(push, covariance.matrix)
+    else:
+        _blocks(push, covariance)
+    return push.result()
+
+
+class Push:
+    """A backward pass of e that can be run forward again, with tangents that enter at the outputs of the layers."""
+
+    def __init__(self, step: Pass, e: Tensor) -> None:
+        self.step = step
+        self.e = e.clone().requires_grad_()
+        edges = [call.edge for layer in step.layers for call in layer.calls]
+        self._raw: tuple[Tensor, ...] = ()
+        if edges:
+            with torch.enable_grad():
+                self._raw = torch.autograd.grad(step.logits, edges, self.e, create_graph=True, materialize_grads=True)
+        self.signals = list(step.by_layer([b.detach().unsqueeze(0) for b in self._raw]))
+        self.sources = [torch.zeros_like(b[0]) for _, b in self.signals]  # (n, T, out)
+        self._changes = torch.zeros_like(e)
+
+    def add_rest(self, examples: slice, directions: Tree) -> None:
+        """Tangents of the parameters without a closed form: a direction (n, *shape) of its own for each example."""
+        parameters = {name: self.step.tape.parameters[name] for name in directions}
+        inputs = take(self.step.inputs, examples)
+        self._changes[examples] += _rest.tangents(self.step.tape.model, parameters, inputs, directions)
+
+    def result(self) -> Tensor:
+        """The tangent of the outputs."""
+        tangents = [t for (layer, _), source in zip(self.signals, self.sources) for t in layer.scatter(source)]
+        reached = [(b, t.to(b)) for b, t in zip(self._raw, tangents) if b.requires_grad]
+        if not reached:
+            return self._changes
+        # Signals are linear in e: their derivative in e, against tangents, is the tangent of the outputs.
+        return self._changes + torch.autograd.grad([b for b, _ in reached], self.e, [t for _, t in reached])[0]
+
+
+def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) -> None:
+    bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
+    for (layer, b), source in zip(push.signals, push.sources):
+        for name, site in layer.sites.items():
+            for examples in push.step.split(site.numbers(1)):
+                source[examples] += site.spread(b[:, examples], covariance.variance[name], examples, bases.get(name))
+    for examples, rows in push.step.rest_rows(push.e.detach().unsqueeze(0)):
+        moved = {name: _block_times(g[0], covariance, name) for name, g in rows.items()}
+        push.add_rest(examples, _shaped(moved, push.step))
+
+
+def _block_times(rows: Tensor, covariance: DiagonalCovariance | KroneckerCovariance, name: str) -> Tensor:
+    """Σ g for rows g (n, numel) of one parameter."""
+    variance = covariance.variance[name].flatten()
+    if isinstance(covariance, DiagonalCovariance):
+        return rows * variance
+    bases = covariance.bases[name]
+    return rotate(rotate(rows, bases) * variance, tuple(base.T for base in bases))
+
+
+def _full(push: Push, matrix: Tensor) -> None:
+    step, alone = push.step, Alone.of(push.step)
+    if alone is not None:
+        b = push.signals[0][1][0]  # (n, 1, out)
+        for examples in step.split(alone.numbers):
+            push.sources[0][examples] = b[examples] @ alone.covariance(matrix, examples)
+        return
+    for examples, rows in step.jacobians(push.e.detach().unsqueeze(0)):
+        moved = from_vector(rows[0] @ matrix, step.tape.parameters)
+        for (layer, _), source in zip(push.signals, push.sources):
+            for name, site in layer.sites.items():
+                source[examples] += site.tangent(moved[name].flatten(1), examples)
+        if step.rest:
+            push.add_rest(examples, {name: moved[name] for name in step.rest})
+
+
+def _shaped(rows: Tree, step: Pass) -> Tree:
+    return {name: g.unflatten(-1, step.tape.parameters[name].shape) for name, g in rows.items()}

@@ -1,0 +1,152 @@
+"""The diagonal Fisher information, and gradients of each example's own loss: their squares, norms and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from posterity.batches import Batch
+from posterity.curvature._tape import MEMORY, Tape
+from posterity.curvature.ggn import Data, diagonal_ggn
+from posterity.errors import expected
+from posterity.likelihoods import Likelihood
+from posterity.likelihoods import likelihood as likelihood_of
+from posterity.progress import track
+from posterity.trees import Tree
+
+
+def diagonal_fisher(
+    model: nn.Module,
+    batches: Data,
+    likelihood: str | Likelihood,
+    kind: str = "true",
+    *,
+    samples: int = 1,
+    seed: int = 0,
+    memory: int = MEMORY,
+) -> Tree:
+    """The diagonal of the Fisher information Σ_n E[g_n²], g_n = ∇ −log p(y | x_n), summed over the data.
+
+    Gradients are squared example by example, so the result does not depend on how the data are batched.
+
+    - "true": labels from the model's own predictive, in closed form. For the likelihoods here, whose logits are
+      natural parameters, this is the generalised Gauss-Newton matrix.
+    - "sampled": the same expectation by `samples` drawn labels: unbiased, at the cost of one backward pass each.
+    - "empirical": the labels of the data; not an expectation under the model.
+
+    Args:
+        model: Network whose logits have the class axis last; with further axes (tokens, pixels), an example is a row
+            of the batch and its loss the sum over positions.
+        batches: Batches of data.
+        likelihood: What the logits mean.
+        kind: "true", "sampled" or "empirical".
+        samples: Labels drawn for each example.
+        seed: Seed of the drawn labels.
+        memory: Bytes that may be held at a time beside the model and the data.
+
+    Returns:
+        One tensor for each trainable parameter, shaped as it is.
+
+    References:
+        Kunstner, Balles and Hennig, "Limitations of the empirical Fisher approximation", 2019.
+    """
+    law = likelihood_of(likelihood)
+    if kind == "true":
+        return diagonal_ggn(model, batches, law, memory=memory)
+    if kind == "empirical":
+        return per_example_squared_gradients(model, batches, law, memory=memory)
+    if kind != "sampled":
+        raise expected("kind", "'true', 'sampled' or 'empirical'", kind)
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+
+    def drawn(f: Tensor, _: Tensor) -> Tensor:
+        return torch.stack([law.residual(f, law.sample(f, generator)) for _ in range(samples)]) / samples**0.5
+
+    return _moments(model, batches, drawn, samples, memory)[1]
+
+
+def per_example_squared_gradients(
+    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY
+) -> Tree:
+    """Σ_n g_n², squares of the gradient of each example's own loss, summed over the data.
+
+        Σ_n g_n² = (b²)ᵀ (a²)   for a layer y = W a that meets each example once
+
+    Args:
+        model: Network whose logits have the class axis last.
+        batches: Batches of data.
+        likelihood: What the logits mean.
+        memory: Bytes that may be held at a time beside the model and the data.
+
+    Returns:
+        One tensor for each trainable parameter, shaped as it is.
+
+    Examples:
+        >>> from posterity.batches import batches
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> data = batches((torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [-1.0]])))
+        >>> per_example_squared_gradients(model, data, "gaussian")  # 3² + 2²
+        {'weight': tensor([[13.]])}
+    """
+    return gradient_moments(model, batches, likelihood, memory=memory)[1]
+
+
+def gradient_moments(
+    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY
+) -> tuple[Tree, Tree]:
+    """Σ_n g_n and Σ_n g_n² from the same backward pass, g_n the gradient of one example's loss."""
+    law = likelihood_of(likelihood)
+    return _moments(model, batches, lambda f, y: _residual(law, f, y).unsqueeze(0), 1, memory)
+
+
+def per_example_gradient_norms(
+    model: nn.Module, batch: Batch, likelihood: str | Likelihood, *, memory: int = MEMORY
+) -> Tensor:
+    """‖g_n‖ for each example of a batch, (B,): ‖b‖ ‖a‖ for a layer y = W a, never a gradient written out."""
+    squared = []
+    with Tape(model, memory=memory) as tape:
+        batch = batch.to(tape.device)
+        for part, step in tape.passes(batch.inputs, roots=1):
+            v = _residual(likelihood_of(likelihood), step.logits.detach(), batch.targets[part])
+            norms = v.new_zeros(len(v))
+            for _, examples, gradient in step.gradients(v.unsqueeze(0)):
+                norms[examples] += gradient.gram(None)[:, 0, 0]
+            squared.append(norms)
+    return torch.cat(squared).sqrt()
+
+
+def per_example_gradients(
+    model: nn.Module, batch: Batch, likelihood: str | Likelihood, names: Sequence[str] | None = None
+) -> Tree:
+    """g_n itself for each example of a batch, written out: (B, *shape) for each parameter asked for."""
+    with Tape(model, names) as tape:
+        batch = batch.to(tape.device)
+        found = {name: torch.zeros(len(batch), p.numel()).to(p) for name, p in tape.parameters.items()}
+        for part, step in tape.passes(batch.inputs, roots=1):
+            v = _residual(likelihood_of(likelihood), step.logits.detach(), batch.targets[part])
+            for name, examples, gradient in step.gradients(v.unsqueeze(0)):
+                found[name][part][examples] = gradient.rows()[0]
+    return {name: g.unflatten(-1, tape.parameters[name].shape) for name, g in found.items()}
+
+
+def _moments(
+    model: nn.Module, batches: Data, directions: Callable[[Tensor, Tensor], Tensor], roots: int, memory: int
+) -> tuple[Tree, Tree]:
+    """Sums of gradients and of their squares, for output directions (R, n, ..., K) made from logits and targets."""
+    with Tape(model, memory=memory) as tape:
+        first, second = tape.zeros(), tape.zeros()
+        for batch in track(batches, "gradients"):
+            batch = batch.to(tape.device)
+            for part, step in tape.passes(batch.inputs, roots):
+                for name, _, gradient in step.gradients(directions(step.logits.detach(), batch.targets[part])):
+                    first[name] += gradient.total().reshape(first[name].shape)
+                    second[name] += gradient.squares().reshape(second[name].shape)
+    return first, second
+
+
+def _residual(law: Likelihood, f: Tensor, y: Tensor) -> Tensor:
+    law.check(f, y)
+    return law.residual(f, y)

@@ -1,0 +1,65 @@
+"""The contract of an estimator of ∇_μ E_q[ℓ]."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import expected
+from posterity.families import ConditionalFamily, Coordinates, Family
+from posterity.gradients.losses import AnyLoss, Loss
+
+AnyFamily = Family | ConditionalFamily
+
+
+class Estimator(ABC):
+    """A way to compute ∇_μ E_q[ℓ], exactly or not: the choice that tells one algorithm from another."""
+
+    @abstractmethod
+    def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
+        """∇_μ E_q[ℓ], aligned with `q.natural`; for a Gaussian (E[∇ℓ] − E[∇²ℓ]m, ½E[∇²ℓ]).
+
+        For a mixture, the gradient in the expectations of the joint q(θ, z): E_k[ℓ] − E_K[ℓ] for the log-odds,
+        then that of each component as if it were alone.
+        """
+
+    @abstractmethod
+    def expectation(self, q: AnyFamily, loss: AnyLoss) -> Tensor:
+        """E_q[ℓ], as this estimator sees it."""
+
+
+def as_family(q: AnyFamily, what: str) -> Family:
+    """The same q, known to be an exponential family, or an error that says who asks for one."""
+    if not isinstance(q, Family):
+        raise expected(what, "an exponential family", type(q).__name__)
+    return q
+
+
+def as_function(loss: AnyLoss) -> Loss:
+    """The loss as a function of θ, or an error."""
+    if not callable(loss):
+        raise expected("loss", "a function of θ (a ConjugateLoss goes with Conjugate())", type(loss).__name__)
+    return loss
+
+
+def at_points(function: Callable[..., Any], *points: Tensor, dims: int = 1) -> Any:
+    """A function of one θ, applied to all θ in tensors with leading axes at once.
+
+    Args:
+        function: Takes a θ from each of the points, returns a tensor or a tuple of tensors.
+        points: Tensors (*leading, *event) with the same leading axes.
+        dims: Trailing axes of one θ.
+
+    Returns:
+        What the function returns, with the leading axes in front.
+    """
+    leading = points[0].shape[: points[0].ndim - dims]
+    flat = [p.reshape(-1, *p.shape[p.ndim - dims :]) for p in points]
+    results = torch.func.vmap(function, chunk_size=4096)(*flat)
+    if isinstance(results, tuple):
+        return tuple(r.reshape(leading + r.shape[1:]) for r in results)
+    return results.reshape(leading + results.shape[1:])

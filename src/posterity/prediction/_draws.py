@@ -1,0 +1,79 @@
+"""The networks of a posterior, by number: what varies from draw to draw, what stays, and where masks come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from posterity.errors import require
+from posterity.posterior import Dropout, Ensemble, LastLayer, Posterior, Structure
+from posterity.prediction._masks import masked
+from posterity.trees import Tree, snapshot
+
+BUDGET = 2**28  # bytes of weights held at once; past it, draws are drawn again for every batch
+
+
+class Draws:
+    """Draws 0 .. count − 1 of a posterior, in the dtype and on the device of a model, which is left alone.
+
+    Each is the same whenever it is asked for, so none has to be kept: blocks of draws are stacked under a memory
+    budget, and kept from batch to batch only if one block holds them all. No samples at all means the mean weights.
+
+    Attributes:
+        count: How many there are; an ensemble has no more than its members.
+        fixed: The posterior's mean and buffers, with which every draw starts.
+        head_only: Whether only the last layer varies.
+    """
+
+    def __init__(self, model: nn.Module, posterior: Posterior, samples: int, seed: int) -> None:
+        require(samples >= 0, "samples", "a whole number >= 0", samples)
+        posterior.check(model)
+        structure = posterior.structure
+        self._model, self._seed = model, seed
+        self._like: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+        start = dict(model.named_buffers()) | posterior.buffers | posterior.mean
+        self.fixed = {name: t.to(self._like[name]) for name, t in snapshot(start).items()}
+        self.head_only = isinstance(structure, LastLayer) and samples > 0
+        self._masking = structure if isinstance(structure, Dropout) and samples > 0 else None
+        self._source: Structure | None = None
+        if samples > 0 and self._masking is None:
+            # The layers below a last-layer posterior need not be copied for every draw.
+            self._source = structure.inner if isinstance(structure, LastLayer) else structure
+        members = len(structure.members) if isinstance(structure, Ensemble) else samples
+        self.count = max(1, min(samples, members))
+        size = sum(self._like[name].nbytes for name in self.varying)
+        self._block_size = max(1, min(self.count, BUDGET // max(size, 1)))
+        self._kept: Tree | None = None
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Names of the parameters that differ from draw to draw."""
+        return self._source.names if self._source is not None else ()
+
+    def blocks(self) -> Iterator[tuple[range, Tree]]:
+        """The numbers of some draws and their varying parameters, stacked along a leading axis; then the next ones."""
+        for start in range(0, self.count, self._block_size):
+            numbers = range(start, min(start + self._block_size, self.count))
+            block = self._kept or self.stacked(numbers)
+            if len(numbers) == self.count:
+                self._kept = block
+            yield numbers, block
+
+    def stacked(self, numbers: range) -> Tree:
+        """The varying parameters of these draws, stacked along a leading axis."""
+        like = {name: self._like[name] for name in self.varying}
+        block = {name: torch.empty(len(numbers), *t.shape, dtype=t.dtype, device=t.device) for name, t in like.items()}
+        if self._source is not None:
+            for row, k in enumerate(numbers):
+                for name, value in self._source.sample(k, self._seed).items():
+                    block[name][row].copy_(value)
+        return block
+
+    def masks(self, k: int) -> AbstractContextManager[None]:
+        """A context in which the dropout modules of draw k are on."""
+        if self._masking is None:
+            return nullcontext()
+        return masked(self._model, self._masking.rates, self._masking.mask_seed(k, self._seed))

@@ -1,0 +1,95 @@
+"""The linearised predictive: outputs are Gaussian when the network is replaced by its tangent at the mean.
+
+f(x, θ) ≈ f(x, m) + J(x)(θ − m)   ⟹   f(x) ~ N(f(x, m), V),   V = J Σ Jᵀ
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from posterity.batches import Inputs, call
+from posterity.curvature import Covariance, prediction_covariance
+from posterity.errors import expected, require
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
+from posterity.noise import Key, normal
+from posterity.posterior import Posterior
+from posterity.prediction._question import Ask, Question
+from posterity.prediction._running import Running, Statistics, log_probs
+from posterity.trees import snapshot
+
+
+@contextmanager
+def linearised(question: Question) -> Iterator[Ask]:
+    """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
+    gaussian = isinstance(question.likelihood, GaussianLikelihood)
+    least = 0 if gaussian else 1
+    require(question.samples >= least, "samples", f"a whole number >= {least}", question.samples)
+    covariance = question.posterior.covariance()
+
+    def ask(inputs: Inputs, start: int) -> Statistics:
+        f, V = _tangent(question, covariance, inputs)
+        if gaussian and not question.keep:
+            return Statistics(f, V.diagonal(dim1=-2, dim2=-1))
+        running = Running(question.likelihood, question.keep)
+        running.add(f + _noise(question, start, f, V))
+        statistics = running.finish()
+        return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
+
+    with at_mean(question.model, question.posterior):
+        yield ask
+
+
+@contextmanager
+def probit(question: Question) -> Iterator[Ask]:
+    """Class probabilities without draws: E[σ(f)] ≈ σ(f / √(1 + πv/8)), for each class with its own variance v.
+
+    References:
+        MacKay, "The evidence framework applied to classification networks", 1992.
+    """
+    if not isinstance(question.likelihood, (BernoulliLikelihood, CategoricalLikelihood)):
+        raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
+    covariance = question.posterior.covariance()
+
+    def ask(inputs: Inputs, start: int) -> Statistics:
+        f, V = _tangent(question, covariance, inputs)
+        moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
+        return Statistics(question.likelihood.mean(moderated), None, log_probs(question.likelihood, moderated))
+
+    with at_mean(question.model, question.posterior):
+        yield ask
+
+
+@contextmanager
+def at_mean(model: nn.Module, posterior: Posterior) -> Iterator[None]:
+    """The posterior's mean and buffers in the model, and afterwards what was there before, whatever happens."""
+    tensors: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+    before = snapshot(tensors)
+    try:
+        posterior.apply(model)
+        yield
+    finally:
+        with torch.no_grad():
+            for name, t in tensors.items():
+                t.copy_(before[name])
+
+
+def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Mean (B, K) and covariance (B, K, K) of the outputs."""
+    f = question.arranged(call(question.model, inputs))
+    require(f.ndim == 2, "model outputs", "(batch, outputs) for a linearised prediction", tuple(f.shape))
+    return f, prediction_covariance(question.model, inputs, covariance).to(f.dtype)
+
+
+def _noise(question: Question, start: int, f: Tensor, V: Tensor) -> Tensor:
+    """Draws (S, B, K) of N(0, V); the noise of an example follows from its place in the data, not in the batch."""
+    values, vectors = torch.linalg.eigh(V)
+    root = vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)  # V may be singular: no Cholesky factor
+    size, classes = f.numel(), f.shape[-1]
+    keys = [Key(question.seed, 0, k) for k in range(question.samples)]
+    noise = torch.stack([normal(key, size, start=start * classes, device=f.device, dtype=f.dtype) for key in keys])
+    return torch.einsum("bkr,sbr->sbk", root, noise.reshape(-1, *f.shape))

@@ -1,0 +1,107 @@
+"""`predict`: put inputs to a posterior, get its predictive distribution back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.batches import Inputs, move
+from posterity.curvature._inputs import length, tensors
+from posterity.errors import expected, require
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
+from posterity.posterior import Posterior
+from posterity.prediction._forward import evaluating
+from posterity.prediction._linearised import linearised, probit
+from posterity.prediction._prediction import Prediction
+from posterity.prediction._question import Ask, Question
+from posterity.prediction._running import Statistics, joined
+from posterity.prediction._sampled import sampled
+from posterity.prediction._stream import check_numbers, stream
+from posterity.progress import track
+
+_METHODS: dict[str, Callable[[Question], AbstractContextManager[Ask]]] = {
+    "sampled": sampled,
+    "linearised": linearised,
+    "probit": probit,
+}
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    posterior: Posterior,
+    inputs: Any,
+    samples: int = 64,
+    *,
+    method: str = "sampled",
+    seed: int = 0,
+    batch_size: int = 256,
+    keep_samples: bool | None = None,
+    class_axis: int | None = None,
+) -> Prediction:
+    """The posterior predictive p(y | x) = E_q[p(y | x, θ)] of many inputs.
+
+    The model runs in evaluation mode and comes back as it was, also after an error. Draws are numbered: the same
+    seed gives the same prediction, whatever the batch size.
+
+    Args:
+        model: The network that the posterior belongs to.
+        posterior: A posterior of any structure. An ensemble answers with each member once (no more than `samples`);
+            a dropout posterior with its dropout modules on, one mask for each draw.
+        inputs: Inputs (a tensor, an array, a mapping of tensors that the model takes as keywords), `(inputs, targets)`,
+            a Dataset, a DataLoader or any iterable of batches; targets are not looked at.
+        samples: Number of draws; 0 predicts with the mean weights.
+        method: "sampled" averages over drawn networks. "linearised" replaces the network by its tangent at the mean:
+            exact for regression, draws of the outputs otherwise. "probit" approximates that average in closed form.
+        seed: Seed of the draws.
+        batch_size: Inputs at a time, where `inputs` does not come in batches.
+        keep_samples: Keep the outputs of every draw, which quantiles need. Unless said, regressions and counts keep
+            them and classifications do not.
+        class_axis: Where the outputs have their classes. Unless given, on axis 1 of maps (N, K, H, W), otherwise
+            last. Predictions always have them last.
+
+    Returns:
+        A `Prediction` with one row for each input, on the device that the inputs came from.
+
+    Examples:
+        >>> from posterity.posterior import Diagonal
+        >>> from posterity.trees import snapshot, trainable
+        >>> model = nn.Linear(2, 3)
+        >>> weights = snapshot(trainable(model))
+        >>> prior = Diagonal.isotropic(weights, 1.0)
+        >>> posterior = Posterior.of(model, prior, prior=prior, n=10, ess=10, likelihood="categorical")
+        >>> p = predict(model, posterior, torch.zeros(5, 2), samples=8)
+        >>> p
+        Prediction(categorical, (5, 3))
+        >>> bool((p.entropy >= p.mutual_information).all())
+        True
+    """
+    if method not in _METHODS:
+        raise expected("method", f"one of {sorted(_METHODS)}", method)
+    if not isinstance(posterior, Posterior):
+        raise expected("posterior", "a Posterior", type(posterior).__name__)
+    classes = isinstance(posterior.likelihood, (BernoulliLikelihood, CategoricalLikelihood))
+    exact = isinstance(posterior.likelihood, GaussianLikelihood) and (method == "linearised" or samples == 0)
+    if method == "probit" and keep_samples:
+        raise expected("keep_samples", "a method that draws ('sampled' or 'linearised')", method)
+    keep = keep_samples if keep_samples is not None else not (classes or exact)
+    question = Question(model, posterior, samples, seed, keep, class_axis)
+    with evaluating(model), _METHODS[method](question) as ask:
+        statistics = joined(_answers(ask, model, *stream(inputs, batch_size)))
+    return Prediction(posterior.likelihood, *statistics, exact=exact, class_names=posterior.class_names)
+
+
+def _answers(ask: Ask, model: nn.Module, batches: Iterable[Inputs], total: int | None) -> list[Statistics]:
+    device = next(model.parameters()).device
+    answers, seen = [], 0
+    for inputs in track(batches, "predict", total=total):
+        check_numbers(inputs)
+        home = next(tensors(inputs)).device
+        answers.append(ask(move(inputs, device), seen).to(home))
+        seen += length(inputs)
+    require(len(answers) > 0, "inputs", "at least one batch", "an empty loader")
+    return answers

@@ -1,0 +1,45 @@
+"""What is asked: a model, a posterior, and how its predictive is to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from posterity.batches import Inputs
+from posterity.errors import require
+from posterity.likelihoods import CategoricalLikelihood, Likelihood, classes_last
+from posterity.posterior import Posterior
+from posterity.prediction._running import Statistics
+
+Ask = Callable[[Inputs, int], Statistics]  # a batch and the number of examples before it
+
+
+@dataclass(frozen=True)
+class Question:
+    """The settings of one call of `predict`."""
+
+    model: nn.Module
+    posterior: Posterior
+    samples: int
+    seed: int
+    keep: bool
+    class_axis: int | None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the outputs mean."""
+        return self.posterior.likelihood
+
+    def arranged(self, f: Tensor) -> Tensor:
+        """Outputs with their classes last, or an error if they do not fit the likelihood."""
+        if not isinstance(self.likelihood, CategoricalLikelihood):
+            return f
+        require(f.ndim > 1, "model outputs", "(batch, ..., classes) for a categorical likelihood", tuple(f.shape))
+        f = classes_last(f, self.class_axis)
+        names = self.posterior.class_names
+        enough = f.shape[-1] > 1 and (names is None or f.shape[-1] == len(names))
+        wanted = f"{len(names)} classes" if names is not None else "at least 2 classes"
+        require(enough, "model outputs", f"{wanted} for this categorical likelihood", tuple(f.shape))
+        return f

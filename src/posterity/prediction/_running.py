@@ -1,0 +1,101 @@
+"""Streaming statistics over draws: log-mean-exp of probabilities, moments, expected entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, logsigmoid
+
+from posterity.errors import InvalidInput, require
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.trees import state_dtype
+
+
+class Statistics(NamedTuple):
+    """What is known about each target of a batch."""
+
+    mean: Tensor  # E[ E[y | f] ]
+    spread: Tensor | None  # Var[ E[y | f] ] over draws
+    log_probs: Tensor | None = None  # log E[ p(y | f) ] of classes, (..., K)
+    expected_entropy: Tensor | None = None  # E[ H(y | f) ] of classes, (...)
+    outputs: Tensor | None = None  # f of every draw, (draws, ...)
+
+    def to(self, device: torch.device) -> Statistics:
+        """The same on a device."""
+        return Statistics(self.mean.to(device), *(None if t is None else t.to(device) for t in self[1:]))
+
+
+def joined(parts: Sequence[Statistics]) -> Statistics:
+    """The statistics of all batches, one after the other."""
+    shapes = {tuple(part.mean.shape[1:]) for part in parts}
+    require(len(shapes) == 1, "model outputs", "the same shape in every batch (pad sequences)", sorted(shapes))
+
+    def column(values: Sequence[Tensor | None], axis: int = 0) -> Tensor | None:
+        there = [value for value in values if value is not None]
+        return torch.cat(there, axis) if there else None
+
+    return Statistics(
+        torch.cat([part.mean for part in parts]),
+        column([part.spread for part in parts]),
+        column([part.log_probs for part in parts]),
+        column([part.expected_entropy for part in parts]),
+        column([part.outputs for part in parts], axis=1),
+    )
+
+
+class Running:
+    """Statistics of outputs that come a few draws at a time; of a draw itself nothing is kept unless asked for."""
+
+    def __init__(self, likelihood: Likelihood, keep: bool) -> None:
+        self.likelihood = likelihood
+        self.count = 0
+        self._kept: list[Tensor] | None = [] if keep else None
+        self._mean = self._squares = self._log_sum = self._entropy = torch.zeros(())
+
+    def add(self, f: Tensor) -> None:
+        """Take in outputs (draws, batch, ...)."""
+        f = f.to(state_dtype(f.dtype))
+        if not bool(torch.isfinite(f).all()):
+            raise InvalidInput("model outputs: expected finite numbers, got NaN or infinity")
+        if self._kept is not None:
+            self._kept.append(f)
+        self._add_classes(f)
+        self._add_moments(self.likelihood.mean(f))
+
+    def _add_classes(self, f: Tensor) -> None:
+        log_p = log_probs(self.likelihood, f)
+        if log_p is not None:
+            total = log_p.logsumexp(0)
+            self._log_sum = torch.logaddexp(self._log_sum, total) if self.count else total
+            self._entropy = self._entropy - (log_p.exp() * log_p).sum((0, -1))
+
+    def _add_moments(self, values: Tensor) -> None:
+        """Merge the means and summed squared deviations of two groups of draws (Chan, Golub and LeVeque, 1983)."""
+        n, m = self.count, len(values)
+        mean = values.mean(0)
+        shift = mean - self._mean
+        self.count = n + m
+        self._mean = self._mean + shift * (m / self.count)
+        self._squares = self._squares + (values - mean).square().sum(0) + shift.square() * (n * m / self.count)
+
+    def finish(self) -> Statistics:
+        """The statistics of all draws, as of a mixture in which each has the same weight."""
+        kept = torch.cat(self._kept) if self._kept is not None else None
+        spread = self._squares / self.count
+        if self._log_sum.ndim == 0:
+            return Statistics(self._mean, spread, outputs=kept)
+        log_p = self._log_sum - math.log(self.count)
+        return Statistics(self._mean, spread, log_p, self._entropy / self.count, kept)
+
+
+def log_probs(likelihood: Likelihood, f: Tensor) -> Tensor | None:
+    """log p(y = k | f) with classes last (0 and 1 for binary targets); None where targets are not classes."""
+    if isinstance(likelihood, CategoricalLikelihood):
+        return log_softmax(f, -1)
+    if isinstance(likelihood, BernoulliLikelihood):
+        return torch.stack((logsigmoid(-f), logsigmoid(f)), -1)
+    return None

@@ -1,0 +1,56 @@
+"""Anything that holds inputs, as a stream of batches of inputs; targets are left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from posterity.batches import Batches, Inputs, batches, inputs_of
+from posterity.curvature._inputs import length, take, tensors
+from posterity.errors import expected, require
+
+
+def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
+    """Batches of inputs, and their number if it is known.
+
+    Args:
+        data: Inputs (a tensor, an array, a mapping of tensors that the model takes as keywords), `(inputs, targets)`,
+            a Dataset, a DataLoader, `Batches`, or any iterable of batches.
+        batch_size: Examples a batch, where the data do not come in batches.
+    """
+    require(batch_size >= 1, "batch_size", "a whole number >= 1", batch_size)
+    if isinstance(data, np.ndarray):
+        data = torch.as_tensor(data)
+    if isinstance(data, (Tensor, Mapping)):
+        return _split(inputs_of(data), batch_size)
+    if isinstance(data, tuple):
+        data = batches(data, batch_size=batch_size)
+    elif isinstance(data, Dataset):
+        data = DataLoader(data, batch_size=batch_size)
+    if isinstance(data, (Batches, DataLoader)):
+        return (inputs_of(item) for item in data), len(data)
+    if isinstance(data, Iterable):
+        return (inputs_of(item) for item in data), None
+    raise expected("inputs", "a tensor, a mapping of tensors, a Dataset or a DataLoader", type(data).__name__)
+
+
+def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:
+    n = length(inputs)
+    require(n > 0, "inputs", "at least one example", "none")
+    lengths = {len(t) for t in tensors(inputs)}
+    require(lengths == {n}, "inputs", f"{n} examples in every tensor", sorted(lengths))
+    starts = range(0, n, batch_size)
+    return (take(inputs, slice(start, start + batch_size)) for start in starts), len(starts)
+
+
+def check_numbers(inputs: Inputs) -> None:
+    """Raise if an input holds NaN."""
+    for t in tensors(inputs):
+        if t.is_floating_point():
+            count = int(t.isnan().sum())
+            require(count == 0, "inputs", "numbers", f"{count} NaN")

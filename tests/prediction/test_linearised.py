@@ -1,0 +1,122 @@
+"""Linearised and probit predictions against algebra, Jacobians and quadrature."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, special, stats
+from torch.func import functional_call, jacrev
+
+from posterity.errors import InvalidInput, Undefined
+from posterity.prediction import predict
+from posterity.trees import to_vector
+from prediction.cases import make_case, regression
+
+GAUSSIANS = ("diagonal", "full", "kronecker", "last_layer")
+
+
+def test_linear_regression_is_exact():
+    case, f, covariance = regression(precision=4.0)
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    p = predict(*case, method="linearised")
+    np.testing.assert_allclose(p.mean, f, atol=1e-12)
+    np.testing.assert_allclose(p.std, (variance + 0.25).sqrt(), atol=1e-12)
+    predictive = stats.norm(f, (variance + 0.25).sqrt())
+    np.testing.assert_allclose(p.quantiles([0.1, 0.9]), [predictive.ppf(0.1), predictive.ppf(0.9)], atol=1e-6)
+    np.testing.assert_allclose(p.log_prob(f + 0.5), predictive.logpdf(f + 0.5), atol=1e-12)
+
+
+def tangent(case):
+    """Mean and covariance of the logits from an explicit Jacobian and a dense covariance."""
+    model = copy.deepcopy(case.model).eval()
+    case.posterior.apply(model)
+    gaussian = getattr(case.posterior.structure, "inner", case.posterior.structure)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    buffers = dict(model.named_buffers())
+    jacobian = jacrev(lambda w: functional_call(model, weights | w | buffers, (case.inputs,)))(
+        {name: weights[name] for name in gaussian.names}
+    )
+    rows = torch.cat([j.reshape(*j.shape[:2], -1) for j in jacobian.values()], -1)
+    return model(case.inputs).detach(), rows @ gaussian.covariance_matrix().double() @ rows.mT
+
+
+@pytest.mark.parametrize("kind", GAUSSIANS)
+def test_logits_are_drawn_from_the_tangent_model(kind):
+    case = make_case(kind)
+    f, V = tangent(case)
+    p = predict(*case, samples=4000, method="linearised", keep_samples=True)
+    draws = p.outputs
+    error = (V.diagonal(dim1=1, dim2=2) / 4000).sqrt()
+    assert ((draws.mean(0) - f).abs() < 5 * error).all()
+    deviations = draws - draws.mean(0)
+    found = torch.einsum("sbk,sbl->bkl", deviations, deviations) / 4000
+    np.testing.assert_allclose(found, V, atol=0.1 * V.abs().max().item())
+    np.testing.assert_allclose(p.probs, draws.softmax(-1).mean(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", GAUSSIANS)
+def test_probit_divides_logits_by_their_own_variance(kind):
+    case = make_case(kind)
+    f, V = tangent(case)
+    moderated = f / torch.sqrt(1 + torch.pi / 8 * V.diagonal(dim1=1, dim2=2))
+    np.testing.assert_allclose(predict(*case, method="probit").probs, moderated.softmax(-1), atol=1e-6)
+
+
+def test_binary_probabilities_match_quadrature():
+    case, f, covariance = regression("bernoulli")
+    sigma = covariance.diagonal(dim1=1, dim2=2).sqrt()
+
+    def average(mean, scale):
+        return integrate.quad(lambda t: special.expit(mean + scale * t) * stats.norm.pdf(t), -9, 9)[0]
+
+    exact = np.vectorize(average)(f.numpy(), sigma.numpy())
+    np.testing.assert_allclose(predict(*case, method="probit").probs, exact, atol=0.01)
+    np.testing.assert_allclose(predict(*case, samples=8000, method="linearised").probs, exact, atol=0.015)
+
+
+@pytest.mark.parametrize("method", ["linearised", "probit"])
+def test_the_batch_size_changes_nothing(method):
+    case = make_case("kronecker")
+    whole, pieces = (predict(*case, samples=5, method=method, batch_size=size) for size in (100, 4))
+    np.testing.assert_allclose(whole.log_probs, pieces.log_probs, atol=1e-6)
+
+
+def test_what_has_no_draws_says_so():
+    case = make_case("diagonal")
+    p = predict(*case, method="probit")
+    assert torch.isfinite(p.entropy).all()
+    for ask in (lambda: p.std, lambda: p.aleatoric, lambda: p.mutual_information, lambda: p.quantiles(0.5)):
+        with pytest.raises(Undefined):
+            ask()
+    with pytest.raises(InvalidInput, match="keep_samples"):
+        predict(*case, method="probit", keep_samples=True)
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "dropout", "mixture"])
+def test_structures_without_a_covariance_say_so(kind):
+    with pytest.raises(Undefined, match=kind):
+        predict(*make_case(kind), method="linearised")
+
+
+def test_other_likelihoods_say_so():
+    case, _, _ = regression()
+    with pytest.raises(InvalidInput, match="expected a bernoulli or categorical likelihood, got 'gaussian'"):
+        predict(*case, method="probit")
+    with pytest.raises(InvalidInput, match="samples: expected a whole number >= 1, got 0"):
+        predict(*make_case("diagonal"), samples=0, method="linearised")
+
+
+def test_weights_and_mode_come_back_even_after_an_error():
+    case = make_case("diagonal")
+    with torch.no_grad():
+        for p in case.model.parameters():
+            p.add_(1.0)
+    before = {name: t.clone() for name, t in case.model.state_dict().items()}
+    predict(*case, method="linearised")
+    with pytest.raises(RuntimeError):
+        predict(case.model, case.posterior, torch.zeros(3, 5).double(), method="linearised")
+    assert case.model.training
+    assert case.model[1].training
+    assert all(bool((t == before[name]).all()) for name, t in case.model.state_dict().items())
+    assert to_vector(dict(case.model.named_parameters())).requires_grad

@@ -1,0 +1,123 @@
+"""Temperature scaling against scipy's optimiser; conformal coverage by simulation."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special, stats
+
+from posterity import metrics
+from posterity.errors import InvalidInput
+from posterity.prediction import ConformalIntervals, ConformalSets, TemperatureScaling, predict
+from prediction.cases import make_case
+
+
+def overconfident(n, seed=0):
+    """Logits three times too large, and labels drawn from the true probabilities."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = 1.5 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(truth.softmax(-1), 1, generator=generator).squeeze(-1)
+    return 3 * truth, labels
+
+
+def test_the_fitted_temperature_minimises_the_nll():
+    logits, labels = overconfident(2000)
+
+    def nll(log_temperature):
+        log_p = special.log_softmax(logits.numpy() / np.exp(log_temperature), -1)
+        return -log_p[np.arange(2000), labels].mean()
+
+    reference = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
+    scaling = TemperatureScaling.fit(logits, labels)
+    assert scaling.temperature == pytest.approx(reference, rel=1e-6)
+    assert scaling.temperature == pytest.approx(3, rel=0.1)
+    fresh, fresh_labels = overconfident(4000, seed=1)
+    assert metrics.ece(scaling(fresh), fresh_labels) < 0.2 * metrics.ece(fresh.softmax(-1), fresh_labels)
+
+
+def test_logits_and_log_probabilities_are_the_same_scores():
+    logits, labels = overconfident(300)
+    from_logits = TemperatureScaling.fit(logits, labels)
+    from_log_probs = TemperatureScaling.fit(logits.log_softmax(-1), labels)
+    assert from_logits.temperature == pytest.approx(from_log_probs.temperature)
+    np.testing.assert_allclose(from_logits(logits), from_logits(logits.log_softmax(-1)), atol=1e-12)
+
+
+def test_predictions_are_rescaled_as_they_are():
+    p = predict(*make_case("diagonal"), samples=3)
+    labels = torch.arange(len(p)) % 3
+    scaling = TemperatureScaling.fit(p, labels)
+    assert metrics.nll(scaling(p), labels) <= metrics.nll(p.probs, labels)
+    assert (scaling(p).argmax(-1) == p.probs.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_sets_cover_as_promised_over_calibrations(score):
+    logits, labels = overconfident(60_000)
+    probs = logits.softmax(-1)  # badly calibrated on purpose: the promise does not rest on the model
+    n, alpha, covered = 99, 0.2, []
+    for start in range(0, 60_000, 300):
+        calibration, test = slice(start, start + n), slice(start + n, start + 300)
+        sets = ConformalSets.fit(probs[calibration], labels[calibration], alpha=alpha, score=score)
+        hit = sets(probs[test]).gather(-1, labels[test].unsqueeze(-1))
+        covered.append(hit.double().mean().item())
+    error = stats.sem(covered)
+    assert np.mean(covered) > 1 - alpha - 4 * error
+    if score == "lac":  # scores without ties: the promise is also tight
+        assert np.mean(covered) < 1 - alpha + 1 / (n + 1) + 4 * error
+
+
+def test_aps_sets_are_never_empty_and_grow_where_the_model_doubts():
+    logits, labels = overconfident(500)
+    probs = logits.softmax(-1)
+    sizes = ConformalSets.fit(probs, labels, alpha=0.05, score="aps")(probs).sum(-1)
+    assert sizes.min() >= 1
+    doubt = probs.max(-1).values < 0.6
+    assert sizes[doubt].double().mean() > sizes[~doubt].double().mean()
+
+
+def test_intervals_cover_as_promised_over_calibrations():
+    generator = torch.Generator().manual_seed(3)
+    mean = torch.randn(30_000, generator=generator, dtype=torch.float64)
+    std = 0.5 + torch.rand(30_000, generator=generator, dtype=torch.float64)
+    y = mean + 2 * std * torch.distributions.StudentT(3.0).sample((30_000,))  # neither Gaussian nor of this width
+    n, alpha, covered = 49, 0.1, []
+    for start in range(0, 30_000, 150):
+        calibration, test = slice(start, start + n), slice(start + n, start + 150)
+        intervals = ConformalIntervals.fit(mean[calibration], std[calibration], y[calibration], alpha=alpha)
+        covered.append(metrics.coverage(*intervals(mean[test], std[test]), y[test]))
+    error = stats.sem(covered)
+    assert 1 - alpha - 4 * error < np.mean(covered) < 1 - alpha + 1 / (n + 1) + 4 * error
+
+
+def test_too_few_examples_promise_everything():
+    sets = ConformalSets.fit(torch.tensor([[0.9, 0.1]] * 8), torch.zeros(8, dtype=torch.long), alpha=0.1)
+    assert sets(torch.tensor([[1.0, 0.0]])).all()
+    enough = ConformalSets.fit(torch.tensor([[0.9, 0.1]] * 9), torch.zeros(9, dtype=torch.long), alpha=0.1)
+    assert enough(torch.tensor([[0.95, 0.05]])).tolist() == [[True, False]]
+
+
+LOGITS, LABELS = overconfident(20)
+PROBS = LOGITS.softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: TemperatureScaling(0.0), "temperature: expected a positive finite number"),
+        (lambda: TemperatureScaling.fit(LOGITS, LABELS + 5), "labels: expected integers in 0..4"),
+        (lambda: TemperatureScaling.fit(LOGITS, LABELS[:3]), "labels: expected shape"),
+        (lambda: TemperatureScaling.fit(LOGITS * torch.nan, LABELS), "scores: expected numbers"),
+        (lambda: TemperatureScaling.fit(LOGITS[:0], LABELS[:0]), "at least one"),
+        (lambda: TemperatureScaling.fit(LOGITS, LOGITS.argmax(-1)), "some that the scores get wrong"),
+        (lambda: ConformalSets.fit(PROBS, LABELS, alpha=1.0), "alpha: expected a probability strictly between"),
+        (lambda: ConformalSets.fit(PROBS, LABELS, score="raps"), "score: expected 'lac' or 'aps'"),
+        (lambda: ConformalSets.fit(PROBS, LABELS + 5), "integers in 0..4"),
+        (lambda: ConformalSets.fit(PROBS[:0], LABELS[:0]), "at least one"),
+        (lambda: ConformalIntervals.fit(PROBS, 0 * PROBS, PROBS), "std: expected positive numbers"),
+        (lambda: ConformalIntervals.fit(PROBS, PROBS[:3], PROBS), "std: expected shape"),
+        (lambda: ConformalIntervals.fit(PROBS, PROBS, PROBS[:3]), "targets: expected shape"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()

@@ -1,0 +1,186 @@
+"""Sampled predictions against the plain loop over draws, for every structure."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from torch import nn
+
+from posterity.posterior import Diagonal, Posterior
+from posterity.prediction import _draws, _forward, predict
+from posterity.trees import snapshot, trainable
+from prediction.cases import STRUCTURES, Case, make_case, plain_loop, regression
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_predictions_are_the_average_over_the_draws(kind):
+    case = make_case(kind)
+    samples = 5 if kind == "ensemble" else 8
+    logits = plain_loop(case, samples).numpy()
+    log_p = special.log_softmax(logits, -1)
+    p = predict(*case, samples=samples, keep_samples=True)
+    np.testing.assert_allclose(p.outputs, logits, atol=1e-12)
+    np.testing.assert_allclose(p.probs, np.exp(log_p).mean(0), atol=1e-12)
+    np.testing.assert_allclose(p.log_probs, special.logsumexp(log_p, 0) - np.log(samples), atol=1e-12)
+    np.testing.assert_allclose(p.std, np.exp(log_p).std(0), atol=1e-12)
+    np.testing.assert_allclose(p.entropy, stats.entropy(np.exp(log_p).mean(0), axis=-1), atol=1e-12)
+    np.testing.assert_allclose(p.aleatoric, stats.entropy(np.exp(log_p), axis=-1).mean(0), atol=1e-12)
+    np.testing.assert_allclose(p.mutual_information, p.entropy - p.aleatoric, atol=1e-12)
+    np.testing.assert_allclose(p.quantiles([0.1, 0.5]), np.quantile(np.exp(log_p), [0.1, 0.5], axis=0), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [*STRUCTURES, "dropout"])
+def test_the_batch_size_changes_nothing(kind):
+    case = make_case(kind)
+    whole, pieces = (predict(*case, samples=6, seed=3, batch_size=size) for size in (1000, 7))
+    np.testing.assert_allclose(whole.log_probs, pieces.log_probs, atol=1e-12)
+    np.testing.assert_allclose(whole.std, pieces.std, atol=1e-12)
+    other = predict(*case, samples=6, seed=4)
+    assert kind == "ensemble" or (whole.probs - other.probs).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_one_pass_for_all_draws_equals_a_loop(kind, monkeypatch):
+    case = make_case(kind)
+    together = predict(*case, samples=4)
+    monkeypatch.setattr(_forward.Sampler, "_gains", lambda self, inputs: False)
+    np.testing.assert_allclose(predict(*case, samples=4).log_probs, together.log_probs, atol=1e-12)
+
+
+def test_small_batches_take_one_pass_and_large_ones_a_loop(monkeypatch):
+    case = make_case("diagonal")
+    calls = []
+    model = case.model
+    model.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
+    predict(*case, samples=9)
+    assert len(calls) == 1
+    calls.clear()
+    many = case.inputs.repeat(50, 1)
+    predict(model, case.posterior, many, samples=9, batch_size=len(many))
+    assert len(calls) == 9
+
+
+def test_draws_beyond_the_memory_budget_are_drawn_again(monkeypatch):
+    case = make_case("diagonal")
+    expected = predict(*case, samples=10)
+    weights = sum(p.numel() for p in case.model.parameters())
+    monkeypatch.setattr(_draws, "BUDGET", 3 * 8 * weights)
+    for size in (1000, 10):
+        np.testing.assert_allclose(
+            predict(*case, samples=10, batch_size=size).log_probs, expected.log_probs, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("kind", [*STRUCTURES, "dropout"])
+def test_no_samples_means_the_mean_weights(kind):
+    case = make_case(kind)
+    reference = copy.deepcopy(case.model).eval()
+    case.posterior.apply(reference)
+    p = predict(*case, samples=0)
+    np.testing.assert_allclose(p.probs, reference(case.inputs).softmax(-1).detach(), atol=1e-12)
+    np.testing.assert_allclose(p.mutual_information, 0.0, atol=1e-12)
+
+
+def test_linear_regression_is_what_algebra_says():
+    case, f, covariance = regression(precision=4.0)
+    p = predict(*case, samples=6000)
+    error = covariance.diagonal(dim1=1, dim2=2).sqrt() / np.sqrt(6000)
+    assert ((p.mean - f).abs() < 5 * error).all()
+    np.testing.assert_allclose(p.epistemic_std, covariance.diagonal(dim1=1, dim2=2).sqrt(), rtol=0.06)
+    np.testing.assert_allclose(p.noise_std, 0.5)
+    np.testing.assert_allclose(p.std**2, p.epistemic_std**2 + 0.25)
+
+
+def test_regression_log_density_and_quantiles_are_those_of_the_mixture():
+    case, f, _ = regression(precision=4.0)
+    p = predict(*case, samples=7)
+    outputs, y = p.outputs.numpy(), (f + 0.3).numpy()
+    density = stats.norm.pdf(y, outputs, 0.5).mean(0)
+    np.testing.assert_allclose(p.log_prob(torch.as_tensor(y)), np.log(density), atol=1e-12)
+    for level, values in zip((0.05, 0.8), p.quantiles([0.05, 0.8])):
+        np.testing.assert_allclose(stats.norm.cdf(values, outputs, 0.5).mean(0), level, atol=1e-9)
+    entropy = stats.norm.entropy(scale=p.std)
+    np.testing.assert_allclose(p.entropy, entropy, atol=1e-12)
+    np.testing.assert_allclose(p.mutual_information, entropy - stats.norm.entropy(scale=0.5), atol=1e-12)
+
+
+def test_counts_have_poisson_mixtures():
+    case, _, _ = regression("poisson")
+    p = predict(*case, samples=9)
+    rates = np.exp(p.outputs.numpy())
+    np.testing.assert_allclose(p.mean, rates.mean(0))
+    np.testing.assert_allclose(p.std, np.sqrt(rates.mean(0) + rates.var(0)))
+    counts = np.full(p.mean.shape, 2.0)
+    np.testing.assert_allclose(p.log_prob(torch.as_tensor(counts)), np.log(stats.poisson.pmf(2, rates).mean(0)))
+    q = p.quantiles(0.9).numpy()
+    assert (stats.poisson.cdf(q, rates).mean(0) >= 0.9).all()
+    assert (stats.poisson.cdf(q - 1, rates).mean(0) < 0.9).all()
+
+
+def test_binary_targets():
+    case, _, _ = regression("bernoulli")
+    p = predict(*case, samples=9, keep_samples=True)
+    draws = special.expit(p.outputs.numpy())
+    np.testing.assert_allclose(p.probs, draws.mean(0))
+    np.testing.assert_allclose(p.entropy, stats.bernoulli.entropy(draws.mean(0)), atol=1e-12)
+    np.testing.assert_allclose(p.aleatoric, stats.bernoulli.entropy(draws).mean(0), atol=1e-12)
+    np.testing.assert_allclose(p.log_prob(torch.ones(12, 2)), np.log(draws.mean(0)), atol=1e-12)
+
+
+def test_probabilities_too_small_for_floats_keep_their_logarithm():
+    model = nn.Linear(1, 2)
+    mean = {"weight": torch.tensor([[900.0], [0.0]]), "bias": torch.zeros(2)}
+    narrow = Diagonal(mean, {"weight": torch.tensor(1.0), "bias": torch.tensor(1.0)})
+    posterior = Posterior.of(model, narrow, prior=narrow, n=1, ess=1, likelihood="categorical")
+    case = Case(model, posterior, torch.ones(1, 1))
+    p = predict(*case, samples=16)
+    log_p = special.log_softmax(plain_loop(case, 16).double().numpy(), -1)
+    assert p.probs[0, 1] == 0
+    np.testing.assert_allclose(p.log_prob(torch.tensor([1])), special.logsumexp(log_p[:, 0, 1]) - np.log(16), rtol=1e-6)
+    assert torch.isfinite(p.entropy).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models_answer_in_float32(dtype):
+    model = nn.Linear(4, 3).to(dtype)
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: torch.tensor(100.0) for name in mean})
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
+    p = predict(model, posterior, torch.randn(5, 4, dtype=dtype), samples=4)
+    assert p.probs.dtype == torch.float32
+    np.testing.assert_allclose(p.probs.sum(-1), 1, atol=1e-5)
+
+
+def test_a_model_that_cannot_be_vectorised_is_looped():
+    class Branching(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if self.weight.sum().item() > 0 else super().forward(-x)
+
+    model = Branching(4, 3).double()
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: torch.tensor(1.0) for name in mean})
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
+    case = Case(model, posterior, torch.randn(5, 4).double())
+    expected = plain_loop(case, 6).softmax(-1).mean(0)
+    np.testing.assert_allclose(predict(*case, samples=6).probs, expected, atol=1e-12)
+
+
+def test_fused_modules_are_looped():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.layer(x).mean(1))
+
+    torch.manual_seed(0)
+    model = Encoder()
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: torch.tensor(100.0) for name in mean})
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
+    case = Case(model, posterior, torch.randn(5, 4, 8))
+    expected = plain_loop(case, 3).softmax(-1).mean(0)
+    np.testing.assert_allclose(predict(*case, samples=3).probs, expected, atol=1e-6)

@@ -1,0 +1,186 @@
+"""Every Gaussian structure against dense matrices: torch.distributions and numpy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from posterior import cases
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from posterity.curvature.covariance import DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.errors import InvalidInput, Undefined
+from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank
+from posterity.trees import Tree, from_vector, to_vector
+
+
+def dense_precision(q: Gaussian) -> torch.Tensor:
+    """The precision that a structure's docstring promises, written with numpy alone."""
+    if isinstance(q, Diagonal):
+        return torch.diag(torch.cat([q.precision[n].expand(q.mean[n].shape).reshape(-1) for n in q.names]))
+    if isinstance(q, Full):
+        return q.precision
+    if isinstance(q, Kronecker):
+        blocks = []
+        for name in q.names:
+            block = np.eye(1)
+            for factor in q.factors[name]:
+                block = np.kron(block, factor.numpy())
+            blocks.append(torch.from_numpy(block + q.prior_precision[name].item() * np.eye(len(block))))
+        return torch.block_diag(*blocks)
+    assert isinstance(q, LowRank)
+    rows = np.concatenate([q.deviations[name].reshape(q.rank, -1).numpy() for name in q.names], axis=1)
+    return torch.from_numpy(np.linalg.inv(np.diag(to_vector(q.diagonal).numpy()) + rows.T @ rows))
+
+
+def reference(q: Gaussian) -> MultivariateNormal:
+    return MultivariateNormal(to_vector(q.mean), precision_matrix=dense_precision(q))
+
+
+def point(seed: int = 5) -> Tree:
+    return cases.weights(seed)
+
+
+@pytest.fixture(params=list(cases.GAUSSIANS))
+def q(request: pytest.FixtureRequest) -> Gaussian:
+    return cases.GAUSSIANS[request.param]()
+
+
+def test_density_and_entropy(q: Gaussian) -> None:
+    torch.testing.assert_close(q.log_prob(point()), reference(q).log_prob(to_vector(point())), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(q.entropy(), reference(q).entropy(), rtol=1e-10, atol=1e-10)
+
+
+def test_moments(q: Gaussian) -> None:
+    torch.testing.assert_close(to_vector(q.variance), reference(q).variance, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(q.covariance_matrix(), reference(q).covariance_matrix, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(q.precision_matrix(), dense_precision(q), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(to_vector(q.precision_diagonal()), dense_precision(q).diagonal(), rtol=1e-9, atol=1e-9)
+
+
+def test_draws_have_the_covariance(q: Gaussian) -> None:
+    draws = torch.stack([to_vector(q.sample(k, seed=11)) for k in range(4000)])
+    deviation = (torch.cov(draws.T) - reference(q).covariance_matrix).abs().max()
+    scale = reference(q).variance.max()
+    assert deviation < 6 * scale * (2 / 4000) ** 0.5  # six standard errors of a variance
+    errors = (draws.mean(0) - to_vector(q.mean)) / (reference(q).variance / 4000).sqrt()
+    assert errors.abs().max() < 5
+
+
+@pytest.mark.parametrize(("one", "two"), list(itertools.product(cases.GAUSSIANS, repeat=2)))
+def test_kl_of_every_pair(one: str, two: str) -> None:
+    q, p = cases.GAUSSIANS[one](0), cases.GAUSSIANS[two](1)
+    torch.testing.assert_close(q.kl(p), kl_divergence(reference(q), reference(p)), rtol=1e-9, atol=1e-9)
+
+
+def test_kl_does_not_depend_on_the_order_of_names() -> None:
+    q, p = cases.full(0), cases.full(1)
+    names = list(reversed(p.names))
+    index = from_vector(torch.arange(p.dimension), p.mean)
+    order = torch.cat([index[name].reshape(-1) for name in names])
+    turned = Full({name: p.mean[name] for name in names}, p.precision[order][:, order])
+    torch.testing.assert_close(q.kl(turned), q.kl(p))
+
+
+def test_covariances_in_layer_wise_form() -> None:
+    q = cases.diagonal()
+    covariance = q.covariance()
+    assert isinstance(covariance, DiagonalCovariance)
+    torch.testing.assert_close(to_vector(covariance.variance), reference(q).variance)
+
+    full = cases.full()
+    dense = full.covariance()
+    assert isinstance(dense, FullCovariance)
+    assert list(dense.shapes) == list(full.names)
+    torch.testing.assert_close(dense.matrix, reference(full).covariance_matrix, rtol=1e-9, atol=1e-9)
+
+    kron = cases.kronecker()
+    factored = kron.covariance()
+    assert isinstance(factored, KroneckerCovariance)
+    blocks = []
+    for name in kron.names:
+        basis = torch.eye(1, dtype=torch.float64)
+        for u in factored.bases[name]:
+            basis = torch.kron(basis, u)
+        blocks.append(basis @ torch.diag(factored.variance[name].reshape(-1)) @ basis.T)
+    torch.testing.assert_close(torch.block_diag(*blocks), reference(kron).covariance_matrix, rtol=1e-9, atol=1e-9)
+
+
+def test_log_prob_is_differentiable(q: Gaussian) -> None:
+    tree = {name: t.requires_grad_() for name, t in point().items()}
+    q.log_prob(tree).backward()
+    gradient = torch.cat([t.grad.reshape(-1) for t in tree.values() if t.grad is not None])
+    exact = -dense_precision(q) @ (to_vector(point()) - to_vector(q.mean))
+    torch.testing.assert_close(gradient, exact, rtol=1e-8, atol=1e-8)
+
+
+def test_half_precision_parameters_are_summed_in_float32() -> None:
+    mean = {"w": torch.ones(64, dtype=torch.bfloat16)}
+    q = Diagonal(mean, {"w": torch.full((64,), 1e6)})
+    assert q.precision["w"].dtype == torch.float32
+    assert q.sample(0)["w"].dtype == torch.bfloat16
+    assert q.entropy().dtype == torch.float64
+    wide = Diagonal({"w": torch.ones(64)}, {"w": torch.full((64,), 1e6)})
+    torch.testing.assert_close(q.entropy(), wide.entropy())
+
+
+def test_a_number_is_precision_enough() -> None:
+    q = Diagonal({"w": torch.zeros(2, 3)}, {"w": torch.tensor(4.0)})
+    assert q.variance["w"].shape == (2, 3)
+    torch.testing.assert_close(q.entropy(), Diagonal({"w": torch.zeros(2, 3)}, {"w": torch.full((2, 3), 4.0)}).entropy())
+
+
+def test_flat_priors_are_allowed_but_have_no_density() -> None:
+    flat = Diagonal.isotropic({"w": torch.zeros(2)}, 0.0)
+    for question in (flat.entropy, lambda: flat.variance, lambda: flat.sample(0)):
+        with pytest.raises(Undefined, match=r"flat \(precision 0\) in 'w'"):
+            question()
+
+
+def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
+    mean = {"w": torch.zeros(3)}
+    q = LowRank(mean, {"w": torch.zeros(3)}, {"w": torch.eye(3)[:2]})
+    assert q.sample(1)["w"][2] == 0
+    with pytest.raises(Undefined, match="without variance in a weight of 'w'"):
+        q.log_prob(mean)
+    with pytest.raises(Undefined, match="project it to 'diagonal' or 'full'"):
+        q.covariance()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda m: Diagonal(m, {}), "precision: expected a tensor for parameter 'w', got 'none'"),
+        (lambda m: Diagonal(m, {"w": torch.ones(4)}), r"precision of 'w': expected shape \(2, 3\), got \(4,\)"),
+        (lambda m: Diagonal(m, {"w": torch.tensor(-1.0)}), "precision of 'w': expected numbers >= 0, got '-1'"),
+        (lambda m: Diagonal(m, {"w": torch.tensor(float("nan"))}), "precision of 'w': expected finite numbers"),
+        (lambda m: Diagonal(m, {"w": torch.ones(()), "v": torch.ones(())}), "precision: expected parameters among"),
+        (lambda m: Diagonal({"w": torch.full((2,), float("inf"))}, {"w": torch.ones(2)}), "mean of 'w': expected finite"),
+        (lambda m: Diagonal({}, {}), "mean: expected at least one parameter"),
+        (lambda m: Diagonal({"w": torch.ones(2, dtype=torch.int64)}, {"w": torch.ones(2)}), "floating-point"),
+        (lambda m: Full(m, torch.eye(5)), r"precision: expected shape \(6, 6\), got \(5, 5\)"),
+        (lambda m: Full(m, -torch.eye(6)).entropy(), "expected a positive-definite matrix, got smallest eigenvalue -1"),
+        (lambda m: Kronecker(m, {}, {"w": torch.ones(())}), r"factors: expected one entry for each of \['w'\]"),
+        (lambda m: Kronecker(m, {"w": (torch.eye(2),)}, {"w": torch.ones(())}), "sizes that multiply to 6, got 2"),
+        (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.ones(3, 2))}, {"w": torch.ones(())}), "square matrices"),
+        (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.ones(2)}), "one number"),
+        (
+            lambda m: Kronecker(m, {"w": (torch.zeros(2, 2), torch.eye(3))}, {"w": torch.zeros(())}).entropy(),
+            "precision of 'w': expected a positive-definite matrix",
+        ),
+        (lambda m: LowRank(m, {"w": torch.ones(2)}, {"w": torch.ones(1, 2, 3)}), r"variance of 'w': expected shape"),
+        (lambda m: LowRank(m, m, {"w": torch.ones(1, 2)}), r"deviations of 'w': expected shape"),
+        (lambda m: LowRank(m, {"w": -torch.ones(2, 3)}, {"w": torch.ones(1, 2, 3)}), "numbers >= 0"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(build, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        build({"w": torch.zeros(2, 3)})
+
+
+def test_dense_matrices_of_large_models_are_refused_with_their_size() -> None:
+    q = Diagonal.isotropic({"w": torch.zeros(200_000)}, 1.0)
+    with pytest.raises(InvalidInput, match="at most 20000 parameters for a dense matrix, got 200000"):
+        q.precision_matrix()

@@ -1,0 +1,143 @@
+"""Last layers, mixtures, ensembles and dropout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from posterior import cases
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
+
+from posterity.errors import InvalidInput, Undefined
+from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, Mixture, Structure
+from posterity.trees import to_vector
+
+
+def head(tree):
+    return {name: t for name, t in tree.items() if name.startswith("4.")}
+
+
+def test_last_layer_is_its_inner_gaussian_and_fixed_elsewhere() -> None:
+    q = cases.last_layer()
+    draw = q.sample(3)
+    assert all(torch.equal(draw[name], t) for name, t in q.rest.items())
+    assert all(not torch.equal(draw[name], t) for name, t in q.inner.mean.items())
+    assert set(q.names) == set(cases.weights())
+    assert all((q.variance[name] == 0).all() for name in q.rest)
+    dense = MultivariateNormal(to_vector(q.inner.mean), precision_matrix=q.inner.precision_matrix())
+    torch.testing.assert_close(q.log_prob(draw), dense.log_prob(to_vector(head(draw))))
+    torch.testing.assert_close(q.entropy(), dense.entropy())
+    assert list(q.covariance().shapes) == ["4.weight", "4.bias"]
+
+
+def test_last_layer_against_a_prior_over_all_parameters() -> None:
+    q = cases.last_layer()
+    prior = cases.diagonal(1)
+    dense = MultivariateNormal(to_vector(q.inner.mean), precision_matrix=q.inner.precision_matrix())
+    loc, precision = to_vector(head(prior.mean)), to_vector(head(prior.precision))
+    torch.testing.assert_close(q.kl(prior), kl_divergence(dense, MultivariateNormal(loc, torch.diag(1 / precision))))
+    torch.testing.assert_close(q.kl(q), torch.zeros((), dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+def test_a_last_layer_that_overlaps_the_rest_is_refused() -> None:
+    q = cases.last_layer()
+    with pytest.raises(InvalidInput, match="only parameters outside the last layer, got '4.bias'"):
+        LastLayer(q.inner, q.mean)
+
+
+def test_mixture_against_torch() -> None:
+    q = cases.mixture()
+    locs = torch.stack([to_vector(c.mean) for c in q.components])
+    covariances = torch.stack([c.covariance_matrix() for c in q.components])
+    dense = MixtureSameFamily(Categorical(torch.tensor([0.25, 0.75]).double()), MultivariateNormal(locs, covariances))
+    point = cases.weights(7)
+    torch.testing.assert_close(q.log_prob(point), dense.log_prob(to_vector(point)))
+    torch.testing.assert_close(to_vector(q.mean), dense.mean)
+    torch.testing.assert_close(to_vector(q.variance), dense.variance)
+
+
+def test_mixture_draws_each_component_by_its_weight() -> None:
+    apart = {"w": torch.tensor([100.0])}
+    unit = {"w": torch.ones(1)}
+    q = Mixture(torch.tensor([1.0, 3.0]), [Diagonal({"w": torch.zeros(1)}, unit), Diagonal(apart, unit)])
+    draws = torch.cat([q.sample(k)["w"] for k in range(2000)])
+    assert (draws > 50).float().mean().item() == pytest.approx(0.75, abs=0.05)
+    near = draws[draws < 50]
+    assert near.std().item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_ensemble_visits_its_members_in_turn() -> None:
+    q = cases.ensemble()
+    for k in range(6):
+        draw = q.sample(k)
+        assert all(torch.equal(draw[name], t) for name, t in q.members[k % 3].items())
+    stacked = torch.stack([to_vector(member) for member in q.members])
+    torch.testing.assert_close(to_vector(q.mean), stacked.mean(0))
+    torch.testing.assert_close(to_vector(q.variance), stacked.var(0, correction=0))
+
+
+def test_an_ensemble_can_carry_the_batch_norm_statistics_of_each_member() -> None:
+    members = []
+    for seed in range(2):
+        model = cases.network(seed)
+        state = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+        members.append(state)
+    posterior = cases.posterior(Ensemble(members))
+    target = cases.network(5)
+    posterior.apply(target, posterior.sample(1))
+    assert torch.equal(target[1].running_mean, cases.network(1)[1].running_mean)
+
+
+def test_dropout_keeps_its_weights_and_numbers_its_masks() -> None:
+    q = cases.dropout()
+    assert all(torch.equal(q.sample(4)[name], t) for name, t in q.mean.items())
+    seeds = {q.mask_seed(k, seed) for k in range(50) for seed in range(5)}
+    assert len(seeds) == 250
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert q.mask_seed(3) == cases.dropout().mask_seed(3)
+
+
+@pytest.mark.parametrize(
+    ("structure", "reason", "questions"),
+    [
+        (cases.ensemble(), "a handful of points without a density", ("log_prob", "entropy", "kl", "covariance")),
+        (cases.dropout(), "masks on the activations", ("variance", "log_prob", "entropy", "kl", "covariance")),
+        (cases.mixture(), "no closed form; average `log_prob`", ("entropy", "kl", "covariance")),
+    ],
+)
+def test_what_is_not_defined_says_why(structure: Structure, reason: str, questions: tuple[str, ...]) -> None:
+    posterior = cases.posterior(structure)
+    ask = {
+        "variance": lambda: posterior.variance,
+        "log_prob": lambda: posterior.log_prob(posterior.mean),
+        "entropy": posterior.entropy,
+        "kl": lambda: posterior.kl(cases.diagonal()),
+        "covariance": posterior.covariance,
+    }
+    for question in questions:
+        with pytest.raises(Undefined, match=f"{question}: not defined for .*{reason}"):
+            ask[question]()
+
+
+def test_kl_to_something_without_a_density_says_so() -> None:
+    with pytest.raises(Undefined, match="'ensemble'"):
+        cases.diagonal().kl(cases.ensemble())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Mixture(torch.tensor([1.0]), []), "components: expected at least one"),
+        (lambda: Mixture(torch.tensor([1.0]), [cases.full(), cases.full()]), r"weights: expected shape \(2,\)"),
+        (lambda: Mixture(torch.tensor([1.0, 0.0]), [cases.full(), cases.full()]), "positive finite numbers"),
+        (lambda: Mixture(torch.tensor([1.0]), [cases.ensemble()]), "structures among"),
+        (lambda: Ensemble([]), "members: expected at least one"),
+        (lambda: Ensemble([{"w": torch.ones(2)}, {"w": torch.ones(3)}]), r"members of 'w': expected shape \(2,\)"),
+        (lambda: Dropout({"w": torch.ones(2)}, {}), "at least one dropout module"),
+        (lambda: Dropout({"w": torch.ones(2)}, {"d": 1.0}), r"dropout rate of 'd': expected a probability in \[0, 1\)"),
+        (lambda: cases.dropout().mask_seed(-1), "draw number: expected an integer >= 0"),
+        (lambda: cases.diagonal().sample(-1), "draw number: expected an integer >= 0"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(build, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        build()

@@ -1,0 +1,168 @@
+"""The Posterior: drawing again by number, writing into models, refusing other architectures."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from posterior import cases
+from torch import nn
+
+from posterity.errors import InvalidInput
+from posterity.likelihoods import GaussianLikelihood
+from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.trees import snapshot, to_vector, trainable
+
+
+@pytest.mark.parametrize("name", list(cases.STRUCTURES))
+def test_draws_are_numbered(name: str) -> None:
+    posterior = cases.posterior(cases.STRUCTURES[name]())
+    again = cases.posterior(cases.STRUCTURES[name]())
+    assert torch.equal(to_vector(posterior.sample(3)), to_vector(again.sample(3)))
+    if name != "dropout":
+        assert not torch.equal(to_vector(posterior.sample(3)), to_vector(posterior.sample(4)))
+    if name not in ("dropout", "ensemble"):
+        assert not torch.equal(to_vector(posterior.sample(3)), to_vector(posterior.sample(3, seed=1)))
+
+
+@pytest.mark.parametrize("name", list(cases.STRUCTURES))
+def test_draws_and_means_belong_to_the_caller(name: str) -> None:
+    posterior = cases.posterior(cases.STRUCTURES[name]())
+    before = snapshot(posterior.mean)
+    for t in posterior.sample(0).values():
+        t.zero_()
+    model = cases.network(3)
+    posterior.apply(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    assert all(torch.equal(posterior.mean[n], t) for n, t in before.items())
+
+
+def test_a_posterior_of_a_live_model_does_not_move_with_it() -> None:
+    model = cases.network()
+    live = trainable(model)
+    q = Diagonal(dict(live), {name: torch.ones(()) for name in live})
+    posterior = Posterior.of(model, q, prior=q, n=10, ess=10, likelihood="categorical")
+    before = snapshot(posterior.mean)
+    posterior.apply(model, posterior.sample(0))
+    assert all(torch.equal(posterior.mean[n], t) for n, t in before.items())
+    assert not any(t.requires_grad for t in posterior.mean.values())
+
+
+def test_apply_writes_parameters_and_buffers_in_place() -> None:
+    posterior = cases.posterior()
+    model = cases.network(9)
+    addresses = [p.data_ptr() for p in model.parameters()]
+    posterior.apply(model)
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert all(torch.equal(p, posterior.mean[n]) for n, p in model.named_parameters())
+    assert torch.equal(model[1].running_mean, cases.network()[1].running_mean)
+    posterior.apply(model, posterior.sample(2))
+    assert all(torch.equal(p, posterior.sample(2)[n]) for n, p in model.named_parameters())
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    posterior.apply(half)
+    assert half[0].weight.dtype == torch.bfloat16
+
+
+def test_apply_leaves_a_model_alone_that_does_not_fit() -> None:
+    posterior = cases.posterior()
+    model = cases.network(2)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InvalidInput, match="parameters of '0.weight': expected shape"):
+        posterior.apply(model, {**posterior.mean, "0.weight": torch.zeros(1)})
+    with pytest.raises(InvalidInput, match="a tensor for parameter '4.bias'"):
+        posterior.apply(model, {n: t for n, t in posterior.mean.items() if n != "4.bias"})
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_the_first_mismatch_is_named() -> None:
+    posterior = cases.posterior()
+    posterior.check(cases.network(4))
+    with pytest.raises(InvalidInput, match=r"parameter '0.weight': expected shape \(4, 3\), got \(5, 3\)"):
+        posterior.check(cases.network(hidden=5))
+    with pytest.raises(InvalidInput, match=r"a parameter '1.weight' of shape \(4,\), got no such parameter"):
+        posterior.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    wider = cases.network()
+    wider.add_module("5", nn.Linear(2, 2).double())
+    with pytest.raises(InvalidInput, match="got another parameter '5.weight'"):
+        posterior.check(wider)
+    other = cases.network()
+    other[3] = nn.ReLU()
+    with pytest.raises(InvalidInput, match="names and shapes agree, modules do not"):
+        posterior.check(other)
+    without = cases.network()
+    without[1] = nn.BatchNorm1d(4, track_running_stats=False)
+    with pytest.raises(InvalidInput, match="a buffer '1.running_mean'"):
+        posterior.check(without)
+
+
+def test_frozen_parameters_need_not_be_known() -> None:
+    model = cases.network()
+    model[0].requires_grad_(False)
+    mean = snapshot(trainable(model))
+    q = Diagonal.isotropic(mean, 1.0)
+    posterior = Posterior.of(model, q, prior=q, n=5, ess=5, likelihood="categorical")
+    posterior.check(cases.network())
+    assert "0.weight" not in posterior.names
+
+
+def test_untempered_covariance() -> None:
+    posterior = cases.posterior(n=50, ess=200.0)
+    tempered, plain = posterior.covariance(), posterior.covariance(untempered=True)
+    torch.testing.assert_close(to_vector(plain.variance), 4.0 * to_vector(tempered.variance))
+
+
+def test_the_likelihood_can_be_a_name_or_an_object() -> None:
+    q = cases.diagonal()
+    posterior = Posterior(q, prior=q, n=1, ess=1, likelihood=GaussianLikelihood(3.0))
+    assert posterior.likelihood == GaussianLikelihood(3.0)
+    assert repr(posterior) == (
+        "Posterior(Diagonal(34 weights in 6 tensors), n=1, ess=1, likelihood=GaussianLikelihood(precision=3.0))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n": 0}, "n: expected a number of examples, an integer >= 1, got 0"),
+        ({"n": 2.5}, "n: expected a number of examples"),
+        ({"ess": 0.0}, "ess: expected a positive finite number"),
+        ({"ess": float("nan")}, "ess: expected a positive finite number"),
+        ({"likelihood": "cauchy"}, "likelihood: expected one of"),
+        ({"prior": "flat"}, "prior: expected a Diagonal Gaussian, got 'str'"),
+        ({"structure": {}}, "structure: expected a structure such as Diagonal or Full, got 'dict'"),
+        ({"prior": Diagonal({"z": torch.zeros(1)}, {"z": torch.ones(1)})}, "prior: expected parameters among"),
+        ({"prior": Diagonal({"0.bias": torch.zeros(1)}, {"0.bias": torch.ones(1)})}, "prior of '0.bias': expected shape"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(change: dict[str, object], message: str) -> None:
+    arguments = {"structure": cases.diagonal(), "prior": cases.diagonal(), "n": 1, "ess": 1, "likelihood": "gaussian"}
+    with pytest.raises(InvalidInput, match=message):
+        Posterior(**{**arguments, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ids": torch.tensor([])}, "memory ids: expected a vector of integers"),
+        ({"ids": torch.tensor([1.0, 2.0])}, "memory ids: expected a vector of integers"),
+        ({"targets": torch.zeros(3)}, "memory targets: expected 2 rows, one for each id, got 3"),
+        ({"inputs": {"a": torch.zeros(1)}}, "memory inputs/a: expected 2 rows"),
+        ({"inputs": [1, 2]}, "memory inputs: expected a tensor, got 'list'"),
+        ({"weights": torch.tensor([1.0, -1.0])}, "memory weights: expected finite numbers >= 0"),
+    ],
+)
+def test_memories_are_checked(change: dict[str, object], message: str) -> None:
+    arguments = {"inputs": torch.zeros(2, 3), "targets": torch.zeros(2), "ids": torch.tensor([0, 1])}
+    with pytest.raises(InvalidInput, match=message):
+        Memory(**{**arguments, **change})
+
+
+def test_memory_as_a_batch() -> None:
+    memory = Memory({"a": torch.zeros(2, 3)}, torch.tensor([1, 0]), torch.tensor([8, 9]))
+    batch = memory.batch()
+    assert batch.ids.tolist() == [8, 9]
+    assert memory.weights.tolist() == [1.0, 1.0]
+    assert repr(memory) == "Memory(2 examples)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -67,3 +68,15 @@ def fingerprint(model: nn.Module) -> str:
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of state kept about a parameter: float32 for half precisions, the parameter's own otherwise."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards the mode that each module had."""
+    before = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training

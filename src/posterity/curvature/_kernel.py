@@ -53,7 +53,7 @@ def kernel(model: nn.Module, inputs: Inputs, others: Inputs, covariance: Covaria
 
 
 def _between(left: Pass, right: Pass, covariance: Covariance) -> Tensor:
-    v, w = every_output(left.logits), every_output(right.logits)
+    v, w = every_output(left.outputs), every_output(right.outputs)
     total = v.new_zeros(v.shape[1], w.shape[1], len(v), len(w))
     if isinstance(covariance, FullCovariance):
         for examples, rows in left.jacobians(v):
@@ -69,7 +69,7 @@ def _between(left: Pass, right: Pass, covariance: Covariance) -> Tensor:
 def _add_layers(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCovariance | KroneckerCovariance) -> None:
     bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
     roots = total.shape[-1]
-    v, w = every_output(left.logits), every_output(right.logits)
+    v, w = every_output(left.outputs), every_output(right.outputs)
     for (layer, b), (other_layer, c) in zip(left.signals(v), right.signals(w), strict=True):
         for name, site in layer.sites.items():
             other = other_layer.sites[name]
@@ -87,7 +87,7 @@ def _cross(g: Gradient, h: Gradient, variance: Tensor) -> Tensor:
 
 
 def _add_rest(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCovariance | KroneckerCovariance) -> None:
-    v, w = every_output(left.logits), every_output(right.logits)
+    v, w = every_output(left.outputs), every_output(right.outputs)
     for examples, found in left.rest_rows(v):
         for others, other_found in right.rest_rows(w):
             for name, rows in found.items():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
+from posterity.trees import state_dtype
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -47,7 +48,8 @@ class Layer:
 
     def gather(self, signals: list[Tensor]) -> Tensor:
         """Signals (R, B, ...) at the outputs of all calls, joined to (R, B, T, out)."""
-        return torch.cat([_unfold(self.module, signal, lead=2) for signal in signals], dim=2)
+        joined = torch.cat([_unfold(self.module, signal, lead=2) for signal in signals], dim=2)
+        return joined.to(state_dtype(joined.dtype))
 
     def scatter(self, tangents: Tensor) -> list[Tensor]:
         """Tangents (B, T, out), cut and shaped as the outputs of the calls."""
@@ -78,7 +80,7 @@ def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
         return Vector(shape, None, positions, expands=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
     if isinstance(module, nn.Embedding):
         index = torch.cat([call.input.flatten(1) for call in calls], dim=1)
-        return Table(shape, index, module.padding_idx, module.weight.dtype)
+        return Table(shape, index, module.padding_idx, state_dtype(module.weight.dtype))
     if isinstance(module, nn.Linear):
         return Matrix(shape, _each(calls, _steps), positions)
     if isinstance(module, _CONVOLUTIONS):
@@ -88,7 +90,7 @@ def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
 
 def _each(calls: list[Call], function: Callable[[Tensor], Tensor]) -> Callable[[slice], Tensor]:
     def of(x: Tensor) -> Callable[[slice], Tensor]:
-        return lambda examples: function(x[examples])
+        return lambda examples: function(x[examples]).to(state_dtype(x.dtype))
 
     return concatenate([of(call.input) for call in calls])
 

@@ -16,6 +16,7 @@ from posterity.curvature._inputs import take
 from posterity.curvature._layers import Layer
 from posterity.curvature._sites import Bases, split
 from posterity.curvature.covariance import rotate
+from posterity.trees import state_dtype
 
 if TYPE_CHECKING:
     from posterity.curvature._tape import Tape
@@ -31,16 +32,22 @@ class Pass:
     layers: list[Layer]
     rest: list[str]
 
+    @property
+    def outputs(self) -> Tensor:
+        """The logits without their graph, in float32 at least: what directions in output space are made from."""
+        return self.logits.detach().to(state_dtype(self.logits.dtype))
+
     def signals(self, v: Tensor) -> Iterator[tuple[Layer, Tensor]]:
         """b = (∂f/∂y)ᵀ v at the output y of each layer, (R, B, T, out), for output directions v (R, B, ..., K)."""
         edges = [call.edge for layer in self.layers for call in layer.calls]
         if not edges:
             return
         batched = len(v) > 1
-        direction = v if batched else v[0]
-        found = torch.autograd.grad(
-            self.logits, edges, direction, retain_graph=True, is_grads_batched=batched, materialize_grads=True
-        )
+        direction = (v if batched else v[0]).to(self.logits)
+        with _rest.transformable():
+            found = torch.autograd.grad(
+                self.logits, edges, direction, retain_graph=True, is_grads_batched=batched, materialize_grads=True
+            )
         yield from self.by_layer([b if batched else b.unsqueeze(0) for b in found])
 
     def by_layer(self, signals: Sequence[Tensor]) -> Iterator[tuple[Layer, Tensor]]:
@@ -82,9 +89,10 @@ class Pass:
             }
             if self.rest:
                 found |= self._rest_rows(v[:, examples], examples)
-            like = v[:, examples].flatten(2)[..., 0]
-            zero = {name: like.new_zeros(*like.shape, p.numel()) for name, p in self.tape.parameters.items()}
-            yield examples, torch.cat([found.get(name, zero[name]) for name in self.tape.names], dim=-1)
+            rows = v[:, examples].shape[:2]
+            for name, p in self.tape.parameters.items():
+                found.setdefault(name, v.new_zeros(*rows, p.numel()))  # unless something reads the parameter
+            yield examples, torch.cat([found[name] for name in self.tape.names], dim=-1)
 
     def rest_rows(self, v: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
         """Gradients (R, n, numel) of the parameters without a closed form."""
@@ -95,7 +103,8 @@ class Pass:
 
     def _rest_rows(self, v: Tensor, examples: slice) -> dict[str, Tensor]:
         parameters = {name: self.tape.parameters[name] for name in self.rest}
-        return _rest.rows(self.tape.model, parameters, take(self.inputs, examples), v)
+        found = _rest.rows(self.tape.model, parameters, take(self.inputs, examples), v.to(self.logits))
+        return {name: rows.to(v) for name, rows in found.items()}
 
     def split(self, numbers: int) -> list[slice]:
         """The examples in slices within the memory, when one of them needs so many numbers."""

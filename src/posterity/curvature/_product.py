@@ -34,7 +34,7 @@ class Push:
 
     def __init__(self, step: Pass, e: Tensor) -> None:
         self.step = step
-        self.e = e.clone().requires_grad_()
+        self.e = e.to(step.logits).clone().requires_grad_()
         edges = [call.edge for layer in step.layers for call in layer.calls]
         self._raw: tuple[Tensor, ...] = ()
         if edges:
@@ -43,6 +43,7 @@ class Push:
         self.signals = list(step.by_layer([b.detach().unsqueeze(0) for b in self._raw]))
         self.sources = [torch.zeros_like(b[0]) for _, b in self.signals]  # (n, T, out)
         self._changes = torch.zeros_like(e)
+        self.v = e.unsqueeze(0)  # the same as one root
 
     def add_rest(self, examples: slice, directions: Tree) -> None:
         """Tangents of the parameters without a closed form: a direction (n, *shape) of its own for each example."""
@@ -66,7 +67,7 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
         for name, site in layer.sites.items():
             for examples in push.step.split(site.numbers(1)):
                 source[examples] += site.spread(b[:, examples], covariance.variance[name], examples, bases.get(name))
-    for examples, rows in push.step.rest_rows(push.e.detach().unsqueeze(0)):
+    for examples, rows in push.step.rest_rows(push.v):
         moved = {name: _block_times(g[0], covariance, name) for name, g in rows.items()}
         push.add_rest(examples, _shaped(moved, push.step))
 
@@ -87,7 +88,7 @@ def _full(push: Push, matrix: Tensor) -> None:
         for examples in step.split(alone.numbers):
             push.sources[0][examples] = b[examples] @ alone.covariance(matrix, examples)
         return
-    for examples, rows in step.jacobians(push.e.detach().unsqueeze(0)):
+    for examples, rows in step.jacobians(push.v):
         moved = from_vector(rows[0] @ matrix, step.tape.parameters)
         for (layer, _), source in zip(push.signals, push.sources):
             for name, site in layer.sites.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -16,12 +17,17 @@ from posterity.trees import Tree
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Attention written out in matrix products: the fused kernels have neither batched nor second derivatives."""
+def transformable() -> Iterator[None]:
+    """Where derivatives are batched or taken twice.
+
+    Attention is written out in matrix products, since its fused kernels have no such derivatives; and nothing is
+    said about operations that vmap can only run one by one.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -35,7 +41,7 @@ def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: 
         return vmap(lambda v_rn: pull(v_rn)[0])(v_n)
 
     leaves = list(tensors(inputs))
-    with plain_attention():
+    with transformable():
         try:
             found = vmap(one, in_dims=(1, *[0] * len(leaves)))(v, *leaves)
         except torch.OutOfMemoryError:
@@ -52,7 +58,7 @@ def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs,
         f, pull = vjp(_output(model, inputs, x), _detached(parameters))[:2]
         return vjp(lambda u: pull(u)[0], torch.zeros_like(f))[1](direction)[0]
 
-    with plain_attention():
+    with transformable():
         try:
             return vmap(one)(directions, *tensors(inputs))
         except torch.OutOfMemoryError:

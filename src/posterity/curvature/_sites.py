@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.curvature._gradients import Gradient, Lookup, Outer, Rows
+from posterity.curvature.covariance import rotate
 
 Bases = tuple[Tensor, ...]
 
@@ -79,6 +80,8 @@ class Matrix(Site):
         return a if bases is None else a @ bases[1]
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
+        if self.groups > 1 and bases is not None:  # the basis of the outputs mixes groups
+            return Rows(rotate(self.gradient(b, examples).rows(), bases))
         a = self.activations(examples, bases)
         b = b if bases is None else b @ bases[0]
         if self.rank_one:
@@ -87,6 +90,8 @@ class Matrix(Site):
         return Rows((b.permute(0, 1, 3, 4, 2) @ a.transpose(1, 2)).flatten(2))
 
     def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+        if self.groups > 1 and bases is not None:
+            return self.tangent(rotate(direction, tuple(u.T for u in bases)), examples)
         a = self.activations(examples, bases).transpose(1, 2)  # (n, groups, T, in)
         weight = direction.unflatten(-1, (self.groups, -1, a.shape[-1]))
         return self._turn_back((a @ weight.mT).transpose(1, 2).flatten(2), bases)

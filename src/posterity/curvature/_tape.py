@@ -16,7 +16,7 @@ from posterity.batches import Inputs, call
 from posterity.curvature._inputs import length, take
 from posterity.curvature._layers import Call, Layer, layer, unsupported
 from posterity.curvature._pass import Pass
-from posterity.curvature._rest import plain_attention
+from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
 from posterity.trees import Tree, state_dtype, trainable
@@ -107,7 +107,7 @@ class Tape:
     def _run(self, inputs: Inputs) -> Tensor:
         self._calls, self._recording = {}, True
         try:
-            with torch.enable_grad(), plain_attention():
+            with torch.enable_grad(), transformable():
                 return call(self.model, inputs)
         finally:
             self._recording = False

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.batches import Inputs, call
-from posterity.curvature._rest import plain_attention, tangent
+from posterity.curvature._rest import tangent, transformable
 from posterity.curvature._tape import Tape
 from posterity.errors import expected
 from posterity.trees import Tree, check_same_shapes
@@ -28,7 +28,7 @@ def pushforward(model: nn.Module, inputs: Inputs, direction: Tree) -> Tensor:
         >>> pushforward(model, torch.tensor([[1.0, 2.0]]), {"weight": torch.tensor([[0.5, 0.25]])})
         tensor([[1.]])
     """
-    with Tape(model, list(direction)) as tape, torch.enable_grad(), plain_attention():
+    with Tape(model, list(direction)) as tape, torch.enable_grad(), transformable():
         check_same_shapes(direction, tape.parameters, "direction")
         parameters = tape.parameters
         return tangent(call(model, inputs), list(parameters.values()), [direction[name] for name in parameters])
@@ -51,7 +51,7 @@ def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: list[str] | Non
         >>> pullback(model, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [-1.0]]))
         {'weight': tensor([[-2., -2.]])}
     """
-    with Tape(model, names) as tape, torch.enable_grad(), plain_attention():
+    with Tape(model, names) as tape, torch.enable_grad(), transformable():
         outputs = call(model, inputs)
         if outputs.shape != v.shape:
             raise expected("v", f"shape {tuple(outputs.shape)} like the outputs", tuple(v.shape))

@@ -110,7 +110,7 @@ def per_example_gradient_norms(
     with Tape(model, memory=memory) as tape:
         batch = batch.to(tape.device)
         for part, step in tape.passes(batch.inputs, roots=1):
-            v = _residual(likelihood_of(likelihood), step.logits.detach(), batch.targets[part])
+            v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
             norms = v.new_zeros(len(v))
             for _, examples, gradient in step.gradients(v.unsqueeze(0)):
                 norms[examples] += gradient.gram(None)[:, 0, 0]
@@ -126,7 +126,7 @@ def per_example_gradients(
         batch = batch.to(tape.device)
         found = {name: torch.zeros(len(batch), p.numel()).to(p) for name, p in tape.parameters.items()}
         for part, step in tape.passes(batch.inputs, roots=1):
-            v = _residual(likelihood_of(likelihood), step.logits.detach(), batch.targets[part])
+            v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
             for name, examples, gradient in step.gradients(v.unsqueeze(0)):
                 found[name][part][examples] = gradient.rows()[0]
     return {name: g.unflatten(-1, tape.parameters[name].shape) for name, g in found.items()}
@@ -141,7 +141,7 @@ def _moments(
         for batch in track(batches, "gradients"):
             batch = batch.to(tape.device)
             for part, step in tape.passes(batch.inputs, roots):
-                for name, _, gradient in step.gradients(directions(step.logits.detach(), batch.targets[part])):
+                for name, _, gradient in step.gradients(directions(step.outputs, batch.targets[part])):
                     first[name] += gradient.total().reshape(first[name].shape)
                     second[name] += gradient.squares().reshape(second[name].shape)
     return first, second

@@ -133,10 +133,11 @@ def _roots(tape: Tape, batches: Data, likelihood: Likelihood) -> Iterator[tuple[
     """Passes with output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
     for batch in track(batches, "curvature"):
         for _, step in tape.passes(batch.to(tape.device).inputs):
-            logits = step.logits.detach()
-            flat = logits.reshape(len(logits), -1, logits.shape[-1])  # (n, positions, K)
+            flat = (
+                step.outputs.flatten(1, -2) if step.outputs.dim() > 2 else step.outputs.unsqueeze(1)
+            )  # (n, positions, K)
             for position in range(flat.shape[1]):
                 root = likelihood.curvature_root(flat[:, position]).movedim(-1, 0)  # (R, n, K)
                 v = root.new_zeros(len(root), *flat.shape)
                 v[:, :, position] = root
-                yield step, v.reshape(len(root), *logits.shape)
+                yield step, v.reshape(len(root), *step.logits.shape)

@@ -42,7 +42,7 @@ def prediction_covariance(model: nn.Module, inputs: Inputs, covariance: Covarian
     found = []
     with watch(model, covariance, memory) as tape:
         for _, step in tape.passes(inputs):
-            found.append(gram(step, every_output(step.logits), covariance))
+            found.append(gram(step, every_output(step.outputs), covariance))
     return torch.cat(found)
 
 
@@ -106,7 +106,7 @@ def like_logits(e: Tensor, step: Pass) -> Tensor:
     """Output vectors of this pass, after a look at their shape."""
     if e.shape != step.logits.shape:
         raise expected("e", f"shape {tuple(step.logits.shape)} like the outputs", tuple(e.shape))
-    return e.detach().to(step.logits)
+    return e.detach().to(step.outputs)
 
 
 def gram(step: Pass, v: Tensor, covariance: Covariance) -> Tensor:

@@ -1,0 +1,229 @@
+"""Networks with every kind of layer, and their Jacobians written out one output at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from posterity.batches import call
+from posterity.curvature import DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.trees import trainable
+
+B, K = 5, 3
+
+
+class Tokens(nn.Module):
+    """Repeated and padded tokens, a linear layer at every step, normalisation, mean over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4, padding_idx=0)
+        self.norm = nn.LayerNorm(4)
+        self.step = nn.Linear(4, 5)
+        self.scale = nn.RMSNorm(5)
+        self.out = nn.Linear(5, K)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.scale(torch.tanh(self.step(self.norm(self.table(ids))))).mean(1))
+
+
+class Twice(nn.Module):
+    """One layer called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(4, 4)
+        self.out = nn.Linear(4, K, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.shared(torch.sin(self.shared(x)))))
+
+
+class Tied(nn.Module):
+    """The table of the input is the weight of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(K, 4)
+        self.mix = nn.Linear(4, 4)
+        self.out = nn.Linear(4, K)
+        self.out.weight = self.table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.mix(self.table(ids % K).mean(1))))
+
+
+class Outside(nn.Module):
+    """A weight used once by its layer and once behind its back, and a parameter of no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.free = nn.Parameter(torch.randn(4))
+        self.out = nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.inner(x) * self.free) @ self.inner.weight)
+
+
+class StepsFirst(nn.Module):
+    """As many steps as examples, and the steps on the first axis of the inner layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.out = nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.inner(x.transpose(0, 1))).transpose(0, 1).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 3, batch_first=True)
+        self.out = nn.Linear(3, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+        self.out = nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.block(x).mean(1))
+
+
+class Two(nn.Module):
+    """Two inputs by name, and a layer that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.unused = nn.Linear(4, K), nn.Linear(4, K), nn.Linear(4, K)
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return torch.sin(self.left(x)) * self.right(z)
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, K)
+    )
+
+
+def _image() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=(1, 2)),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, (2, 3), dilation=(2, 1), groups=2, padding=1, padding_mode="reflect"),
+        nn.GroupNorm(3, 6),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Conv2d(6, 4, 2),  # a single position
+        nn.Flatten(),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, K),
+    )
+
+
+def _signal() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 4, padding="same", padding_mode="circular"),
+        nn.InstanceNorm1d(4, affine=True),
+        nn.Tanh(),
+        nn.Conv1d(4, 4, 3, groups=4, bias=False),
+        nn.Flatten(),
+        nn.Linear(16, K),
+    )
+
+
+def _volume() -> nn.Module:
+    return nn.Sequential(nn.Conv3d(1, 2, 2), nn.BatchNorm3d(2), nn.Flatten(), nn.Linear(16, K))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, how to draw inputs, and whether every parameter has a closed form."""
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], Any]
+    closed: bool = True
+
+    def build(self, seed: int = 0) -> tuple[nn.Module, Any]:
+        torch.manual_seed(seed)
+        model = self.make().double()
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2.0)
+        for p in model.parameters():
+            nn.init.normal_(p, std=0.6)
+        return model.eval(), self.inputs()
+
+
+def _normal(*shape: int) -> Callable[[], Tensor]:
+    return lambda: torch.randn(B, *shape, dtype=torch.float64)
+
+
+CASES = {
+    "mlp": Case(_mlp, _normal(4)),
+    "image": Case(_image, _normal(2, 7, 6)),
+    "signal": Case(_signal, _normal(2, 6)),
+    "volume": Case(_volume, _normal(1, 3, 3, 3)),
+    "tokens": Case(Tokens, lambda: torch.randint(0, 6, (B, 7))),
+    "twice": Case(Twice, _normal(4)),
+    "two": Case(Two, lambda: {"x": _normal(4)(), "z": _normal(4)()}),
+    "normed": Case(lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, K)), _normal(4), False),
+    "tied": Case(Tied, lambda: torch.randint(0, K, (B, 4)), False),
+    "outside": Case(Outside, _normal(4), False),
+    "steps_first": Case(StepsFirst, _normal(B, 4), False),
+    "attention": Case(Attention, _normal(3, 4), False),
+    "recurrent": Case(Recurrent, _normal(3, 4), False),
+}
+
+
+def jacobians(model: nn.Module, inputs: Any) -> Tensor:
+    """J (B, outputs, P), one output of one example at a time."""
+    f = call(model, inputs)
+    parameters = list(trainable(model).values())
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(y, parameters, retain_graph=True, materialize_grads=True)])
+        for y in f.flatten()
+    ]
+    return torch.stack(rows).unflatten(0, (len(f), -1))
+
+
+def covariances(model: nn.Module) -> dict[str, tuple[Any, Tensor]]:
+    """A random covariance of each shape, and the same as a dense matrix."""
+    names = trainable(model)
+    variance = {name: torch.rand_like(p.detach()) for name, p in names.items()}
+    bases = {name: tuple(_orthogonal(d) for d in _sizes(p)) for name, p in names.items()}
+    blocks = []
+    for name, p in names.items():
+        u = bases[name][0] if p.dim() < 2 else torch.kron(*bases[name])
+        blocks.append(u * variance[name].flatten() @ u.T)
+    root = torch.randn(sum(p.numel() for p in names.values()), 4, dtype=torch.float64)
+    return {
+        "diagonal": (DiagonalCovariance(variance), torch.cat([v.flatten() for v in variance.values()]).diag()),
+        "kronecker": (
+            KroneckerCovariance(bases, {n: v.flatten(1) if v.dim() > 1 else v for n, v in variance.items()}),
+            torch.block_diag(*blocks),
+        ),
+        "full": (FullCovariance({name: p.shape for name, p in names.items()}, root @ root.T), root @ root.T),
+    }
+
+
+def _sizes(p: Tensor) -> tuple[int, ...]:
+    return (p.numel(),) if p.dim() < 2 else (p.shape[0], p.numel() // p.shape[0])
+
+
+def _orthogonal(d: int) -> Tensor:
+    return torch.linalg.qr(torch.randn(d, d, dtype=torch.float64))[0]

@@ -1,0 +1,130 @@
+"""What the recording leaves behind, what it refuses, and what it says."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from curvature.cases import CASES, B, K
+from posterity.batches import Batch, batches
+from posterity.curvature import SlowPath, diagonal_ggn, kronecker_ggn, per_example_gradients
+from posterity.errors import InvalidInput
+
+LABELS = torch.zeros(B, dtype=torch.int64)
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_left_as_it_was(fails: bool) -> None:
+    model, inputs = CASES["image"].build()
+    model[2].train()
+    model[10].bias.requires_grad_(False)
+    modes = [m.training for m in model.modules()]
+    model(inputs).sum().backward()
+    grads = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    if fails:
+        with pytest.raises(RuntimeError):
+            diagonal_ggn(model, batches((inputs[:, :1], LABELS)), "categorical")
+    else:
+        assert "10.bias" not in diagonal_ggn(model, batches((inputs, LABELS)), "categorical")
+    assert hooks(model) == 0
+    assert [m.training for m in model.modules()] == modes
+    assert [p.requires_grad for p in model.parameters()].count(False) == 1
+    for name, p in model.named_parameters():
+        assert (p.grad is None) if grads[name] is None else torch.equal(p.grad, grads[name])
+    for name, t in model.state_dict().items():
+        assert torch.equal(t, state[name])
+
+
+def test_inside_no_grad_it_works_the_same() -> None:
+    model, inputs = CASES["mlp"].build()
+    data = batches((inputs, LABELS))
+    wanted = diagonal_ggn(model, data, "categorical")
+    with torch.no_grad():
+        found = diagonal_ggn(model, data, "categorical")
+    for name in wanted:
+        assert torch.equal(found[name], wanted[name])
+        assert not found[name].requires_grad
+
+
+def test_batch_statistics_are_refused_and_training_mode_is_mentioned() -> None:
+    model, inputs = CASES["image"].build()
+    data = batches((inputs, LABELS))
+    wanted = diagonal_ggn(model, data, "categorical")
+    model.train()
+    with pytest.warns(UserWarning, match="BatchNorm '1' is in training mode"):
+        found = diagonal_ggn(model, data, "categorical")
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert model.training
+    assert model[1].training
+    model[1] = nn.BatchNorm2d(4, track_running_stats=False).double()
+    with pytest.raises(InvalidInput, match="expected running statistics"):
+        diagonal_ggn(model, data, "categorical")
+    assert model.training
+    assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_closed_forms_are_silent_and_others_say_why_once(name: str) -> None:
+    model, inputs = CASES[name].build()
+    data = batches((inputs, LABELS), batch_size=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        diagonal_ggn(model, data, "categorical")
+    assert len(caught) == (0 if CASES[name].closed else 1)
+    assert all(entry.category is SlowPath for entry in caught)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("recurrent", "rnn.weight_ih_l0 (LSTM has no closed form)"),
+        ("tied", "table.weight (it is shared between layers or used outside its own)"),
+        ("steps_first", "inner.weight (its Linear does not keep the examples on the first axis)"),
+        ("outside", "free (Outside has no closed form)"),
+    ],
+)
+def test_the_reason_is_said(name: str, reason: str) -> None:
+    model, inputs = CASES[name].build()
+    with pytest.warns(SlowPath) as caught:
+        diagonal_ggn(model, batches((inputs, LABELS)), "categorical")
+    assert reason in str(caught[0].message)
+
+
+def test_a_subclass_with_its_own_forward_is_not_trusted() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    torch.manual_seed(0)
+    model, x = Doubled(2, K).double(), torch.randn(B, 2, dtype=torch.float64)
+    with pytest.warns(SlowPath, match="Doubled has no closed form"):
+        found = diagonal_ggn(model, batches((x, torch.zeros(B, K))), "gaussian")
+    torch.testing.assert_close(found["weight"], (4 * x.square().sum(0)).expand(K, 2))
+
+
+def test_hooks_of_others_stay_in_force() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(2, K).double(), torch.randn(B, 2, dtype=torch.float64)
+    model.register_forward_hook(lambda module, args, output: 2 * output)
+    found = diagonal_ggn(model, batches((x, torch.zeros(B, K))), "gaussian")
+    torch.testing.assert_close(found["weight"], (4 * x.square().sum(0)).expand(K, 2))
+    assert hooks(model) == 1
+
+
+def test_outputs_that_are_not_logits_are_named() -> None:
+    x = torch.randn(B, 2)
+    flat = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
+    with pytest.raises(InvalidInput, match=r"model output: expected logits shaped \(5, ..., K\)"):
+        diagonal_ggn(flat, batches((x, torch.zeros(B))), "gaussian")
+    detached = nn.Linear(2, K)
+    detached.register_forward_hook(lambda module, args, output: output.detach())
+    with pytest.raises(InvalidInput, match="got one that none of them enters"):
+        kronecker_ggn(detached, batches((x, torch.zeros(B, K))), "gaussian")
+    with pytest.raises(InvalidInput, match="inputs: expected tensors"):
+        per_example_gradients(detached, Batch({}, LABELS, LABELS), "gaussian")

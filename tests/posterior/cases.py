@@ -90,7 +90,9 @@ GAUSSIANS = {"diagonal": diagonal, "full": full, "kronecker": kronecker, "low_ra
 STRUCTURES = {**GAUSSIANS, "last_layer": last_layer, "mixture": mixture, "ensemble": ensemble, "dropout": dropout}
 
 
-def posterior(structure: Structure | None = None, *, memory: bool = False, n: int = 50, ess: float = 200.0) -> Posterior:
+def posterior(
+    structure: Structure | None = None, *, memory: bool = False, n: int = 50, ess: float = 200.0
+) -> Posterior:
     structure = structure or diagonal()
     remembered = None
     if memory:

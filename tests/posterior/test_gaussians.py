@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from posterior import cases
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from posterior import cases
 from posterity.curvature.covariance import DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank
@@ -129,7 +129,9 @@ def test_half_precision_parameters_are_summed_in_float32() -> None:
 def test_a_number_is_precision_enough() -> None:
     q = Diagonal({"w": torch.zeros(2, 3)}, {"w": torch.tensor(4.0)})
     assert q.variance["w"].shape == (2, 3)
-    torch.testing.assert_close(q.entropy(), Diagonal({"w": torch.zeros(2, 3)}, {"w": torch.full((2, 3), 4.0)}).entropy())
+    torch.testing.assert_close(
+        q.entropy(), Diagonal({"w": torch.zeros(2, 3)}, {"w": torch.full((2, 3), 4.0)}).entropy()
+    )
 
 
 def test_flat_priors_are_allowed_but_have_no_density() -> None:
@@ -157,7 +159,10 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         (lambda m: Diagonal(m, {"w": torch.tensor(-1.0)}), "precision of 'w': expected numbers >= 0, got '-1'"),
         (lambda m: Diagonal(m, {"w": torch.tensor(float("nan"))}), "precision of 'w': expected finite numbers"),
         (lambda m: Diagonal(m, {"w": torch.ones(()), "v": torch.ones(())}), "precision: expected parameters among"),
-        (lambda m: Diagonal({"w": torch.full((2,), float("inf"))}, {"w": torch.ones(2)}), "mean of 'w': expected finite"),
+        (
+            lambda m: Diagonal({"w": torch.full((2,), float("inf"))}, {"w": torch.ones(2)}),
+            "mean of 'w': expected finite",
+        ),
         (lambda m: Diagonal({}, {}), "mean: expected at least one parameter"),
         (lambda m: Diagonal({"w": torch.ones(2, dtype=torch.int64)}, {"w": torch.ones(2)}), "floating-point"),
         (lambda m: Full(m, torch.eye(5)), r"precision: expected shape \(6, 6\), got \(5, 5\)"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from posterior import cases
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
 
+from posterior import cases
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, Mixture, Structure
 from posterity.trees import to_vector

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from posterior import cases
 from torch import nn
 
+from posterior import cases
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -134,7 +134,10 @@ def test_the_likelihood_can_be_a_name_or_an_object() -> None:
         ({"prior": "flat"}, "prior: expected a Diagonal Gaussian, got 'str'"),
         ({"structure": {}}, "structure: expected a structure such as Diagonal or Full, got 'dict'"),
         ({"prior": Diagonal({"z": torch.zeros(1)}, {"z": torch.ones(1)})}, "prior: expected parameters among"),
-        ({"prior": Diagonal({"0.bias": torch.zeros(1)}, {"0.bias": torch.ones(1)})}, "prior of '0.bias': expected shape"),
+        (
+            {"prior": Diagonal({"0.bias": torch.zeros(1)}, {"0.bias": torch.ones(1)})},
+            "prior of '0.bias': expected shape",
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused(change: dict[str, object], message: str) -> None:

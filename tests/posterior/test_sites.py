@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from posterior import cases
 
+from posterior import cases
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Full, LastLayer, Posterior, Site
 from posterity.trees import from_vector, to_vector

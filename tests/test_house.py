@@ -1,0 +1,119 @@
+"""The house rules, read from the source: one order of imports, small documented files, nothing that executes data."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src" / "posterity"
+FILES = sorted(SRC.rglob("*.py"))
+
+ORDER = (
+    ["errors", "progress", "trees", "linalg", "noise", "batches", "files", "likelihoods", "metrics"]
+    + ["families", "gradients", "rule", "algorithms", "curvature", "posterior"]
+    + ["optim", "learning", "graph", "prediction", "memory", "adaptation", "merging", "exploration"]
+    + ["models", "table", "runs", "plots", "app", "integrations", "cli"]
+)
+EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+LOADERS = {("torch", "load"), ("torch", "jit"), ("yaml", "load"), ("yaml", "unsafe_load"), ("pd", "read_pickle")}
+
+
+def room(path: Path) -> str:
+    """The floor of the house a file stands on: `posterior` for posterior/full.py, `files` for files.py."""
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything a file imports, at any depth of the code."""
+    package = ("posterity", *path.relative_to(SRC).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(SRC))
+
+
+every_file = pytest.mark.parametrize("path", FILES, ids=ids)
+
+
+def test_every_room_is_on_the_plan() -> None:
+    rooms = {room(path) for path in FILES} - {"__init__"}
+    assert rooms <= set(ORDER)
+
+
+@every_file
+def test_imports_only_from_above(path: Path) -> None:
+    if room(path) == "__init__":
+        pytest.skip("the front door names every room, lazily")
+    here = ORDER.index(room(path))
+    for line, name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "posterity" or parts[1] == "__version__":
+            continue
+        assert parts[1] in ORDER, f"line {line}: {name} is in no room of the house"
+        assert ORDER.index(parts[1]) <= here, f"line {line}: {name} stands below {room(path)}"
+
+
+@every_file
+def test_small_and_documented(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert ast.get_docstring(ast.parse(text)), "every module says in a sentence what it is for"
+
+
+@every_file
+def test_nothing_executes_data(path: Path) -> None:
+    for line, name in imports(path):
+        assert name.split(".")[0] not in EXECUTES, f"line {line}: {name}"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec", "__import__"), f"line {node.lineno}: {node.func.id}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) not in LOADERS, f"line {node.lineno}: {node.value.id}.{node.attr}"
+        if isinstance(node, ast.keyword):
+            assert node.arg != "allow_pickle", f"line {node.value.lineno}: allow_pickle"
+
+
+def modules_after(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after running some code."""
+    report = "\nimport sys; print('\\nloaded', *{name.split('.')[0] for name in sys.modules})"
+    run = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split()[1:])
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    assert modules_after("import posterity; dir(posterity)").isdisjoint({"torch", "numpy", "pandas"})
+
+
+@pytest.mark.skipif("cli" not in map(room, FILES), reason="the command line is not built yet")
+def test_asking_for_help_does_not_import_torch() -> None:
+    code = """
+import sys
+sys.argv = ["posterity", "--help"]
+from posterity.cli import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+"""
+    assert modules_after(code).isdisjoint({"torch", "pandas"})
+
+
+def test_the_public_names_exist() -> None:
+    import posterity
+
+    for name in posterity.__all__:
+        assert getattr(posterity, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        posterity.nothing

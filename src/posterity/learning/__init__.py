@@ -2,6 +2,7 @@
 
 from posterity.learning._dropout import dropout
 from posterity.learning._fit import fit
+from posterity.learning._laplace import laplace
 from posterity.learning._shortcuts import bayes_by_backprop, ensemble, swag
 from posterity.learning._train import Run
 from posterity.learning.callbacks import Callback, JSONLines, Moment, TensorBoard, WandB
@@ -19,5 +20,6 @@ __all__ = [
     "ensemble",
     "fit",
     "insert_dropout",
+    "laplace",
     "swag",
 ]

@@ -7,9 +7,8 @@ shown at the mean and with 64 samples; accuracy, NLL and ECE (15 bins) on the 10
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import datasets
 import networks
@@ -85,28 +84,18 @@ def evaluate(method: str, model: nn.Module, optimizer: torch.optim.Optimizer, x:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data")
-    arguments.add_argument("--out")
+    arguments = report.parser(__doc__)
     arguments.add_argument("--epochs", type=int, default=30)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    arguments.add_argument("--methods", nargs="+", default=["AdamW", "SGD", "IVON"])
+    arguments.add_argument("--methods", nargs="+", default=["AdamW", "SGD", "IVON", "IVON auto"])
     arguments.add_argument("--limit", type=int, help="use only this many training images")
-    arguments.add_argument("--raw", help="append one JSON line per run to this file instead of printing a table")
-    arguments.add_argument("--collect", nargs="+", help="print the table of these raw files and train nothing")
     options = arguments.parse_args()
-    if options.collect:
-        lines = [json.loads(line) for path in options.collect for line in Path(path).read_text().splitlines()]
-    else:
-        lines = list(runs(options))
-    if options.raw:
-        with Path(options.raw).open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-        return
-    publish(lines, options)
+    lines = report.gather(options, runs)
+    if not options.raw:
+        publish(lines, options)
 
 
-def runs(options: argparse.Namespace):
+def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     train_set = tuple(t[: options.limit].to(device) for t in datasets.digits_like(root, "FashionMNIST", "train"))
@@ -125,7 +114,7 @@ def runs(options: argparse.Namespace):
                 yield {"name": name, "seed": seed, "epochs": options.epochs, "scores": scores, "seconds": seconds}
 
 
-def publish(lines: list[dict], options: argparse.Namespace) -> None:
+def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     names = list(dict.fromkeys(line["name"] for line in lines))
     rows = []
     for name in names:

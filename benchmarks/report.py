@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import posterity
+
+
+Line = dict[str, Any]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options every study has: where the data are, where tables go, and splitting a study over processes."""
+    arguments = argparse.ArgumentParser(description=description)
+    arguments.add_argument("--data", help="data folder (or POSTERITY_DATA)")
+    arguments.add_argument("--out", help="folder for the finished table")
+    arguments.add_argument("--raw", help="append one JSON line per result to this file, and print no table")
+    arguments.add_argument("--collect", nargs="+", help="make the table from these raw files, and run nothing")
+    return arguments
+
+
+def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Iterable[Line]]) -> list[Line]:
+    """The results of a study: computed now, or collected from earlier raw files."""
+    if options.collect:
+        return [json.loads(line) for path in options.collect for line in Path(path).read_text().splitlines()]
+    lines = []
+    for line in runs(options):
+        lines.append(line)
+        if options.raw:
+            with Path(options.raw).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    return lines
 
 
 def header(title: str, **facts: object) -> str:
@@ -29,9 +58,11 @@ def _public(arguments: Sequence[str]) -> list[str]:
     """The arguments without the place of the data, which is the machine's own affair."""
     shown, skip = [], False
     for argument in arguments:
-        if skip or argument in ("--data", "--out"):
+        if skip or argument in ("--data", "--out", "--raw"):
             skip = not skip
             continue
+        if argument == "--collect":
+            break
         shown.append(argument)
     return shown
 

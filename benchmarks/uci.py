@@ -9,7 +9,6 @@ errors of training passes; log-likelihoods are those of the averaged predictive 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -242,26 +241,19 @@ def scores(problem: Problem, outputs: Tensor, precision: Tensor) -> tuple[Tensor
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data")
-    arguments.add_argument("--out")
+    arguments = report.parser(__doc__)
     arguments.add_argument("--sets", nargs="+", default=[*SMALL, *LARGE])
     arguments.add_argument("--methods", nargs="+", default=list(METHODS))
     arguments.add_argument("--splits", type=int, help="how many splits (default: 20 for small sets, 5 for large)")
     arguments.add_argument("--epochs", type=int, help="default: 200 for small sets, 60 for large")
-    arguments.add_argument("--raw", help="append one JSON line per set and method to this file instead of a table")
-    arguments.add_argument("--collect", nargs="+", help="print the table of these raw files and train nothing")
     options = arguments.parse_args()
     torch.manual_seed(0)
-    lines = list(runs(options)) if not options.collect else [
-        json.loads(line) for path in options.collect for line in Path(path).read_text().splitlines()
-    ]  # fmt: skip
-    if options.raw:
-        return
-    publish(lines, options)
+    lines = report.gather(options, runs)
+    if not options.raw:
+        publish(lines, options)
 
 
-def runs(options: argparse.Namespace) -> Iterator[dict]:
+def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     for name in options.sets:
@@ -271,17 +263,13 @@ def runs(options: argparse.Namespace) -> Iterator[dict]:
         for method in options.methods:
             start = time.perf_counter()
             likelihood, rmse = scores(problem, *DRAWS[method](problem, 32 if small else 128, epochs, seed=0))
-            line = {
+            yield {
                 "set": name, "method": method, "epochs": epochs, "splits": len(problem.x),
                 "loglik": likelihood.tolist(), "rmse": rmse.tolist(), "seconds": time.perf_counter() - start,
             }  # fmt: skip
-            if options.raw:
-                with Path(options.raw).open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-            yield line
 
 
-def publish(lines: list[dict], options: argparse.Namespace) -> None:
+def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     text = report.header(
         "UCI regression, one hidden layer", samples=SAMPLES, prior_precision=PRIOR, dropout=RATE, seed=0
     )

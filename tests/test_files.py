@@ -150,7 +150,8 @@ import os, random, signal, sys, time, torch
 from posterity import files
 
 def save(value):
-    files.save_record(sys.argv[1], "thing", version=1, content={"value": value}, tensors={"x": torch.full((50_000,), value)})
+    tensors = {"x": torch.full((50_000,), value)}
+    files.save_record(sys.argv[1], "thing", version=1, content={"value": value}, tensors=tensors)
 
 value = 0.0
 for attempt in range(20):

@@ -229,10 +229,13 @@ def _is_column(part: Any) -> bool:
 def _as_tensor(part: Any) -> Any:
     if isinstance(part, Mapping):
         return {name: _as_tensor(value) for name, value in part.items()}
+    if isinstance(part, Tensor):
+        return part
+    array = np.asarray(part)
     try:
-        return part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part))
+        return torch.as_tensor(array if array.flags.writeable else array.copy())
     except TypeError:
-        raise expected("data", "arrays of numbers", f"an array of {np.asarray(part).dtype}") from None
+        raise expected("data", "arrays of numbers", f"an array of {array.dtype}") from None
 
 
 def _index(part: Any, positions: Tensor) -> Any:

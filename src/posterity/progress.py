@@ -30,5 +30,5 @@ def track(items: Iterable[T], label: str, total: int | None = None, show: bool |
     from rich.progress import Progress, SpinnerColumn, TimeRemainingColumn
 
     columns = (SpinnerColumn(), *Progress.get_default_columns()[:3], TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as progress:
         yield from progress.track(items, total=total, description=label)

@@ -41,7 +41,8 @@ def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tree:
     require(vector.shape[-1] == total, "vector length", str(total), vector.shape[-1])
     pieces = vector.split([t.numel() for t in like.values()], dim=-1)
     return {
-        name: piece.reshape(*vector.shape[:-1], *t.shape) for (name, t), piece in zip(like.items(), pieces, strict=True)
+        name: piece.reshape((*vector.shape[:-1], *t.shape))
+        for (name, t), piece in zip(like.items(), pieces, strict=True)
     }
 
 

@@ -61,11 +61,11 @@ def test_moments(q: Gaussian) -> None:
 
 
 def test_draws_have_the_covariance(q: Gaussian) -> None:
-    draws = torch.stack([to_vector(q.sample(k, seed=11)) for k in range(4000)])
+    draws = torch.stack([to_vector(q.sample(k, seed=11)) for k in range(1000)])
     deviation = (torch.cov(draws.T) - reference(q).covariance_matrix).abs().max()
     scale = reference(q).variance.max()
-    assert deviation < 6 * scale * (2 / 4000) ** 0.5  # six standard errors of a variance
-    errors = (draws.mean(0) - to_vector(q.mean)) / (reference(q).variance / 4000).sqrt()
+    assert deviation < 6 * scale * (2 / 1000) ** 0.5  # six standard errors of a variance
+    errors = (draws.mean(0) - to_vector(q.mean)) / (reference(q).variance / 1000).sqrt()
     assert errors.abs().max() < 5
 
 

@@ -40,7 +40,7 @@ def test_last_layer_against_a_prior_over_all_parameters() -> None:
 
 def test_a_last_layer_that_overlaps_the_rest_is_refused() -> None:
     q = cases.last_layer()
-    with pytest.raises(InvalidInput, match="only parameters outside the last layer, got '4.bias'"):
+    with pytest.raises(InvalidInput, match=r"only parameters outside the last layer, got '4\.bias'"):
         LastLayer(q.inner, q.mean)
 
 

@@ -70,9 +70,9 @@ def test_apply_leaves_a_model_alone_that_does_not_fit() -> None:
     posterior = cases.posterior()
     model = cases.network(2)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(InvalidInput, match="parameters of '0.weight': expected shape"):
+    with pytest.raises(InvalidInput, match=r"parameters of '0\.weight': expected shape"):
         posterior.apply(model, {**posterior.mean, "0.weight": torch.zeros(1)})
-    with pytest.raises(InvalidInput, match="a tensor for parameter '4.bias'"):
+    with pytest.raises(InvalidInput, match=r"a tensor for parameter '4\.bias'"):
         posterior.apply(model, {n: t for n, t in posterior.mean.items() if n != "4.bias"})
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
@@ -86,7 +86,7 @@ def test_the_first_mismatch_is_named() -> None:
         posterior.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     wider = cases.network()
     wider.add_module("5", nn.Linear(2, 2).double())
-    with pytest.raises(InvalidInput, match="got another parameter '5.weight'"):
+    with pytest.raises(InvalidInput, match=r"got another parameter '5\.weight'"):
         posterior.check(wider)
     other = cases.network()
     other[3] = nn.ReLU()
@@ -94,7 +94,7 @@ def test_the_first_mismatch_is_named() -> None:
         posterior.check(other)
     without = cases.network()
     without[1] = nn.BatchNorm1d(4, track_running_stats=False)
-    with pytest.raises(InvalidInput, match="a buffer '1.running_mean'"):
+    with pytest.raises(InvalidInput, match=r"a buffer '1\.running_mean'"):
         posterior.check(without)
 
 

@@ -157,5 +157,5 @@ def test_files_that_are_not_there_or_not_ours_are_refused(tmp_path: Path) -> Non
 
 def test_a_loaded_posterior_knows_its_architecture(tmp_path: Path) -> None:
     cases.posterior().save(tmp_path)
-    with pytest.raises(InvalidInput, match="0.weight"):
+    with pytest.raises(InvalidInput, match=r"0\.weight"):
         Posterior.load(tmp_path).apply(cases.network(hidden=7))

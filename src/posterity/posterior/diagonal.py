@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -99,10 +100,14 @@ class Diagonal(Gaussian):
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
         return cls(unpack("mean", tensors, settings["names"]), unpack("precision", tensors, settings["names"]))
 
+    @cached_property
+    def _flat(self) -> str | None:
+        """The first parameter with a flat direction."""
+        return next((name for name, p in self.precision.items() if not bool((p > 0).all())), None)
+
     def _require_proper(self, what: str) -> None:
-        for name, p in self.precision.items():
-            if not bool((p > 0).all()):
-                raise Undefined(f"{what}: not defined for a Gaussian that is flat (precision 0) in {name!r}")
+        if self._flat is not None:
+            raise Undefined(f"{what}: not defined for a Gaussian that is flat (precision 0) in {self._flat!r}")
 
 
 def _fitting(name: str, precision: Tensor | float | None, mean: Tensor) -> Tensor:

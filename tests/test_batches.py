@@ -1,0 +1,194 @@
+"""Batches of anything that holds examples: ids, orders, collation, refusals."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+from posterity.batches import Batch, Batches, batches, call, inputs_of, move
+from posterity.errors import InvalidInput
+
+X, Y = torch.arange(14.0).reshape(7, 2), torch.arange(7)
+
+
+def gathered(data: Batches, epoch: int = 0) -> Batch:
+    parts = list(data.epoch(epoch))
+    assert len(parts) == len(data)
+    return Batch(*(torch.cat([getattr(b, name) for b in parts]) for name in ("inputs", "targets", "ids")))
+
+
+class Rows:
+    """A map-style data set of mappings with ids of their own."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, i: int):
+        if i >= 7:
+            raise IndexError
+        return {"x": X[i], "labels": int(Y[i]), "id": 100 + i}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y),
+        [X, Y],
+        (X.numpy(), Y.numpy()),
+        (pd.DataFrame(X.numpy()), pd.Series(Y.numpy())),
+        TensorDataset(X, Y),
+        list(zip(X, Y.tolist(), strict=True)),
+        DataLoader(TensorDataset(X, Y), batch_size=3),
+    ],
+    ids=["tensors", "list", "arrays", "pandas", "dataset", "pairs", "loader"],
+)
+def test_the_same_examples_from_any_source(data) -> None:
+    found = batches(data, batch_size=3)
+    assert (found.n, len(found), found.ids_known) == (7, 3, True)
+    whole = gathered(found)
+    assert torch.equal(whole.inputs, X)
+    assert torch.equal(whole.targets, Y)
+    assert torch.equal(whole.ids, torch.arange(7))
+    picked = found.take(torch.tensor([5, 1]))
+    assert torch.equal(picked.inputs, X[[5, 1]])
+    assert picked.ids.tolist() == [5, 1]
+    assert batches(found, batch_size=99) is found
+
+
+@pytest.mark.parametrize("data", [(X, Y, 100 + Y), TensorDataset(X, Y, 100 + Y)], ids=["tensors", "dataset"])
+def test_ids_of_their_own(data) -> None:
+    assert gathered(batches(data, batch_size=2)).ids.tolist() == list(range(100, 107))
+    shuffled = batches(DataLoader(TensorDataset(X, Y, 100 + Y), batch_size=2, shuffle=True))
+    assert shuffled.ids_known
+    whole = gathered(shuffled)
+    assert torch.equal(whole.ids - 100, whole.targets)
+
+
+def test_mappings_become_inputs_targets_and_ids() -> None:
+    for data in (batches(DataLoader(Rows(), batch_size=2)), batches(list(Rows()), batch_size=2)):
+        batch = next(iter(data))
+        assert torch.equal(batch.inputs["x"], X[:2])
+        assert batch.targets.tolist() == [0, 1]
+        assert batch.ids.tolist() == [100, 101]
+    columns = batches(({"a": X, "b": X + 1}, Y), batch_size=4)
+    assert torch.equal(columns.take(torch.tensor([3])).inputs["b"], X[[3]] + 1)
+
+
+def test_two_mappings_are_two_examples_not_two_columns() -> None:
+    rows = [{"x": X[0], "labels": Y[0]}, {"x": X[1], "labels": Y[1]}]
+    assert batches(rows).n == 2
+
+
+def test_shuffling_is_a_function_of_seed_and_epoch() -> None:
+    data = batches((X, Y), batch_size=2, shuffle=True, seed=4)
+    first, again, second = gathered(data, 0), gathered(data, 0), gathered(data, 1)
+    assert torch.equal(first.ids, again.ids)
+    assert not torch.equal(first.ids, second.ids)
+    assert sorted(second.ids.tolist()) == list(range(7))
+    assert torch.equal(second.inputs, X[second.ids])
+    other = gathered(batches((X, Y), batch_size=2, shuffle=True, seed=5), 0)
+    assert not torch.equal(first.ids, other.ids)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"sampler": SubsetRandomSampler(range(7))},
+        {"batch_sampler": [[3, 1], [0, 2]]},
+    ],
+)
+def test_orders_that_nobody_knows_have_no_known_ids(options) -> None:
+    assert not batches(DataLoader(TensorDataset(X, Y), **options)).ids_known
+
+
+def test_a_batch_sampler_in_order_is_an_order() -> None:
+    sampler = BatchSampler(SequentialSampler(X), 3, drop_last=False)
+    assert batches(DataLoader(TensorDataset(X, Y), batch_sampler=sampler)).ids_known
+
+
+def test_a_loader_collates_in_its_own_way() -> None:
+    def doubled(rows):
+        return torch.stack([row[0] for row in rows]) * 2, torch.tensor([row[1] for row in rows])
+
+    data = batches(DataLoader(TensorDataset(X, Y), batch_size=3, collate_fn=doubled))
+    assert torch.equal(next(iter(data)).inputs, 2 * X[:3])
+    assert torch.equal(data.take(torch.tensor([6])).inputs, 2 * X[[6]])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(X[0], Y[0])])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, r"expected \(inputs, targets\), a Dataset or a DataLoader, got 'int'"),
+        ((X[:0], Y[:0]), "at least one example"),
+        ([], "at least one example"),
+        (DataLoader([]), "at least one example"),
+        (DataLoader(Stream()), "a data set with a length"),
+        (Stream(), "a data set with a length"),
+        (DataLoader(TensorDataset(X, Y), batch_size=None), "a DataLoader that makes batches"),
+        ((X, Y[:3]), "inputs, targets and ids: expected 3 examples each, got 7"),
+        ((X, Y, Y[:3]), "inputs, targets and ids: expected 7 examples each, got 3"),
+        ((X, [0] * 7), "targets and ids: expected tensors or arrays, like the inputs, got 'list'"),
+        ((X, Y, Y.float()), "ids: expected an integer for each example"),
+        ((np.array(["a", "b"]), Y[:2]), "data: expected arrays of numbers"),
+    ],
+)
+def test_what_holds_no_examples_is_refused(data, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        batches(data)
+    with pytest.raises(InvalidInput, match="batch_size: expected an integer >= 1, got 0"):
+        batches((X, Y), batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"x": 1.0}], "batch: expected a key among"),
+        ([1.0, 2.0], "batch: expected .* got Tensor"),
+        ([(X[0], 1, "cat")], "ids: expected an integer for each example"),
+    ],
+)
+def test_batches_without_targets_or_with_odd_ids_are_refused(rows, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        next(iter(batches(rows)))
+
+
+def test_calling_models() -> None:
+    linear = nn.Linear(2, 3)
+    assert torch.equal(call(linear, X), linear(X))
+    assert torch.equal(call(lambda a, b: a + b, (X, X)), 2 * X)
+    assert torch.equal(call(lambda a, b: SimpleNamespace(logits=a - b), {"a": X, "b": X}), 0 * X)
+    with pytest.raises(InvalidInput, match=r"a tensor of logits, or an object with `\.logits`"):
+        call(lambda x: "cat", X)
+
+
+def test_moving_keeps_the_form() -> None:
+    moved = move({"a": X, "b": (X, [X, "text"])}, "cpu")
+    assert torch.equal(moved["b"][1][0], X)
+    assert moved["b"][1][1] == "text"
+    batch = Batch(X, Y, Y).to("cpu")
+    assert len(batch) == 7
+
+
+def test_inputs_of_collated_items() -> None:
+    for item in (X, (X, Y), [X], {"x": X, "labels": Y, "id": Y}, Batch(X, Y, Y)):
+        found = inputs_of(item)
+        assert torch.equal(found["x"] if isinstance(found, dict) else found, X)

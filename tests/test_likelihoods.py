@@ -1,0 +1,140 @@
+"""Likelihoods: losses held to torch.distributions, derivatives to autograd, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Bernoulli, Categorical, Normal, Poisson
+
+from posterity.errors import InvalidInput
+from posterity.likelihoods import Likelihood, classes_last, likelihood
+
+F = 2.0 * torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+CASES = {
+    "gaussian": (likelihood("gaussian", precision=2.5), F.flip(0), lambda f: Normal(f, 2.5**-0.5)),
+    "bernoulli": (likelihood("bernoulli"), (F.flip(0) > 0).double(), lambda f: Bernoulli(logits=f)),
+    "categorical": (likelihood("categorical"), torch.tensor([0, 1, 2, 0, 1, 2, 2]), lambda f: Categorical(logits=f)),
+    "poisson": (likelihood("poisson"), torch.arange(21.0).reshape(7, 3).double(), lambda f: Poisson(f.exp())),
+}
+
+
+@pytest.fixture(params=list(CASES))
+def case(request: pytest.FixtureRequest):
+    return CASES[request.param]
+
+
+def test_losses_are_the_negative_log_likelihood(case) -> None:
+    lik, y, reference = case
+    exact = -reference(F).log_prob(y)
+    exact = exact if exact.ndim == 1 else exact.sum(-1)
+    torch.testing.assert_close(lik.loss(F, y), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_residual_and_curvature_are_the_derivatives(case) -> None:
+    lik, y, _ = case
+    for i in range(len(F)):
+        gradient = torch.func.grad(lambda f: lik.loss(f, y[i]))(F[i])
+        hessian = torch.autograd.functional.hessian(lambda f: lik.loss(f, y[i]), F[i])
+        torch.testing.assert_close(lik.residual(F[i], y[i]), gradient, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(lik.curvature(F[i]), hessian, rtol=1e-10, atol=1e-10)
+    root = lik.curvature_root(F)
+    torch.testing.assert_close(root @ root.mT, lik.curvature(F), rtol=1e-10, atol=1e-10)
+
+
+def test_means_and_draws(case) -> None:
+    lik, _, reference = case
+    mean = reference(F).probs if lik.name == "categorical" else reference(F).mean
+    torch.testing.assert_close(lik.mean(F), mean)
+    draws = lik.sample(F.expand(4000, 7, 3), torch.Generator().manual_seed(0))
+    if lik.name == "categorical":
+        draws = torch.nn.functional.one_hot(draws, 3).double()
+    spread = lik.curvature(F).diagonal(dim1=-2, dim2=-1)  # the variance of y, up to the Gaussian's precision²
+    if lik.name == "gaussian":
+        spread = spread / 2.5**2
+    assert (((draws.mean(0) - mean) / (spread / 4000).sqrt()).abs() < 5).all()
+
+
+def test_settings_build_it_again(case) -> None:
+    lik, _, _ = case
+    assert likelihood(**lik.settings()) == lik
+    assert likelihood(lik) is lik
+
+
+def test_class_probabilities_as_targets() -> None:
+    lik = likelihood("categorical")
+    y = torch.softmax(F.flip(0), -1)
+    torch.testing.assert_close(lik.loss(F, y), torch.nn.functional.cross_entropy(F, y, reduction="none"))
+    gradient = torch.func.grad(lambda f: lik.loss(f, y).sum())(F)
+    torch.testing.assert_close(lik.residual(F, y), gradient)
+    lik.check(F, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
+    lik, y, _ = CASES["categorical"]
+    torch.testing.assert_close(lik.loss(F, y.to(dtype)), lik.loss(F, y))
+    torch.testing.assert_close(lik.residual(F, y.to(dtype)), lik.residual(F, y))
+
+
+def test_binary_targets_may_be_truth_values() -> None:
+    lik, y, _ = CASES["bernoulli"]
+    lik.check(F, y.bool())
+    torch.testing.assert_close(lik.residual(F, y.bool()), lik.residual(F, y))
+    torch.testing.assert_close(lik.loss(F, y.bool()), lik.loss(F, y))
+
+
+def test_extreme_logits_stay_finite() -> None:
+    f = torch.tensor([[800.0, -800.0, 0.0]], dtype=torch.float64)
+    for lik, y in (
+        (likelihood("categorical"), torch.tensor([1])),
+        (likelihood("bernoulli"), torch.tensor([[0.0, 1, 1]])),
+    ):
+        assert torch.isfinite(lik.loss(f, y)).all()
+        assert torch.isfinite(lik.residual(f, y)).all()
+        assert torch.isfinite(lik.curvature_root(f)).all()
+
+
+@pytest.mark.parametrize(
+    ("lik", "f", "y", "message"),
+    [
+        (
+            "gaussian",
+            torch.zeros(2, 1),
+            torch.zeros(2),
+            r"targets: expected shape \(2, 1\) like the outputs, got \(2,\)",
+        ),
+        ("gaussian", torch.zeros(2, 1), torch.tensor([[0.0], [float("nan")]]), "targets: expected finite numbers"),
+        ("bernoulli", torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]), r"values in \[0, 1\], got 'values from 0 to 2'"),
+        ("bernoulli", torch.zeros(2, 1), torch.zeros(2), "targets: expected shape"),
+        ("categorical", torch.zeros(2, 3), torch.tensor([0, 3]), "labels: expected integers in 0..2"),
+        ("categorical", torch.zeros(2, 3), torch.tensor([-1, 0]), "labels: expected integers in 0..2"),
+        ("categorical", torch.zeros(2, 3), torch.tensor([[0], [1]]), r"labels: expected shape \(2,\)"),
+        ("categorical", torch.zeros(2, 3), torch.zeros(2), "class probabilities: expected shape"),
+        ("categorical", torch.zeros(2, 3), torch.ones(2, 3), "class probabilities: expected rows that sum to one"),
+        ("categorical", torch.zeros(2, 1), torch.tensor([0, 0]), "one logit for each of at least 2 classes"),
+        ("poisson", torch.zeros(2, 1), torch.tensor([[0.5], [1.0]]), "counts: expected whole numbers >= 0"),
+        ("poisson", torch.zeros(2, 1), torch.tensor([[-1.0], [1.0]]), "counts: expected whole numbers >= 0"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(lik: str, f: torch.Tensor, y: torch.Tensor, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        likelihood(lik).check(f, y)
+
+
+def test_targets_that_fit_pass(case) -> None:
+    lik, y, _ = case
+    lik.check(F, y)
+
+
+def test_unknown_likelihoods_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"likelihood: expected one of .*, got 'cauchy'"):
+        likelihood("cauchy")
+    with pytest.raises(InvalidInput, match="precision: expected a positive finite number, got 0"):
+        likelihood("gaussian", precision=0)
+    assert isinstance(likelihood("poisson"), Likelihood)
+
+
+def test_classes_last() -> None:
+    assert classes_last(torch.zeros(2, 5, 7, 8)).shape == (2, 7, 8, 5)
+    assert classes_last(torch.zeros(2, 7, 5)).shape == (2, 7, 5)
+    assert classes_last(torch.zeros(2, 5, 7), axis=1).shape == (2, 7, 5)

@@ -1,0 +1,27 @@
+"""One progress bar: silent unless somebody looks, and never in the way of the items."""
+
+from __future__ import annotations
+
+import pytest
+
+from posterity.errors import InvalidInput, require_positive
+from posterity.progress import track
+
+
+def test_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(track(range(3), "counting")) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_when_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(track(iter("ab"), "counting", total=2, show=True)) == ["a", "b"]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "counting" in err
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), None, "3"])
+def test_positive_numbers(value: object) -> None:
+    with pytest.raises(InvalidInput, match="lr: expected a positive finite number, got"):
+        require_positive("lr", value)
+    require_positive("lr", 1e-3)

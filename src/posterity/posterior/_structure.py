@@ -140,8 +140,8 @@ def _trace(second: Gaussian, first: Gaussian) -> Tensor:
     if first.kind == "diagonal" or second.kind == "diagonal":
         precision, variance = second.precision_diagonal(), first.variance
         return total(precision[name] * v for name, v in variance.items())
-    precision = reordered(second.precision_matrix(), second.mean, first.names)
-    return (precision * first.covariance_matrix().to(precision)).sum(dtype=torch.float64)
+    matrix = reordered(second.precision_matrix(), second.mean, first.names)
+    return (matrix * first.covariance_matrix().to(matrix)).sum(dtype=torch.float64)
 
 
 def _difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:

@@ -35,7 +35,10 @@ def parameters(named: Mapping[str, tuple[Any, int]]) -> list[Tensor]:
 
 
 def _floating(name: str, value: Any, dims: int) -> Tensor:
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise expected(name, "numbers", value) from None
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
     require(tensor.ndim >= dims, name, f"at least {dims} axes", f"shape {tuple(tensor.shape)}")
     if not torch.isfinite(tensor).all():

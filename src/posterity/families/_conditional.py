@@ -91,12 +91,12 @@ class ConditionalFamily(ABC):
         For an expectation E_q[f] of a fixed f and a mixture of K components this is E_k[f] − E_K[f] for the log-odds
         and ∇_{μ_k} E_k[f] for component k, whatever its weight.
         """
-        start = self.mixing.expectation + self.conditional.expectation
-        leaves = tuple(block.detach().clone().requires_grad_() for block in start)
         cut = len(self.mixing.event_dims)
-        member = self.with_parts(
-            self.mixing.with_expectation(leaves[:cut]), self.conditional.with_expectation(leaves[cut:])
-        )
-        slopes = torch.autograd.grad(objective(member).sum(), leaves)
+        start = self.mixing.expectation + self.conditional.expectation
+        with torch.enable_grad():
+            leaves = tuple(block.detach().clone().requires_grad_() for block in start)
+            mixing = self.mixing.with_expectation(leaves[:cut])
+            member = self.with_parts(mixing, self.conditional.with_expectation(leaves[cut:]))
+            slopes = torch.autograd.grad(objective(member).sum(), leaves)
         seen = zip(self.exposure(), slopes[cut:], strict=True)
         return slopes[:cut] + tuple(slope / share for share, slope in seen)

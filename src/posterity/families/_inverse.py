@@ -10,26 +10,9 @@ import torch
 from torch import Tensor
 
 from posterity.errors import Undefined
+from posterity.families._special import log_minus_digamma, trigamma
 
 _MAX_STEPS = 200
-# B_{2k}/2k: log x − ψ(x) = 1/2x + Σ_k (B_{2k}/2k) x^{−2k}, to the last bit from x = 16 on.
-_BERNOULLI_NUMBERS = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
-
-
-def trigamma(x: Tensor) -> Tensor:
-    """ψ'(x) to full precision; torch.polygamma(1, x) is only good to nine digits."""
-    return torch.special.zeta(torch.full_like(x, 2.0), x)
-
-
-def log_minus_digamma(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log x − ψ(x) and its derivative, without the cancellation that large x brings."""
-    small, large = x.clamp(max=16.0), x.clamp(min=16.0)
-    value, slope = 0.5 / large, -0.5 / large**2
-    for k, coefficient in enumerate(_BERNOULLI_NUMBERS, start=1):
-        value = value + coefficient * large ** (-2 * k)
-        slope = slope - 2 * k * coefficient * large ** (-2 * k - 1)
-    exact, exact_slope = small.log() - small.digamma(), 1.0 / small - trigamma(small)
-    return torch.where(x < 16.0, exact, value), torch.where(x < 16.0, exact_slope, slope)
 
 
 def _gap(shape: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import concentration_from_mean_log
+from posterity.families._special import digamma
 from posterity.families.gamma import standard_gamma
 
 
@@ -43,7 +44,7 @@ class Dirichlet(CoordinateFamily):
 
     @property
     def expectation(self) -> Coordinates:
-        return (self.concentration.digamma() - self._total.digamma(),)
+        return (digamma(self.concentration) - digamma(self._total),)
 
     @property
     def _total(self) -> Tensor:
@@ -104,8 +105,8 @@ class Beta(CoordinateFamily):
 
     @property
     def expectation(self) -> Coordinates:
-        total = (self.a + self.b).digamma()
-        return self.a.digamma() - total, self.b.digamma() - total
+        total = digamma(self.a + self.b)
+        return digamma(self.a) - total, digamma(self.b) - total
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:

@@ -10,6 +10,7 @@ from torch import Tensor
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
+from posterity.families._special import digamma
 
 
 def standard_gamma(shape: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -48,7 +49,7 @@ class Gamma(CoordinateFamily):
 
     @property
     def expectation(self) -> Coordinates:
-        return self.shape.digamma() - self.rate.log(), self.mean
+        return digamma(self.shape) - self.rate.log(), self.mean
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
@@ -107,7 +108,7 @@ class InverseGamma(CoordinateFamily):
 
     @property
     def expectation(self) -> Coordinates:
-        return self.scale.log() - self.shape.digamma(), self.shape / self.scale
+        return self.scale.log() - digamma(self.shape), self.shape / self.scale
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
@@ -166,7 +167,7 @@ class UnitGamma(CoordinateFamily):
 
     @property
     def expectation(self) -> Coordinates:
-        return (self.shape.digamma() - self.shape.log() - 1.0,)
+        return (digamma(self.shape) - self.shape.log() - 1.0,)
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:

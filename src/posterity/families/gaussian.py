@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates, Family
 from posterity.families._checks import between, parameters, positive_definite
 from posterity.linalg import inverse_psd, log_det_psd, solve_psd, symmetrise
@@ -175,9 +176,9 @@ class DiagonalGaussian(CoordinateFamily):
     theta_dims = 1
 
     def __init__(self, mean: Any, precision: Any) -> None:
-        self._mean, self.precision = torch.broadcast_tensors(
-            *parameters({"mean": (mean, 1), "precision": (precision, 1)})
-        )
+        self._mean, self.precision = parameters({"mean": (mean, 1), "precision": (precision, 1)})
+        dim, entries = self._mean.shape[-1], self.precision.shape[-1]
+        require(entries == dim, "precision", f"{dim} entries, as many as the mean has", entries)
         between("precision", self.precision, 0.0)
 
     @classmethod

@@ -10,6 +10,7 @@ from torch import Tensor
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
+from posterity.families._special import digamma
 from posterity.families.gamma import standard_gamma
 from posterity.families.gaussian import LOG_2PI
 
@@ -47,7 +48,7 @@ class NormalGamma(CoordinateFamily):
     def expectation(self) -> Coordinates:
         precision = self.shape / self.rate
         weighted = precision * self.location
-        log_precision = self.shape.digamma() - self.rate.log()
+        log_precision = digamma(self.shape) - self.rate.log()
         return log_precision, precision, weighted, 1.0 / self.strength + weighted * self.location
 
     @classmethod

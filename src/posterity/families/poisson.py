@@ -62,12 +62,16 @@ class Poisson(CoordinateFamily):
         return (-(probabilities * torch.log1p(counts)).sum(0),)
 
     def _bulk(self) -> tuple[Tensor, Tensor]:
-        """The counts within ten standard deviations of the mean and their probabilities, (width, *batch)."""
+        """The counts within ten standard deviations of the mean and their probabilities, (width, *batch).
+
+        The probabilities come from their ratios p(θ)/p(θ − 1) = r/θ, which stay exact at rates where log θ! does not.
+        """
         rate = self.rate.detach()
         width = int(10.0 * rate.amax().sqrt().item()) + 30
         offsets = torch.arange(2 * width + 1, dtype=rate.dtype, device=rate.device).reshape(-1, *[1] * rate.ndim)
         counts = (rate - width).clamp(min=0.0).floor() + offsets
-        return counts, self.log_prob(counts).exp()
+        ratios = torch.cat((torch.zeros_like(self.rate)[None], (self.rate / counts[1:]).log()))
+        return counts, ratios.cumsum(0).softmax(0)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         return torch.poisson(self.rate.expand(n, *self.rate.shape), generator=generator)

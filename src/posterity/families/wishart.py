@@ -11,6 +11,7 @@ from torch import Tensor
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters, positive_definite
 from posterity.families._inverse import shape_from_gap
+from posterity.families._special import digamma
 from posterity.families.gamma import standard_gamma
 from posterity.linalg import inverse_psd, log_det_psd, symmetrise
 
@@ -21,7 +22,7 @@ def expected_log_det(degrees: Tensor, factor: Tensor) -> Tensor:
     """E[log det Θ] = Σ_{i<d} ψ((n − i)/2) + d log 2 + log det W, with W = LLᵀ."""
     dim = factor.shape[-1]
     steps = torch.arange(dim, dtype=degrees.dtype, device=degrees.device)
-    return (0.5 * (degrees.unsqueeze(-1) - steps)).digamma().sum(-1) + dim * LOG_2 + log_det_psd(factor)
+    return digamma(0.5 * (degrees.unsqueeze(-1) - steps)).sum(-1) + dim * LOG_2 + log_det_psd(factor)
 
 
 def wishart_log_partition(degrees: Tensor, factor: Tensor) -> Tensor:

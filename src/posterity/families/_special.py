@@ -1,0 +1,48 @@
+"""The gamma function's logarithmic derivatives, as exact as the families need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# B_{2k}/2k: log x − ψ(x) = 1/2x + Σ_k (B_{2k}/2k) x^{−2k}, to the last bit from x = 16 on.
+_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
+_LARGE = 16.0
+
+
+def trigamma(x: Tensor) -> Tensor:
+    """ψ'(x) to full precision; torch.polygamma(1, x) is only good to nine digits."""
+    return torch.special.zeta(torch.full_like(x, 2.0), x)
+
+
+class _Digamma(torch.autograd.Function):
+    """ψ, differentiated by `trigamma`; torch's own derivative has its nine digits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.digamma(x)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return slopes[0] * trigamma(x)
+
+
+def digamma(x: Tensor) -> Tensor:
+    """ψ(x), with an exact first derivative."""
+    result: Tensor = _Digamma.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+def log_minus_digamma(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log x − ψ(x) and its derivative, without the cancellation that large x brings."""
+    small, large = x.clamp(max=_LARGE), x.clamp(min=_LARGE)
+    value, slope = 0.5 / large, -0.5 / large**2
+    for k, coefficient in enumerate(_SERIES, start=1):
+        value = value + coefficient * large ** (-2 * k)
+        slope = slope - 2 * k * coefficient * large ** (-2 * k - 1)
+    exact, exact_slope = small.log() - torch.digamma(small), 1.0 / small - trigamma(small)
+    return torch.where(x < _LARGE, exact, value), torch.where(x < _LARGE, exact_slope, slope)

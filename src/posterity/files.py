@@ -227,7 +227,9 @@ def _sweep(folder: Path, name: str, keep: str) -> None:
     for path in folder.iterdir():
         litter = re.fullmatch(rf"\.{re.escape(name)}(-\d+)?\.(safetensors|json)\.[0-9a-f]{{12}}\.tmp", path.name)
         if litter or (_generation(name, path.name) and path.name != keep):
-            path.unlink(missing_ok=True)
+            # A file that a reader still holds open can refuse to go on some systems; the next sweep gets it.
+            with contextlib.suppress(PermissionError):
+                path.unlink(missing_ok=True)
 
 
 def _generation(name: str, file_name: str) -> re.Match[str] | None:

@@ -49,8 +49,8 @@ class Full(Gaussian):
     def sample(self, k: int, seed: int = 0) -> Tree:
         noise = to_vector(standard_normal(self.mean, k, seed)).to(self.precision)
         step = torch.linalg.solve_triangular(self.factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
-        moved = {name: (m + d) for (name, d), m in zip(self._tree(step).items(), self.mean.values(), strict=True)}
-        return {name: t.to(self.mean[name].dtype) for name, t in moved.items()}
+        steps = self._tree(step)
+        return {name: (m + steps[name].to(m.device)).to(m.dtype) for name, m in self.mean.items()}
 
     def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
         x = to_vector({name: tree[name] for name in self.names}).to(self.precision)

@@ -89,7 +89,7 @@ class BayesianLearningRule:
 
         >>> from posterity.gradients import Delta
         >>> newton = BayesianLearningRule(Delta(), lr=1.0)
-        >>> q = newton.step(Gaussian.standard(2), lambda theta: (theta - 3.0) @ (theta - 3.0))
+        >>> q = newton.step(Gaussian.standard(2), lambda theta: 2.0 * (theta - 3.0) @ (theta - 3.0))
         >>> q.mean
         tensor([3., 3.], dtype=torch.float64)
 
@@ -212,7 +212,11 @@ class BayesianLearningRule:
         return lambda theta: function(theta) + self.temperature * q.log_prob(theta) - prior.log_prob(theta)
 
     def _lr(self, step: int) -> float:
-        return self.lr(step) if callable(self.lr) else self.lr
+        if not callable(self.lr):
+            return self.lr
+        lr = self.lr(step)
+        require_positive(f"lr at step {step}", lr)
+        return lr
 
     def _check(self, q: AnyFamily, loss: AnyLoss) -> None:
         if self.prior is None:

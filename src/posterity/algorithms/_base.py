@@ -26,7 +26,7 @@ class Algorithm(Generic[Q]):
 
     Examples:
         >>> from posterity.algorithms import newton
-        >>> q = newton().run(torch.zeros(2).double(), lambda theta: ((theta - 3.0) ** 2).sum(), steps=1)
+        >>> q = newton().run(torch.zeros(2).double(), lambda theta: 2.0 * ((theta - 3.0) ** 2).sum(), steps=1)
         >>> q.mean
         tensor([3., 3.], dtype=torch.float64)
     """

@@ -32,35 +32,51 @@ def conjugate_bayes(prior: Q, *statistics: Tensor) -> Q:
 
 
 def beta_bernoulli(prior: Beta, outcomes: Tensor) -> Beta:
-    """The probability θ of an outcome, after seeing outcomes in {0, 1}.
+    """Bayes' rule for the probability θ of an outcome, after seeing outcomes in {0, 1}.
 
-    T(θ) = (log θ, log(1 − θ)) and log p(y | θ) = y log θ + (1 − y) log(1 − θ), so that t(y) = (y, 1 − y).
+    Posterior: q = Beta(a, b), T(θ) = (log θ, log(1 − θ)), λ = (a − 1, b − 1).
+
+    The loss −Σ y log θ + (1 − y) log(1 − θ) is linear in T, so that one step with ρ = 1 is exact:
+
+        λ ← λ₀ + Σᵢ (yᵢ, 1 − yᵢ).
     """
     require(bool(((outcomes == 0) | (outcomes == 1)).all()), "outcomes", "zeros and ones", outcomes)
     return conjugate_bayes(prior, outcomes, 1.0 - outcomes)
 
 
 def gamma_poisson(prior: Gamma, counts: Tensor) -> Gamma:
-    """The rate θ of a Poisson law, after seeing counts.
+    """Bayes' rule for the rate θ of a Poisson law, after seeing counts.
 
-    T(θ) = (log θ, θ) and log p(y | θ) = y log θ − θ + const, so that t(y) = (y, −1).
+    Posterior: q = Gamma(a, b), T(θ) = (log θ, θ), λ = (a − 1, −b).
+
+    The loss −Σ y log θ − θ is linear in T, so that one step with ρ = 1 is exact:
+
+        λ ← λ₀ + Σᵢ (yᵢ, −1).
     """
     require(bool((counts >= 0).all()), "counts", "numbers >= 0", counts)
     return conjugate_bayes(prior, counts, -torch.ones_like(counts))
 
 
 def dirichlet_categorical(prior: Dirichlet, labels: Tensor) -> Dirichlet:
-    """The probabilities θ of K classes, after seeing labels in 0..K−1.
+    """Bayes' rule for the probabilities θ of K classes, after seeing labels in 0..K−1.
 
-    T(θ) = log θ and log p(y | θ) = log θ_y, so that t(y) is the one-hot vector of y.
+    Posterior: q = Dirichlet(α), T(θ) = log θ, λ = α − 1.
+
+    The loss −Σ log θ_y is linear in T, so that one step with ρ = 1 is exact, with e_y the one-hot vector of y:
+
+        λ ← λ₀ + Σᵢ e_{yᵢ}.
     """
     return conjugate_bayes(prior, F.one_hot(labels, prior.concentration.shape[-1]).to(prior.concentration))
 
 
 def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
-    """The mean x and the precision τ of a Gaussian, after seeing numbers.
+    """Bayes' rule for the mean x and the precision τ of a Gaussian, after seeing numbers.
 
-    T = (log τ, τ, τx, τx²) and log p(y | x, τ) = ½ log τ − ½τ(y − x)² + const, so that t(y) = (½, −½y², y, −½).
+    Posterior: q = NormalGamma(m, κ, a, b), T = (log τ, τ, τx, τx²), λ = (a − ½, −b − ½κm², κm, −κ/2).
+
+    The loss −Σ ½ log τ − ½τ(y − x)² is linear in T, so that one step with ρ = 1 is exact:
+
+        λ ← λ₀ + Σᵢ (½, −½yᵢ², yᵢ, −½).
     """
     half = torch.full_like(numbers, 0.5)
     return conjugate_bayes(prior, half, -0.5 * numbers**2, numbers, -half)

@@ -65,7 +65,7 @@ class SquaredGradients(Curvature):
         if not self.per_example:
             return gradient, gradient**2 if diagonal else torch.outer(gradient, gradient)
         known = _known(loss, "per-example gradients")
-        each = jacrev(known.examples)(theta)  # (B, d)
+        each = known.example_gradients(theta)  # (B, d)
         squares = known.weight * ((each**2).sum(0) if diagonal else each.mT @ each)
         return gradient, squares + _of_regulariser(known, theta, diagonal)
 

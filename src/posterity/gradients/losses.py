@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -61,6 +61,14 @@ class DataLoss:
         """The loss of each example, (B,), unscaled."""
         return self._likelihood.loss(self.outputs(theta), self.targets)
 
+    def example_gradients(self, theta: Tensor) -> Tensor:
+        """The gradient of each example's loss, (B, d), unscaled."""
+
+        def one(point: Tensor, x: Any, y: Tensor) -> Tensor:
+            return self._likelihood.loss(self.model(point, _batch_of_one(x)), y.unsqueeze(0)).sum()
+
+        return torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(theta, self.inputs, self.targets)
+
     def outputs(self, theta: Tensor) -> Tensor:
         """The outputs f_θ(x), (B, K)."""
         return self.model(theta, self.inputs)
@@ -83,6 +91,12 @@ class DataLoss:
     def _likelihood(self) -> Likelihood:
         assert isinstance(self.likelihood, Likelihood)
         return self.likelihood
+
+
+def _batch_of_one(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {name: part.unsqueeze(0) for name, part in x.items()}
+    return x.unsqueeze(0)
 
 
 def _linear(theta: Tensor, inputs: Tensor) -> Tensor:

@@ -71,13 +71,14 @@ def _add_layers(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCova
     roots = total.shape[-1]
     v, w = every_output(left.outputs), every_output(right.outputs)
     for (layer, b), (other_layer, c) in zip(left.signals(v), right.signals(w), strict=True):
-        for name, site in layer.sites.items():
-            other = other_layer.sites[name]
-            for examples in left.split(site.numbers(roots) + site.pairs(roots, len(right.logits))):
-                g = site.gradient(b[:, examples], examples, bases.get(name))
-                for others in right.split(other.numbers(roots)):
-                    h = other.gradient(c[:, others], others, bases.get(name))
-                    total[examples, others] += _cross(g, h, covariance.variance[name])
+        for group, other_group in zip(layer.groups(b, bases), other_layer.groups(c, bases), strict=True):
+            for name, site in group.sites.items():
+                other = other_group.sites[name]
+                for examples in left.split(site.numbers(roots) + site.pairs(roots, len(right.logits))):
+                    g = site.gradient(group.b[:, examples], examples, bases.get(name))
+                    for others in right.split(other.numbers(roots)):
+                        h = other.gradient(other_group.b[:, others], others, bases.get(name))
+                        total[examples, others] += _cross(g, h, covariance.variance[name])
 
 
 def _cross(g: Gradient, h: Gradient, variance: Tensor) -> Tensor:

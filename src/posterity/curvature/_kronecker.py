@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from posterity.curvature._pass import Pass
+from posterity.curvature._sites import Site
 from posterity.curvature._tape import Tape
 from posterity.errors import InvalidInput
 from posterity.trees import state_dtype
@@ -31,17 +32,26 @@ class Factors:
         """Add the signals of output directions v (R, n, ..., K); inputs count once for each pass."""
         for layer, b in step.signals(v):
             for name, site in layer.sites.items():
-                self.inputs[name] = site.input_axis
-                self.sums[name][1 - site.input_axis] += site.signal_factor(b, self.reduce)
-                if step is not self.last and len(self.sums[name]) == 2:
-                    for examples in step.split(site.numbers(0)):
-                        factor, count = site.input_factor(examples, self.reduce)
-                        self.sums[name][site.input_axis] += factor
-                        self.seen[name] += count
+                self._add(step, name, site, site.signal_factor(b, self.reduce))
         for _, rows in step.rest_rows(v):
             for name, g in rows.items():
                 self._add_rows(name, g.flatten(0, 1))
         self.last = step
+
+    def add_head(self, step: Pass, curvature: Tensor) -> None:
+        """Add the linear layer that gives the logits: Σ b bᵀ over all its roots is the curvature Σ Λ itself."""
+        for name, site in step.layers[0].sites.items():
+            self._add(step, name, site, curvature)
+        self.last = step
+
+    def _add(self, step: Pass, name: str, site: Site, signal_factor: Tensor) -> None:
+        self.inputs[name] = site.input_axis
+        self.sums[name][1 - site.input_axis] += signal_factor
+        if step is not self.last and len(self.sums[name]) == 2:
+            for examples in step.split(site.numbers(0)):
+                factor, count = site.input_factor(examples, self.reduce)
+                self.sums[name][site.input_axis] += factor
+                self.seen[name] += count
 
     def result(self) -> dict[str, tuple[Tensor, ...]]:
         """The factors (B, A), or (B,) for parameters with one axis."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
+from posterity.curvature._sites import Bases, Matrix, Site, Table, Vector, concatenate
 from posterity.trees import state_dtype
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -39,6 +39,19 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Parameters of one layer that want its signals in the same basis, and the signals in that basis."""
+
+    sites: dict[str, Site]
+    b: Tensor
+    basis: Tensor | None
+
+    def back(self, tangents: Tensor) -> Tensor:
+        """Tangents in the coordinates of the layer's own outputs."""
+        return tangents if self.basis is None else tangents @ self.basis.T
+
+
+@dataclass(frozen=True)
 class Layer:
     """One module in one forward pass, with all its calls; `sites` are its parameters by their names in the model."""
 
@@ -48,8 +61,21 @@ class Layer:
 
     def gather(self, signals: list[Tensor]) -> Tensor:
         """Signals (R, B, ...) at the outputs of all calls, joined to (R, B, T, out)."""
-        joined = torch.cat([_unfold(self.module, signal, lead=2) for signal in signals], dim=2)
+        parts = [_unfold(self.module, signal, lead=2) for signal in signals]
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
         return joined.to(state_dtype(joined.dtype))
+
+    def groups(self, b: Tensor, bases: Mapping[str, Bases]) -> list[Group]:
+        """The sites, with signals turned once for each basis that is wanted."""
+        found: list[Group] = []
+        for name, site in self.sites.items():
+            basis = site.output_basis(bases[name]) if name in bases else None
+            group = next((g for g in found if _same(g.basis, basis)), None)
+            if group is None:
+                group = Group({}, b if basis is None else b @ basis, basis)
+                found.append(group)
+            group.sites[name] = site
+        return found
 
     def scatter(self, tangents: Tensor) -> list[Tensor]:
         """Tangents (B, T, out), cut and shaped as the outputs of the calls."""
@@ -77,7 +103,7 @@ def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
     shape = module.get_parameter(own).shape
     positions = sum(_positions(module, call.shape) for call in calls)
     if own == "bias":
-        return Vector(shape, None, positions, expands=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
+        return Vector(shape, None, positions, plain=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
     if isinstance(module, nn.Embedding):
         index = torch.cat([call.input.flatten(1) for call in calls], dim=1)
         return Table(shape, index, module.padding_idx, state_dtype(module.weight.dtype))
@@ -125,6 +151,12 @@ def _normalised(module: nn.Module, x: Tensor) -> Tensor:
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)
     assert isinstance(module, nn.RMSNorm)
     return F.rms_norm(x, module.normalized_shape, eps=module.eps)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 def _trailing(module: nn.Module) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity.batches import Inputs
 from posterity.curvature import _rest
@@ -36,6 +36,15 @@ class Pass:
     def outputs(self) -> Tensor:
         """The logits without their graph, in float32 at least: what directions in output space are made from."""
         return self.logits.detach().to(state_dtype(self.logits.dtype))
+
+    @property
+    def is_head(self) -> bool:
+        """Whether all that is watched is one linear layer, whose output is the logits."""
+        if self.rest or len(self.layers) != 1 or len(self.layers[0].calls) != 1:
+            return False
+        edge = self.layers[0].calls[0].edge
+        at_the_end = edge.node is self.logits.grad_fn and edge.output_nr == self.logits.output_nr
+        return at_the_end and isinstance(self.layers[0].module, nn.Linear)
 
     def signals(self, v: Tensor) -> Iterator[tuple[Layer, Tensor]]:
         """b = (∂f/∂y)ᵀ v at the output y of each layer, (R, B, T, out), for output directions v (R, B, ..., K)."""
@@ -70,9 +79,10 @@ class Pass:
         """
         bases = bases or {}
         for layer, b in self.signals(v):
-            for name, site in layer.sites.items():
-                for examples in self.split(site.numbers(len(v))):
-                    yield name, examples, site.gradient(b[:, examples], examples, bases.get(name))
+            for group in layer.groups(b, bases):
+                for name, site in group.sites.items():
+                    for examples in self.split(site.numbers(len(v))):
+                        yield name, examples, site.gradient(group.b[:, examples], examples, bases.get(name))
         for examples, found in self.rest_rows(v):
             for name, rows in found.items():
                 yield name, examples, Rows(rotate(rows, bases[name]) if name in bases else rows)

@@ -64,9 +64,13 @@ class Push:
 def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) -> None:
     bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
     for (layer, b), source in zip(push.signals, push.sources):
-        for name, site in layer.sites.items():
-            for examples in push.step.split(site.numbers(1)):
-                source[examples] += site.spread(b[:, examples], covariance.variance[name], examples, bases.get(name))
+        for group in layer.groups(b, bases):
+            turned = torch.zeros_like(source)
+            for name, site in group.sites.items():
+                variance = covariance.variance[name]
+                for examples in push.step.split(site.numbers(1)):
+                    turned[examples] += site.spread(group.b[:, examples], variance, examples, bases.get(name))
+            source += group.back(turned)
     for examples, rows in push.step.rest_rows(push.v):
         moved = {name: _block_times(g[0], covariance, name) for name, g in rows.items()}
         push.add_rest(examples, _shaped(moved, push.step))

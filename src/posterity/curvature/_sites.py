@@ -1,7 +1,8 @@
 """One parameter in one forward pass: from signals at its layer's output to its gradients, and back to tangents.
 
 Positions are the places at which a layer meets an example: pixels of a convolution, steps of a sequence, repeated
-calls. Signals b have shape (R, n, T, out): roots, examples, positions, outputs.
+calls. Signals b have shape (R, n, T, out): roots, examples, positions, outputs. Where Kronecker bases are given,
+signals and tangents are in the coordinates of `output_basis`, so that a layer turns them once for all its parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ class Site(ABC):
     """How one parameter takes part in its layer: y = y(parameter), linear in the parameter."""
 
     shape: torch.Size
+    plain: bool  # its Kronecker factor of the signals is the plain sum of b bᵀ
     input_axis: ClassVar[int] = 1  # which Kronecker factor is that of the layer's input
+
+    @abstractmethod
+    def output_basis(self, bases: Bases) -> Tensor | None:
+        """The basis in which signals are wanted and tangents given, if that is not the one of the layer."""
 
     @abstractmethod
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
@@ -43,9 +49,9 @@ class Site(ABC):
         """How many numbers an example needs while its gradients meet those of so many others."""
         return self.numel + others * roots * (roots + self.shape[0])
 
-    @abstractmethod
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         """Sum of b bᵀ over roots, examples and positions; with `reduce`, positions are summed first."""
+        return outer(b.sum(2) if reduce else b)
 
     def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
         """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
@@ -69,10 +75,14 @@ class Matrix(Site):
     inputs: Callable[[slice], Tensor]  # a, (n, T, groups, in)
     positions: int
     groups: int = 1
+    plain: bool = True
 
     @property
     def rank_one(self) -> bool:
         return self.positions == 1 and self.groups == 1
+
+    def output_basis(self, bases: Bases) -> Tensor | None:
+        return bases[0] if self.groups == 1 else None  # the basis of the outputs mixes groups
 
     def activations(self, examples: slice, bases: Bases | None = None) -> Tensor:
         """Inputs a (n, T, groups, in)."""
@@ -80,47 +90,37 @@ class Matrix(Site):
         return a if bases is None else a @ bases[1]
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
-        if self.groups > 1 and bases is not None:  # the basis of the outputs mixes groups
+        if bases is not None and self.groups > 1:
             return Rows(rotate(self.gradient(b, examples).rows(), bases))
         a = self.activations(examples, bases)
-        b = b if bases is None else b @ bases[0]
         if self.rank_one:
             return Outer(b[:, :, 0], a[:, 0, 0])
         b = b.unflatten(-1, (self.groups, -1))  # (R, n, T, groups, out)
         return Rows((b.permute(0, 1, 3, 4, 2) @ a.transpose(1, 2)).flatten(2))
 
     def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        if self.groups > 1 and bases is not None:
+        if bases is not None and self.groups > 1:
             return self.tangent(rotate(direction, tuple(u.T for u in bases)), examples)
         a = self.activations(examples, bases).transpose(1, 2)  # (n, groups, T, in)
         weight = direction.unflatten(-1, (self.groups, -1, a.shape[-1]))
-        return self._turn_back((a @ weight.mT).transpose(1, 2).flatten(2), bases)
+        return (a @ weight.mT).transpose(1, 2).flatten(2)
 
     def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
         if not self.rank_one:
             return super().spread(b, variance, examples, bases)
         # (S ∘ b aᵀ) a = b ∘ (S a²)
         a = self.activations(examples, bases)[:, 0, 0]
-        b = b[0, :, 0] if bases is None else b[0, :, 0] @ bases[0]
-        out = b * (a.square() @ variance.reshape(-1, a.shape[-1]).T)
-        return self._turn_back(out.unsqueeze(1), bases)
-
-    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
-        return _outer(b.sum(2) if reduce else b)
+        return b[0] * (a.square() @ variance.reshape(-1, a.shape[-1]).T).unsqueeze(1)
 
     def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
         a = self.activations(examples)
         a = a.mean(1) if reduce else a
-        return _outer(a), a.shape[:-1].numel()
+        return outer(a), a.shape[:-1].numel()
 
     def numbers(self, roots: int) -> int:
         outputs, inputs = self.shape[0], self.numel // self.shape[0]
         width = roots * outputs if self.rank_one else roots * self.numel
         return width + self.positions * (self.groups * inputs + roots * outputs)
-
-    @staticmethod
-    def _turn_back(y: Tensor, bases: Bases | None) -> Tensor:
-        return y if bases is None else y @ bases[0].T
 
 
 @dataclass(frozen=True)
@@ -130,21 +130,24 @@ class Vector(Site):
     shape: torch.Size
     inputs: Callable[[slice], Tensor] | None  # x, (n, T, out)
     positions: int
-    expands: bool = False  # its Kronecker factor is that of the signals at its layer's weight
+    plain: bool = False  # the bias of a weight, not the scale or shift of a normalisation
+
+    def output_basis(self, bases: Bases) -> Tensor | None:
+        return bases[0] if self.inputs is None else None
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
-        values = (b if self.inputs is None else b * self.inputs(examples)).sum(2)
-        return Rows(values if bases is None else values @ bases[0])
+        scaled = b if self.inputs is None else b * self.inputs(examples)
+        values = scaled[:, :, 0] if self.positions == 1 else scaled.sum(2)
+        return Rows(values if bases is None or self.inputs is None else values @ bases[0])
 
     def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        direction = (direction if bases is None else direction @ bases[0].T).unsqueeze(1)
-        return direction.expand(-1, self.positions, -1) if self.inputs is None else direction * self.inputs(examples)
+        if self.inputs is None:
+            return direction.unsqueeze(1).expand(-1, self.positions, -1)
+        return (direction if bases is None else direction @ bases[0].T).unsqueeze(1) * self.inputs(examples)
 
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         # The scale and shift of a normalisation have few enough entries for their exact block.
-        if self.expands and not reduce:
-            return _outer(b)
-        return _outer(self.gradient(b, slice(None)).rows())
+        return super().signal_factor(b, reduce) if self.plain else outer(self.gradient(b, slice(None)).rows())
 
     def numbers(self, roots: int) -> int:
         return (roots + 1) * self.numel * self.positions
@@ -160,16 +163,20 @@ class Table(Site):
     index: Tensor  # (B, T)
     padding: int | None  # a row that is never trained
     dtype: torch.dtype
+    plain: bool = False
 
     @property
     def positions(self) -> int:
         return self.index.shape[1]
 
+    def output_basis(self, bases: Bases) -> Tensor | None:
+        return bases[1]
+
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
         index = self.index[examples]
         b = self._trained(b, index)
         if bases is not None:
-            return Rows((bases[0][index].mT @ (b @ bases[1])).flatten(2))
+            return Rows((bases[0][index].mT @ b).flatten(2))
         same = index.unsqueeze(-1) == index.unsqueeze(-2)  # (n, T, T)
         first = ~same.tril(-1).any(-1)
         return Lookup(index, (same.to(b) @ b) * first.unsqueeze(-1), self.shape)
@@ -178,7 +185,7 @@ class Table(Site):
         index = self.index[examples]
         table = direction.unflatten(-1, self.shape)
         if bases is not None:
-            y = bases[0][index] @ table @ bases[1].T
+            y = bases[0][index] @ table
         else:
             y = table.gather(1, index.unsqueeze(-1).expand(-1, -1, self.shape[1]))
         return self._trained(y, index)
@@ -191,14 +198,13 @@ class Table(Site):
         return variance[index] * (same @ self._trained(b[0], index))
 
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
-        b = self._trained(b, self.index)
-        return _outer(b.sum(2) if reduce else b)
+        return super().signal_factor(self._trained(b, self.index), reduce)
 
     def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
         index = self.index[examples]
         one_hot = self._trained(F.one_hot(index, self.shape[0]).to(self.dtype), index)
         a = one_hot.mean(1) if reduce else one_hot
-        return _outer(a), a.shape[:-1].numel()
+        return outer(a), a.shape[:-1].numel()
 
     def _trained(self, y: Tensor, index: Tensor) -> Tensor:
         """Zero where the row that is never trained is looked up."""
@@ -211,7 +217,7 @@ class Table(Site):
         return self.positions * (2 * roots * self.shape[1] + self.positions)
 
 
-def _outer(x: Tensor) -> Tensor:
+def outer(x: Tensor) -> Tensor:
     """Sum of x xᵀ over all leading axes."""
     flat = x.flatten(0, -2)
     return flat.T @ flat

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batch
+from posterity.curvature._gradients import Gradient
 from posterity.curvature._tape import MEMORY, Tape
 from posterity.curvature.ggn import Data, diagonal_ggn
 from posterity.errors import expected
@@ -15,6 +17,8 @@ from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.progress import track
 from posterity.trees import Tree
+
+_TOTAL, _SQUARES = methodcaller("total"), methodcaller("squares")
 
 
 def diagonal_fisher(
@@ -64,7 +68,7 @@ def diagonal_fisher(
     def drawn(f: Tensor, _: Tensor) -> Tensor:
         return torch.stack([law.residual(f, law.sample(f, generator)) for _ in range(samples)]) / samples**0.5
 
-    return _moments(model, batches, drawn, samples, memory)[1]
+    return _sums(model, batches, drawn, samples, memory, _SQUARES)[0]
 
 
 def per_example_squared_gradients(
@@ -91,7 +95,8 @@ def per_example_squared_gradients(
         >>> per_example_squared_gradients(model, data, "gaussian")  # 3² + 2²
         {'weight': tensor([[13.]])}
     """
-    return gradient_moments(model, batches, likelihood, memory=memory)[1]
+    law = likelihood_of(likelihood)
+    return _sums(model, batches, lambda f, y: _residual(law, f, y).unsqueeze(0), 1, memory, _SQUARES)[0]
 
 
 def gradient_moments(
@@ -99,7 +104,8 @@ def gradient_moments(
 ) -> tuple[Tree, Tree]:
     """Σ_n g_n and Σ_n g_n² from the same backward pass, g_n the gradient of one example's loss."""
     law = likelihood_of(likelihood)
-    return _moments(model, batches, lambda f, y: _residual(law, f, y).unsqueeze(0), 1, memory)
+    first, second = _sums(model, batches, lambda f, y: _residual(law, f, y).unsqueeze(0), 1, memory, _TOTAL, _SQUARES)
+    return first, second
 
 
 def per_example_gradient_norms(
@@ -132,19 +138,24 @@ def per_example_gradients(
     return {name: g.unflatten(-1, tape.parameters[name].shape) for name, g in found.items()}
 
 
-def _moments(
-    model: nn.Module, batches: Data, directions: Callable[[Tensor, Tensor], Tensor], roots: int, memory: int
-) -> tuple[Tree, Tree]:
-    """Sums of gradients and of their squares, for output directions (R, n, ..., K) made from logits and targets."""
+def _sums(
+    model: nn.Module,
+    batches: Data,
+    directions: Callable[[Tensor, Tensor], Tensor],
+    roots: int,
+    memory: int,
+    *reductions: Callable[[Gradient], Tensor],
+) -> list[Tree]:
+    """Sums over gradients, for output directions (R, n, ..., K) made from logits and targets."""
     with Tape(model, memory=memory) as tape:
-        first, second = tape.zeros(), tape.zeros()
+        sums = [tape.zeros() for _ in reductions]
         for batch in track(batches, "gradients"):
             batch = batch.to(tape.device)
             for part, step in tape.passes(batch.inputs, roots):
                 for name, _, gradient in step.gradients(directions(step.outputs, batch.targets[part])):
-                    first[name] += gradient.total().reshape(first[name].shape)
-                    second[name] += gradient.squares().reshape(second[name].shape)
-    return first, second
+                    for total, reduction in zip(sums, reductions):
+                        total[name] += reduction(gradient).reshape(total[name].shape)
+    return sums
 
 
 def _residual(law: Likelihood, f: Tensor, y: Tensor) -> Tensor:

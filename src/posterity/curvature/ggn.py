@@ -44,11 +44,13 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
         >>> diagonal_ggn(model, data, "gaussian")["weight"]  # Σ x²
         tensor([[10., 20.]])
     """
+    known = likelihood_of(likelihood)
     with Tape(model, memory=memory) as tape:
         total = tape.zeros()
-        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
-            for name, _, gradient in step.gradients(v):
-                total[name] += gradient.squares().reshape(total[name].shape)
+        for step in _passes(tape, batches):
+            for v in _roots(step, known):
+                for name, _, gradient in step.gradients(v):
+                    total[name] += gradient.squares().reshape(total[name].shape)
     return total
 
 
@@ -82,11 +84,16 @@ def kronecker_ggn(
         Martens and Grosse, "Optimizing neural networks with Kronecker-factored approximate curvature", 2015.
         Eschenhagen et al., "Kronecker-factored approximate curvature for modern neural network architectures", 2023.
     """
+    known = likelihood_of(likelihood)
     require(sharing in ("expand", "reduce"), "sharing", "'expand' or 'reduce'", sharing)
     with Tape(model, memory=memory) as tape:
         factors = Factors(tape, sharing)
-        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
-            factors.add(step, v)
+        for step in _passes(tape, batches):
+            if step.is_head:
+                factors.add_head(step, known.total_curvature(step.outputs))
+                continue
+            for v in _roots(step, known):
+                factors.add(step, v)
     return factors.result()
 
 
@@ -113,31 +120,40 @@ def full_ggn(
     Returns:
         The matrix (P, P), in the order of `trees.trainable` or of `names`.
     """
+    known = likelihood_of(likelihood)
     with Tape(model, names, memory) as tape:
         size = sum(p.numel() for p in tape.parameters.values())
         total = next(iter(tape.zeros().values())).new_zeros(size, size)
-        for step, v in _roots(tape, batches, likelihood_of(likelihood)):
+        for step in _passes(tape, batches):
             alone = Alone.of(step)
-            if alone is not None:
-                b = next(step.signals(v))[1]
-                for examples in step.split(alone.numbers):
-                    total += alone.outer_sum(b, examples)
-                continue
-            for _, rows in step.jacobians(v):
-                flat = rows.flatten(0, 1)
-                total.addmm_(flat.T, flat)
+            for v in _roots(step, known):
+                if alone is not None:
+                    b = next(step.signals(v))[1]
+                    for examples in step.split(alone.numbers):
+                        total += alone.outer_sum(b, examples)
+                    continue
+                for _, rows in step.jacobians(v):
+                    flat = rows.flatten(0, 1)
+                    total.addmm_(flat.T, flat)
     return total
 
 
-def _roots(tape: Tape, batches: Data, likelihood: Likelihood) -> Iterator[tuple[Pass, Tensor]]:
-    """Passes with output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
+def _passes(tape: Tape, batches: Data) -> Iterator[Pass]:
     for batch in track(batches, "curvature"):
         for _, step in tape.passes(batch.to(tape.device).inputs):
-            flat = (
-                step.outputs.flatten(1, -2) if step.outputs.dim() > 2 else step.outputs.unsqueeze(1)
-            )  # (n, positions, K)
-            for position in range(flat.shape[1]):
-                root = likelihood.curvature_root(flat[:, position]).movedim(-1, 0)  # (R, n, K)
-                v = root.new_zeros(len(root), *flat.shape)
-                v[:, :, position] = root
-                yield step, v.reshape(len(root), *step.logits.shape)
+            yield step
+
+
+def _positions(step: Pass) -> Sequence[Tensor]:
+    """The outputs (n, K) at each position."""
+    return step.outputs.reshape(len(step.outputs), -1, step.outputs.shape[-1]).unbind(1)
+
+
+def _roots(step: Pass, likelihood: Likelihood) -> Iterator[Tensor]:
+    """Output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
+    outputs = _positions(step)
+    for position, f in enumerate(outputs):
+        root = likelihood.curvature_root(f).movedim(-1, 0)  # (R, n, K)
+        v = root.new_zeros(len(root), len(f), len(outputs), f.shape[-1])
+        v[:, :, position] = root
+        yield v.reshape(len(root), *step.logits.shape)

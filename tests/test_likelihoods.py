@@ -39,6 +39,7 @@ def test_residual_and_curvature_are_the_derivatives(case) -> None:
         torch.testing.assert_close(lik.curvature(F[i]), hessian, rtol=1e-10, atol=1e-10)
     root = lik.curvature_root(F)
     torch.testing.assert_close(root @ root.mT, lik.curvature(F), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(lik.total_curvature(F), lik.curvature(F).sum(0), rtol=1e-10, atol=1e-10)
 
 
 def test_means_and_draws(case) -> None:

@@ -35,6 +35,10 @@ class Likelihood(ABC):
     def curvature(self, f: Tensor) -> Tensor:
         """Second derivative of the loss in f, (..., K, K): Λ, independent of y for canonical links."""
 
+    def total_curvature(self, f: Tensor) -> Tensor:
+        """Σ Λ over all examples, (K, K)."""
+        return self.curvature(f).flatten(0, -3).sum(0)
+
     @abstractmethod
     def curvature_root(self, f: Tensor) -> Tensor:
         """A square root of the curvature, (..., K, R) with R Rᵀ = Λ."""
@@ -142,6 +146,11 @@ class CategoricalLikelihood(Likelihood):
     def curvature(self, f: Tensor) -> Tensor:
         p = torch.softmax(f, -1)
         return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+    def total_curvature(self, f: Tensor) -> Tensor:
+        # One matrix product instead of K² numbers for each example: thousands of classes stay cheap.
+        p = torch.softmax(f, -1).flatten(0, -2)
+        return torch.diag(p.sum(0)) - p.T @ p
 
     def curvature_root(self, f: Tensor) -> Tensor:
         # (diag(√p) − p√pᵀ)(diag(√p) − √p pᵀ) = diag(p) − ppᵀ, since √pᵀ√p = 1.

@@ -144,16 +144,11 @@ def _passes(tape: Tape, batches: Data) -> Iterator[Pass]:
             yield step
 
 
-def _positions(step: Pass) -> Sequence[Tensor]:
-    """The outputs (n, K) at each position."""
-    return step.outputs.reshape(len(step.outputs), -1, step.outputs.shape[-1]).unbind(1)
-
-
 def _roots(step: Pass, likelihood: Likelihood) -> Iterator[Tensor]:
     """Output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
-    outputs = _positions(step)
-    for position, f in enumerate(outputs):
-        root = likelihood.curvature_root(f).movedim(-1, 0)  # (R, n, K)
-        v = root.new_zeros(len(root), len(f), len(outputs), f.shape[-1])
+    flat = step.outputs.reshape(len(step.outputs), -1, step.outputs.shape[-1])  # (n, positions, K)
+    for position in range(flat.shape[1]):
+        root = likelihood.curvature_root(flat[:, position]).movedim(-1, 0)  # (R, n, K)
+        v = root.new_zeros(len(root), *flat.shape)
         v[:, :, position] = root
         yield v.reshape(len(root), *step.logits.shape)

@@ -102,6 +102,21 @@ def test_records_replace_each_other_and_leave_no_litter(tmp_path: Path) -> None:
     assert names == ["thing-3.safetensors", "thing.json"]
 
 
+def test_a_reader_follows_a_writer_who_switches_in_between(tmp_path: Path, monkeypatch) -> None:
+    save(tmp_path, 1.0)
+    real, switched = files.sha256, []
+
+    def slow(path: Path) -> str:
+        if not switched:
+            switched.append(path)
+            save(tmp_path, 2.0)  # which sweeps away what the reader was about to read
+        return real(path)
+
+    monkeypatch.setattr(files, "sha256", slow)
+    assert load(tmp_path) == 2.0
+    assert switched[0].name == "thing-1.safetensors"
+
+
 class Crash(BaseException):
     """A process that dies: nothing after this is executed on the disk."""
 

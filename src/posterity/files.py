@@ -158,10 +158,23 @@ def save_record(
 
 def load_record(folder: str | Path, name: str, *, version: int, device: str | torch.device = "cpu") -> Record:
     """Read a record that `save_record` wrote; refuse it unless every byte is as it was written."""
-    manifest = _load_manifest(Path(folder) / f"{name}.json", name, version)
-    path, listed = Path(folder) / manifest["file"]["name"], manifest["file"]
+    path = Path(folder) / f"{name}.json"
+    while True:
+        data = _read(path, MANIFEST_LIMIT)
+        manifest = _check_manifest(path, data, name, version)
+        try:
+            return Record(manifest["content"], _load_listed(path.parent, manifest["file"], device))
+        except (RefusedFile, FileNotFoundError):
+            # A writer may have switched to the next generation meanwhile, and swept away the one listed before.
+            if _read(path, MANIFEST_LIMIT) == data:
+                raise
+
+
+def _load_listed(folder: Path, listed: Mapping[str, Any], device: str | torch.device) -> Tree:
+    """The tensors that a manifest lists, if they are what it says."""
+    path = folder / listed["name"]
     if not path.is_file():
-        raise RefusedFile(f"{path}: expected the tensors that {name}.json lists, got no such file")
+        raise RefusedFile(f"{path}: expected the tensors that the manifest lists, got no such file")
     size = path.stat().st_size
     if size != listed["size"]:
         raise RefusedFile(f"{path}: expected {listed['size']} bytes, got {size}; the file is damaged")
@@ -172,12 +185,11 @@ def load_record(folder: str | Path, name: str, *, version: int, device: str | to
     if (found := _inventory(tensors)) != listed["tensors"]:
         wrong = next(t for t in {**listed["tensors"], **found} if listed["tensors"].get(t) != found.get(t))
         raise RefusedFile(f"{path}: expected {listed['tensors'].get(wrong)} for {wrong!r}, got {found.get(wrong)}")
-    return Record(manifest["content"], tensors)
+    return tensors
 
 
-def _load_manifest(path: Path, name: str, version: int) -> dict[str, Any]:
+def _check_manifest(path: Path, data: bytes, name: str, version: int) -> dict[str, Any]:
     """A manifest of this format, no newer than `version`, whose bytes are what its own hash says."""
-    data = _read(path, MANIFEST_LIMIT)
     manifest = _decode(path, data)
     if not isinstance(manifest, dict) or manifest.get("format") != name:
         raise RefusedFile(f"{path}: expected the manifest of a {name}, got another file")

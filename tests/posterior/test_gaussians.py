@@ -75,6 +75,33 @@ def test_kl_of_every_pair(one: str, two: str) -> None:
     torch.testing.assert_close(q.kl(p), kl_divergence(reference(q), reference(p)), rtol=1e-9, atol=1e-9)
 
 
+def test_convolutions_have_two_factors() -> None:
+    mean = {"w": torch.randn(2, 3, 2, 2, dtype=torch.float64)}
+    factors = (cases.positive_definite(2, 0), cases.positive_definite(12, 1))
+    q = Kronecker(mean, {"w": factors}, {"w": torch.tensor(0.1)})
+    torch.testing.assert_close(q.entropy(), reference(q).entropy())
+    torch.testing.assert_close(to_vector(q.variance), reference(q).variance)
+    assert q.covariance().variance["w"].shape == (2, 12)
+    assert q.sample(0)["w"].shape == (2, 3, 2, 2)
+
+
+def test_kl_of_large_kronecker_posteriors_needs_no_dense_matrix() -> None:
+    tree = {"w": torch.zeros(200, 150)}
+
+    def build(scale: float) -> Kronecker:
+        return Kronecker(tree, {"w": (scale * torch.eye(200), torch.eye(150))}, {"w": torch.ones(())})
+
+    spread = {"w": torch.tensor(3.0)}, {"w": torch.tensor(5.0)}
+    exact = Diagonal(tree, spread[0]).kl(Diagonal(tree, spread[1]))  # both are multiples of the identity
+    torch.testing.assert_close(build(2.0).kl(build(4.0)), exact, rtol=1e-5, atol=1e-3)
+
+
+def test_kl_of_kronecker_posteriors_with_other_factors() -> None:
+    q, p = cases.kronecker(0), cases.kronecker(1)
+    whole = {name: (torch.kron(*f) if len(f) == 2 else f[0],) for name, f in p.factors.items()}
+    torch.testing.assert_close(q.kl(Kronecker(p.mean, whole, p.prior_precision)), q.kl(p))
+
+
 def test_kl_does_not_depend_on_the_order_of_names() -> None:
     q, p = cases.full(0), cases.full(1)
     names = list(reversed(p.names))

@@ -123,7 +123,15 @@ class Gaussian(Structure):
         check_same_shapes(other.mean, self.mean, "kl")
         distance = other.quadratic(_difference(self.mean, other.mean))
         log_ratio = self.log_det_precision() - other.log_det_precision()
-        return 0.5 * (_trace(other, self) + distance - self.dimension + log_ratio)
+        return 0.5 * (other.trace(self) + distance - self.dimension + log_ratio)
+
+    def trace(self, other: Gaussian) -> Tensor:
+        """Tr PΣ, with the covariance Σ of another Gaussian; from diagonals alone where either matrix is diagonal."""
+        if "diagonal" in (self.kind, other.kind):
+            precision = self.precision_diagonal()
+            return total(precision[name] * v for name, v in other.variance.items())
+        matrix = reordered(self.precision_matrix(), self.mean, other.names)
+        return (matrix * other.covariance_matrix().to(matrix)).sum(dtype=torch.float64)
 
     def require_dense(self, what: str) -> None:
         """Refuse a dense matrix that no machine can hold, before it is asked for."""
@@ -133,15 +141,6 @@ class Gaussian(Structure):
                 f"{what}: expected at most {DENSE_LIMIT} parameters for a dense matrix, "
                 f"got {self.dimension} ({size:.0f} GiB); project to 'diagonal' instead"
             )
-
-
-def _trace(second: Gaussian, first: Gaussian) -> Tensor:
-    """Tr P₂Σ₁, from diagonals alone where either matrix is diagonal."""
-    if first.kind == "diagonal" or second.kind == "diagonal":
-        precision, variance = second.precision_diagonal(), first.variance
-        return total(precision[name] * v for name, v in variance.items())
-    matrix = reordered(second.precision_matrix(), second.mean, first.names)
-    return (matrix * first.covariance_matrix().to(matrix)).sum(dtype=torch.float64)
 
 
 def _difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:

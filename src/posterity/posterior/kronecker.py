@@ -94,6 +94,20 @@ class Kronecker(Gaussian):
     def log_det_precision(self) -> Tensor:
         return total(e.values.log() for e in self.eigen.values())
 
+    def trace(self, other: Gaussian) -> Tensor:
+        if not isinstance(other, Kronecker) or self._sizes != other._sizes:
+            return super().trace(other)
+        # In the eigenbasis U of the other block, tr PΣ needs the diagonal of UᵀPU alone, which is Kronecker again.
+        terms = []
+        for name, e in other.eigen.items():
+            turned = [(u * (f.to(u) @ u)).sum(0) for f, u in zip(self.factors[name], e.bases, strict=True)]
+            terms.append((reduce(_outer, turned) + self.prior_precision[name]) / e.values)
+        return total(terms)
+
+    @property
+    def _sizes(self) -> dict[str, list[int]]:
+        return {name: [len(f) for f in factors] for name, factors in self.factors.items()}
+
     def precision_diagonal(self) -> Tree:
         return self._shaped(
             {

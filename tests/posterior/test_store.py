@@ -14,7 +14,7 @@ from posterior import cases
 from posterity import files
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.likelihoods import GaussianLikelihood
-from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.posterior import Diagonal, Memory, Mixture, Posterior
 
 
 @pytest.mark.parametrize("name", list(cases.STRUCTURES))
@@ -49,6 +49,14 @@ def test_the_little_that_is_needed_comes_back_too(tmp_path: Path) -> None:
     assert (back.class_names, back.architecture, back.buffers) == (None, "", {})
     assert back.memory is not None
     assert back.memory.inputs["mask"].dtype == torch.bool
+
+
+def test_weights_that_do_not_quite_sum_to_one_come_back_unchanged(tmp_path: Path) -> None:
+    mixture = Mixture(torch.full((10,), 0.1, dtype=torch.float64), [cases.diagonal(i) for i in range(10)])
+    cases.posterior(mixture).save(tmp_path)
+    back = Posterior.load(tmp_path).structure
+    assert isinstance(back, Mixture)
+    assert torch.equal(back.weights, mixture.weights)
 
 
 def test_loading_never_unpickles(tmp_path: Path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, ClassVar, Self
 
 import torch
@@ -48,7 +49,9 @@ class Mixture(Structure):
             if component.kind not in _COMPONENTS:
                 raise expected("components", f"structures among {sorted(_COMPONENTS)}", component.kind)
             check_same_shapes(component.mean, components[0].mean, "components")
-        object.__setattr__(self, "weights", weights / weights.sum())
+        # Weights that are normalised already stay as they are, to the last bit: loading must not change them.
+        normalised = abs(weights.sum().item() - 1) < 1e-12
+        object.__setattr__(self, "weights", weights if normalised else weights / weights.sum())
         object.__setattr__(self, "components", components)
         object.__setattr__(self, "mean", self._average([c.mean for c in components]))
 
@@ -134,7 +137,8 @@ class Ensemble(Structure):
 
 
 def _average(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
-    return {name: sum(w * tree[name] for w, tree in zip(weights, trees, strict=True)) for name in trees[0]}  # type: ignore[misc]
+    pairs = list(zip(weights, trees, strict=True))
+    return {name: reduce(torch.add, [w * tree[name] for w, tree in pairs]) for name in trees[0]}
 
 
 def _squared_distance(a: Tree, b: Tree) -> Tree:

@@ -235,10 +235,15 @@ class BayesianLearningRule:
             return q.with_parts(mixing, conditional), rolled + velocity
         if isinstance(q, Gaussian | DiagonalGaussian):
             return self._move_gaussian(q, velocity, gradient, step)
-        for name in ("retracted", "slow_scale", "square_root", "decay"):
-            used = getattr(self, name) not in (None, False, 0.0)
-            require(not used, name, "a Gaussian q with a learnt precision", type(q).__name__)
+        for name in self._gaussian_options():
+            raise expected(name, "a Gaussian q with a learnt precision", type(q).__name__)
         return self._move_natural(q, velocity, gradient, step)
+
+    def _gaussian_options(self) -> list[str]:
+        """The options in use that only a Gaussian with a learnt precision has."""
+        given = {"slow_scale": self.slow_scale is not None, "square_root": self.square_root is not None}
+        given |= {"retracted": self.retracted, "decay": self.decay > 0.0}
+        return [name for name, used in given.items() if used]
 
     def _move_natural(
         self, q: Family, velocity: Coordinates, gradient: Coordinates, step: int

@@ -23,6 +23,9 @@ class LinearStateSpace:
 
         x₁ ~ N(m₁, P₁),   x_t ~ N(A x_{t−1}, Q),   y_t ~ N(C x_t, R)
 
+    The rule works with precisions: Q, R and P₁ must be positive definite, and digits are lost as one of them comes
+    close to singular.
+
     Args:
         transition: A (d, d).
         transition_noise: Q (d, d).

@@ -1,0 +1,56 @@
+"""Every row of Table 1 runs within its tolerance; the registry and its page are complete."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from posterity import algorithms
+from posterity.errors import InvalidInput, MissingExtra
+from posterity.table import ROWS, markdown, row
+
+PAGE = Path(__file__).parents[2] / "docs" / "table.md"
+
+
+@pytest.mark.parametrize("line", ROWS, ids=lambda line: line.name)
+def test_row_is_within_its_tolerance(line):
+    result = line.run()
+    assert result.holds, f"{line.name}: {result.deviation:.3g} > {line.tolerance:g}"
+
+
+def test_names_are_unique():
+    assert len({line.name for line in ROWS}) == len(ROWS)
+
+
+def test_every_algorithm_has_a_row():
+    functions = {name for name in algorithms.__all__ if name.islower()}
+    assert {line.algorithm.__name__ for line in ROWS} == functions
+
+
+@pytest.mark.parametrize("line", ROWS, ids=lambda line: line.name)
+def test_derivations_name_the_posterior_and_the_update(line):
+    assert "Posterior: " in line.derivation
+    assert "\n    " in line.derivation  # an equation, set apart
+    assert "Args:" not in line.derivation
+
+
+def test_the_page_is_what_the_registry_says():
+    assert markdown(ROWS) in PAGE.read_text(encoding="utf-8"), "run: posterity table --markdown"
+
+
+@pytest.mark.parametrize("deviation", [1e-3, math.inf, math.nan])
+def test_a_row_that_is_off_does_not_hold(deviation):
+    broken = dataclasses.replace(row("newton"), measure=lambda: deviation)
+    assert not broken.run().holds
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    lonely = dataclasses.replace(row("newton"), package="no_such_package")
+    with pytest.raises(MissingExtra, match=r"'newton' needs no_such_package: pip install 'posterity\[table\]'"):
+        lonely.run()
+
+
+def test_an_unknown_row_is_refused():
+    with pytest.raises(InvalidInput, match="one of gradient-descent, sgd"):
+        row("newtonn")

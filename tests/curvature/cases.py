@@ -30,6 +30,32 @@ class Tokens(nn.Module):
         return self.out(self.scale(torch.tanh(self.step(self.norm(self.table(ids))))).mean(1))
 
 
+class Positions(nn.Module):
+    """A table of positions looked up once for all examples, a linear layer on top of it, and ids without an axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.kind = nn.Embedding(6, 4), nn.Embedding(5, 4)
+        self.place, self.mix = nn.Embedding(3, 4), nn.Linear(4, 4)
+        self.out = nn.Linear(4, K)
+
+    def forward(self, ids: Tensor, kind: Tensor) -> Tensor:
+        place = self.mix(torch.tanh(self.place(torch.arange(3).unsqueeze(0))))
+        return self.out(torch.tanh((self.table(ids) + place) * self.kind(kind).unsqueeze(1)).sum(1))
+
+
+class Constant(nn.Module):
+    """A layer called once for all examples whose output would not bear being written out for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 4), nn.Linear(2, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        once = torch.tanh(self.inner(torch.ones(1, 4, dtype=x.dtype)))
+        return self.out(torch.cat([x @ once.T, x[:, :1]], dim=1)[:, -2:])
+
+
 class Twice(nn.Module):
     """One layer called twice."""
 
@@ -179,6 +205,8 @@ CASES = {
     "signal": Case(_signal, _normal(2, 6)),
     "volume": Case(_volume, _normal(1, 3, 3, 3)),
     "tokens": Case(Tokens, lambda: torch.randint(0, 6, (B, 7))),
+    "positions": Case(Positions, lambda: {"ids": torch.randint(0, 6, (B, 3)), "kind": torch.randint(0, 5, (B,))}),
+    "constant": Case(Constant, _normal(4), False),
     "twice": Case(Twice, _normal(4)),
     "two": Case(Two, lambda: {"x": _normal(4)(), "z": _normal(4)()}),
     "normed": Case(lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, K)), _normal(4), False),

@@ -85,7 +85,7 @@ def test_closed_forms_are_silent_and_others_say_why_once(name: str) -> None:
     [
         ("recurrent", "rnn.weight_ih_l0 (LSTM has no closed form)"),
         ("tied", "table.weight (it is shared between layers or used outside its own)"),
-        ("steps_first", "inner.weight (its Linear does not keep the examples on the first axis)"),
+        ("steps_first", "inner.weight (its Linear does not keep the examples apart on the first axis)"),
         ("outside", "free (Outside has no closed form)"),
     ],
 )

@@ -26,8 +26,13 @@ class Gradient(ABC):
         """Σ_rn G_rn², flat."""
 
     @abstractmethod
-    def gram(self, variance: Tensor | None) -> Tensor:
-        """⟨G_rn, S ∘ G_sn⟩ for all pairs of roots of the same example, (B, R, R); no variance means S = 1."""
+    def norms(self) -> Tensor:
+        """‖G_rn‖², (R, B)."""
+
+    def gram(self, variance: Tensor) -> Tensor:
+        """⟨G_rn, S ∘ G_sn⟩ for all pairs of roots of the same example, (B, R, R)."""
+        rows = self.rows().transpose(0, 1)  # (B, R, numel)
+        return (rows * variance.flatten()) @ rows.mT
 
     @abstractmethod
     def cross(self, other: Self, variance: Tensor) -> Tensor:
@@ -51,14 +56,8 @@ class Outer(Gradient):
     def squares(self) -> Tensor:
         return (self.b.square().sum(0).T @ self.a.square()).flatten()
 
-    def gram(self, variance: Tensor | None) -> Tensor:
-        # Σ_oi S_oi b_ro a_i b_so a_i = Σ_o b_ro b_so (S a²)_o: the sum over inputs does not know the roots.
-        squared = self.a.square()
-        b = self.b.transpose(0, 1)
-        if variance is None:
-            return squared.sum(-1)[:, None, None] * (b @ b.mT)
-        weight = squared @ variance.reshape(-1, self.a.shape[-1]).T  # (B, out)
-        return (b * weight.unsqueeze(1)) @ b.mT
+    def norms(self) -> Tensor:
+        return self.b.square().sum(-1) * self.a.square().sum(-1)
 
     def cross(self, other: Self, variance: Tensor) -> Tensor:
         s = variance.reshape(-1, 1, self.a.shape[-1])
@@ -82,10 +81,8 @@ class Rows(Gradient):
     def squares(self) -> Tensor:
         return self.values.square().sum((0, 1))
 
-    def gram(self, variance: Tensor | None) -> Tensor:
-        values = self.values.transpose(0, 1)  # (B, R, numel)
-        scaled = values if variance is None else values * variance.flatten()
-        return scaled @ values.mT
+    def norms(self) -> Tensor:
+        return self.values.square().sum(-1)
 
     def cross(self, other: Self, variance: Tensor) -> Tensor:
         return torch.einsum("rbp,scp->bcrs", self.values * variance.flatten(), other.values)
@@ -115,10 +112,12 @@ class Lookup(Gradient):
     def _add_rows(self, b: Tensor) -> Tensor:
         return b.new_zeros(self.shape).index_add_(0, self.index.flatten(), b.sum(0).flatten(0, 1)).flatten()
 
-    def gram(self, variance: Tensor | None) -> Tensor:
+    def norms(self) -> Tensor:
+        return self.b.square().sum((-2, -1))
+
+    def gram(self, variance: Tensor) -> Tensor:
         b = self.b.transpose(0, 1)  # (B, R, T, width)
-        scaled = b if variance is None else b * variance[self.index].unsqueeze(1)
-        return scaled.flatten(2) @ b.flatten(2).mT
+        return (b * variance[self.index].unsqueeze(1)).flatten(2) @ b.flatten(2).mT
 
     def cross(self, other: Self, variance: Tensor) -> Tensor:
         same = (self.index[:, None, :, None] == other.index[None, :, None, :]).to(self.b)  # (B, B', T, T')

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from posterity.batches import Inputs
 from posterity.curvature._gradients import Gradient, Rows
 from posterity.curvature._pass import Pass
-from posterity.curvature._tape import MEMORY
 from posterity.curvature.covariance import (
     Covariance,
     DiagonalCovariance,
@@ -19,7 +18,9 @@ from posterity.curvature.covariance import (
 from posterity.curvature.prediction import every_output, watch
 
 
-def kernel(model: nn.Module, inputs: Inputs, others: Inputs, covariance: Covariance, *, memory: int = MEMORY) -> Tensor:
+def kernel(
+    model: nn.Module, inputs: Inputs, others: Inputs, covariance: Covariance, *, memory: int | None = None
+) -> Tensor:
     """The covariance J_n Σ J_mᵀ between the outputs of every pair of examples.
 
     For a layer y = W a that meets each example once, and a diagonal Σ with variances S,
@@ -31,7 +32,7 @@ def kernel(model: nn.Module, inputs: Inputs, others: Inputs, covariance: Covaria
         inputs: A batch of inputs.
         others: Another batch, or the same.
         covariance: Σ over some or all trainable parameters; the others are fixed.
-        memory: Bytes that may be held at a time beside the model, the data and the result.
+        memory: Bytes that may be held at a time beside the model, the data and the result; a modest amount by default.
 
     Returns:
         The kernel, (B, B', K, K).

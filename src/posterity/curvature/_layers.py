@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from posterity.curvature._sites import Bases, Matrix, Site, Table, Vector, concatenate
-from posterity.trees import state_dtype
+from posterity.trees import Tree, state_dtype
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -43,8 +43,19 @@ class Group:
     """Parameters of one layer that want its signals in the same basis, and the signals in that basis."""
 
     sites: dict[str, Site]
-    b: Tensor
+    b: Tensor  # (R, n, T, out)
     basis: Tensor | None
+
+    def output_variance(self, variance: Tree, bases: Mapping[str, Bases]) -> tuple[Tensor | None, dict[str, Site]]:
+        """Variances (n, out) of the layer's output, and the sites that have no part in it."""
+        total, others = None, {}
+        for name, site in self.sites.items():
+            found = site.output_variance(variance[name], bases.get(name))
+            if found is None:
+                others[name] = site
+            else:
+                total = found if total is None else total + found
+        return total, others
 
     def back(self, tangents: Tensor) -> Tensor:
         """Tangents in the coordinates of the layer's own outputs."""
@@ -105,7 +116,7 @@ def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
     if own == "bias":
         return Vector(shape, None, positions, plain=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
     if isinstance(module, nn.Embedding):
-        index = torch.cat([call.input.flatten(1) for call in calls], dim=1)
+        index = torch.cat([call.input.reshape(len(call.input), -1) for call in calls], dim=1)
         return Table(shape, index, module.padding_idx, state_dtype(module.weight.dtype))
     if isinstance(module, nn.Linear):
         return Matrix(shape, _each(calls, _steps), positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,7 @@ from posterity.curvature import _rest
 from posterity.curvature._gradients import Gradient, Rows
 from posterity.curvature._inputs import take
 from posterity.curvature._layers import Layer
-from posterity.curvature._sites import Bases, split
-from posterity.curvature.covariance import rotate
+from posterity.curvature._sites import split
 from posterity.trees import state_dtype
 
 if TYPE_CHECKING:
@@ -67,25 +66,19 @@ class Pass:
             yield layer, layer.gather(list(signals[start:stop]))
             start = stop
 
-    def gradients(self, v: Tensor, bases: Mapping[str, Bases] | None = None) -> Iterator[tuple[str, slice, Gradient]]:
-        """Per-example gradients J_nᵀ v_rn, parameter by parameter and a few examples at a time.
-
-        Args:
-            v: Output directions (R, B, ..., K).
-            bases: Kronecker bases by name, where gradients are wanted in their coordinates.
+    def gradients(self, v: Tensor) -> Iterator[tuple[str, slice, Gradient]]:
+        """Per-example gradients J_nᵀ v_rn for output directions v (R, B, ..., K).
 
         Yields:
-            The parameter's name, which examples, and their gradients.
+            The parameter's name, which examples (a few at a time), and their gradients.
         """
-        bases = bases or {}
         for layer, b in self.signals(v):
-            for group in layer.groups(b, bases):
-                for name, site in group.sites.items():
-                    for examples in self.split(site.numbers(len(v))):
-                        yield name, examples, site.gradient(group.b[:, examples], examples, bases.get(name))
+            for name, site in layer.sites.items():
+                for examples in self.split(site.numbers(len(v))):
+                    yield name, examples, site.gradient(b[:, examples], examples)
         for examples, found in self.rest_rows(v):
             for name, rows in found.items():
-                yield name, examples, Rows(rotate(rows, bases[name]) if name in bases else rows)
+                yield name, examples, Rows(rows)
 
     def jacobians(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The same for all parameters at once, written out: (R, n, P), in the order of the tape's names."""

@@ -65,11 +65,12 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
     bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
     for (layer, b), source in zip(push.signals, push.sources):
         for group in layer.groups(b, bases):
-            turned = torch.zeros_like(source)
-            for name, site in group.sites.items():
-                variance = covariance.variance[name]
+            variance, others = group.output_variance(covariance.variance, bases)
+            turned = torch.zeros_like(source) if variance is None else group.b[0] * variance.unsqueeze(1)
+            for name, site in others.items():
                 for examples in push.step.split(site.numbers(1)):
-                    turned[examples] += site.spread(group.b[:, examples], variance, examples, bases.get(name))
+                    s = covariance.variance[name]
+                    turned[examples] += site.spread(group.b[:, examples], s, examples, bases.get(name))
             source += group.back(turned)
     for examples, rows in push.step.rest_rows(push.v):
         moved = {name: _block_times(g[0], covariance, name) for name, g in rows.items()}

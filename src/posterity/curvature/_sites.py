@@ -57,6 +57,13 @@ class Site(ABC):
         """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
         raise NotImplementedError  # a parameter with one axis has no factor of the inputs
 
+    def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
+        """The variances (n, out) of the layer's output when the parameter has variances S.
+
+        Only where a layer meets each example once: elsewhere the output is not a vector of independent numbers.
+        """
+        return None
+
     def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
         """The output tangent of the direction S ∘ G_n: signals (1, n, T, out) in, tangents (n, T, out) out."""
         rows = self.gradient(b, examples, bases).rows()[0]
@@ -105,12 +112,11 @@ class Matrix(Site):
         weight = direction.unflatten(-1, (self.groups, -1, a.shape[-1]))
         return (a @ weight.mT).transpose(1, 2).flatten(2)
 
-    def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+    def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
         if not self.rank_one:
-            return super().spread(b, variance, examples, bases)
-        # (S ∘ b aᵀ) a = b ∘ (S a²)
-        a = self.activations(examples, bases)[:, 0, 0]
-        return b[0] * (a.square() @ variance.reshape(-1, a.shape[-1]).T).unsqueeze(1)
+            return None
+        squared = self.activations(slice(None), bases)[:, 0, 0].square()
+        return squared @ variance.reshape(-1, squared.shape[-1]).T
 
     def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
         a = self.activations(examples)
@@ -144,6 +150,9 @@ class Vector(Site):
         if self.inputs is None:
             return direction.unsqueeze(1).expand(-1, self.positions, -1)
         return (direction if bases is None else direction @ bases[0].T).unsqueeze(1) * self.inputs(examples)
+
+    def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
+        return variance.unsqueeze(0) if self.inputs is None and self.positions == 1 else None
 
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         # The scale and shift of a normalisation have few enough entries for their exact block.

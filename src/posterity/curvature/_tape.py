@@ -21,8 +21,6 @@ from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
 from posterity.trees import Tree, state_dtype, trainable
 
-MEMORY = 2**28  # bytes; what an operation may hold at a time beside the model and the data
-
 
 class SlowPath(UserWarning):
     """Some parameters have no closed form; their per-example Jacobians are formed, a few examples at a time."""
@@ -34,7 +32,7 @@ class Tape:
     The model is in evaluation mode inside, and left exactly as it was found: modes, gradients and hooks.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int = MEMORY) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int | None = None) -> None:
         known = trainable(model)
         self.names = list(known) if names is None else list(names)
         require(bool(self.names), "parameters", "at least one that requires a gradient", "none")
@@ -42,14 +40,17 @@ class Tape:
             if name not in known:
                 raise expected("names", f"trainable parameters among {list(known)}", name)
         self.model = model
-        self.memory = memory
         self.parameters = {name: known[name] for name in self.names}
+        self.memory = _default_memory(self.device) if memory is None else memory
         self._by_id = {id(p): name for name, p in self.parameters.items()}
         self._calls: dict[nn.Module, list[Call]] = {}
         self._recording = False
+        self._examples = 0  # in the pass that is running
         self._off_axis: set[nn.Module] = set()
-        self._classes = 0  # K, known after a probe
-        self._width = 0  # numbers in all outputs of layers for one example, known after a probe
+        self._same_for_all: set[nn.Module] = set()  # layers called once for all examples, such as those of positions
+        self._probed = 0  # with so many examples; what follows is known thereafter
+        self._classes = 0  # K
+        self._width = 0  # numbers in all outputs of layers, for one example
         self._reasons: dict[str, str] = {}  # why a parameter has no closed form
         self._told: set[str] = set()
 
@@ -87,8 +88,8 @@ class Tape:
     def passes(self, inputs: Inputs, roots: int | None = None) -> Iterator[tuple[slice, Pass]]:
         """Forward passes over the examples, as many at a time as memory allows with so many roots (by default, K)."""
         examples = length(inputs)
-        if not self._width:
-            self._probe(take(inputs, slice(0, min(2, max(1, examples - 1)))))
+        if min(examples, 2) > self._probed:
+            self._probe(take(inputs, slice(0, 2)))
         itemsize = next(iter(self.parameters.values())).element_size()
         for part in split(examples, (roots or self._classes) * self._width, itemsize, self.memory):
             yield part, self._forward(take(inputs, part))
@@ -105,28 +106,56 @@ class Tape:
         return Pass(self, inputs, logits, layers, rest)
 
     def _run(self, inputs: Inputs) -> Tensor:
-        self._calls, self._recording = {}, True
+        self._calls, self._examples, self._recording = {}, length(inputs), True
         try:
             with torch.enable_grad(), transformable():
                 return call(self.model, inputs)
         finally:
             self._recording = False
 
-    def _record(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if self._recording and output.requires_grad:
-            x = args[0] if args else kwargs["input"]
-            self._calls.setdefault(module, []).append(Call(x.detach(), get_gradient_edge(output), output.shape))
+    def _record(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor | None:
+        if not (self._recording and output.requires_grad):
+            return None
+        x = args[0] if args else kwargs["input"]
+        if module in self._same_for_all:
+            # Written out for each example, it has signals for each.
+            x, output = (t.expand(self._examples, *t.shape[1:]) for t in (x, output))
+        self._calls.setdefault(module, []).append(Call(x.detach(), get_gradient_edge(output), output.shape))
+        return output
 
     def _probe(self, few: Inputs) -> None:
-        """Find what an example costs, and the layers that do not keep the examples on their first axis.
-
-        With few examples, an axis whose length happens to be that of the batch gives itself away.
-        """
+        """Find what an example costs, and the layers that do not keep the examples apart on their first axis."""
         logits = self._run(few)
+        single = {m for m, calls in self._calls.items() if all(c.shape[0] == c.input.shape[0] == 1 for c in calls)}
+        if single and length(few) > 1:
+            self._same_for_all = single
+            try:
+                expanded = self._run(few)
+                same = expanded.shape == logits.shape and torch.allclose(expanded, logits)
+            except RuntimeError:
+                same = False
+            if not same:
+                self._same_for_all = set()
+                expanded = self._run(few)
+            logits = expanded
         calls = [(module, entry) for module, entries in self._calls.items() for entry in entries]
-        self._off_axis = {module for module, entry in calls if entry.shape[0] != length(few)}
+        self._off_axis = self._entangled(logits, calls)
+        self._same_for_all -= self._off_axis
+        self._probed = length(few)
         self._classes = logits.shape[-1]
         self._width = logits[0].numel() + sum(entry.shape[1:].numel() for _, entry in calls)
+
+    def _entangled(self, logits: Tensor, calls: list[tuple[nn.Module, Call]]) -> set[nn.Module]:
+        """Layers whose first axis is not the examples: of another length, or the first output reads its other rows."""
+        off = {module for module, entry in calls if entry.shape[0] != self._examples}
+        if not (calls and logits.requires_grad):
+            return off
+        first = torch.zeros_like(logits)
+        first[0] = torch.linspace(1.0, 2.0, logits[0].numel()).view_as(first[0])
+        found = torch.autograd.grad(logits, [entry.edge for _, entry in calls], first, materialize_grads=True)
+        return off | {module for (module, _), g in zip(calls, found) if len(g) > 1 and g[1:].any()}
 
     def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
         """The layers with a closed form in this pass, and the names of the parameters without."""
@@ -134,7 +163,7 @@ class Tape:
         layers = []
         for module, calls in self._calls.items():
             if module in self._off_axis or any(entry.shape[0] != len(logits) for entry in calls):
-                reason = f"its {type(module).__name__} does not keep the examples on the first axis"
+                reason = f"its {type(module).__name__} does not keep the examples apart on the first axis"
                 self._reasons.update(dict.fromkeys(self._own(module).values(), reason))
                 continue
             fits = {own: name for own, name in self._own(module).items() if uses[name] == len(calls)}
@@ -188,6 +217,11 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
                     stacklevel=4,
                 )
                 return
+
+
+def _default_memory(device: torch.device) -> int:
+    """Bytes to hold at a time: a quarter of a GPU's free memory, and on a CPU what does not hurt."""
+    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 2**28
 
 
 def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:

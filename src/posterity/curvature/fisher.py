@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posterity.batches import Batch
 from posterity.curvature._gradients import Gradient
-from posterity.curvature._tape import MEMORY, Tape
+from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn
 from posterity.errors import expected
 from posterity.likelihoods import Likelihood
@@ -29,7 +29,7 @@ def diagonal_fisher(
     *,
     samples: int = 1,
     seed: int = 0,
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> Tree:
     """The diagonal of the Fisher information Σ_n E[g_n²], g_n = ∇ −log p(y | x_n), summed over the data.
 
@@ -48,7 +48,7 @@ def diagonal_fisher(
         kind: "true", "sampled" or "empirical".
         samples: Labels drawn for each example.
         seed: Seed of the drawn labels.
-        memory: Bytes that may be held at a time beside the model and the data.
+        memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
     Returns:
         One tensor for each trainable parameter, shaped as it is.
@@ -72,7 +72,7 @@ def diagonal_fisher(
 
 
 def per_example_squared_gradients(
-    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY
+    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int | None = None
 ) -> Tree:
     """Σ_n g_n², squares of the gradient of each example's own loss, summed over the data.
 
@@ -82,7 +82,7 @@ def per_example_squared_gradients(
         model: Network whose logits have the class axis last.
         batches: Batches of data.
         likelihood: What the logits mean.
-        memory: Bytes that may be held at a time beside the model and the data.
+        memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
     Returns:
         One tensor for each trainable parameter, shaped as it is.
@@ -100,7 +100,7 @@ def per_example_squared_gradients(
 
 
 def gradient_moments(
-    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY
+    model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int | None = None
 ) -> tuple[Tree, Tree]:
     """Σ_n g_n and Σ_n g_n² from the same backward pass, g_n the gradient of one example's loss."""
     law = likelihood_of(likelihood)
@@ -109,7 +109,7 @@ def gradient_moments(
 
 
 def per_example_gradient_norms(
-    model: nn.Module, batch: Batch, likelihood: str | Likelihood, *, memory: int = MEMORY
+    model: nn.Module, batch: Batch, likelihood: str | Likelihood, *, memory: int | None = None
 ) -> Tensor:
     """‖g_n‖ for each example of a batch, (B,): ‖b‖ ‖a‖ for a layer y = W a, never a gradient written out."""
     squared = []
@@ -119,7 +119,7 @@ def per_example_gradient_norms(
             v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
             norms = v.new_zeros(len(v))
             for _, examples, gradient in step.gradients(v.unsqueeze(0)):
-                norms[examples] += gradient.gram(None)[:, 0, 0]
+                norms[examples] += gradient.norms()[0]
             squared.append(norms)
     return torch.cat(squared).sqrt()
 
@@ -143,7 +143,7 @@ def _sums(
     batches: Data,
     directions: Callable[[Tensor, Tensor], Tensor],
     roots: int,
-    memory: int,
+    memory: int | None,
     *reductions: Callable[[Gradient], Tensor],
 ) -> list[Tree]:
     """Sums over gradients, for output directions (R, n, ..., K) made from logits and targets."""

@@ -10,7 +10,7 @@ from posterity.batches import Batch
 from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
 from posterity.curvature._pass import Pass
-from posterity.curvature._tape import MEMORY, Tape
+from posterity.curvature._tape import Tape
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
@@ -20,7 +20,7 @@ from posterity.trees import Tree
 Data = Iterable[Batch]
 
 
-def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int = MEMORY) -> Tree:
+def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int | None = None) -> Tree:
     """The diagonal of the generalised Gauss-Newton matrix, exact over all outputs, summed over the data.
 
         h = Σ_n Σ_r (J_nᵀ r_nr)²,   Σ_r r_nr r_nrᵀ = Λ_n
@@ -31,7 +31,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
         model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.
         batches: Batches of data (`posterity.batches.batches`).
         likelihood: What the logits mean.
-        memory: Bytes that may be held at a time beside the model and the data.
+        memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
     Returns:
         One tensor for each trainable parameter, shaped as it is.
@@ -60,7 +60,7 @@ def kronecker_ggn(
     likelihood: str | Likelihood,
     *,
     sharing: str = "expand",
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> dict[str, tuple[Tensor, ...]]:
     """Kronecker factors (B, A) of the generalised Gauss-Newton matrix, summed over the data.
 
@@ -75,7 +75,7 @@ def kronecker_ggn(
         batches: Batches of data.
         likelihood: What the logits mean.
         sharing: "expand" or "reduce".
-        memory: Bytes that may be held at a time beside the model and the data.
+        memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
     Returns:
         For each trainable parameter a tuple of symmetric factors, whose Kronecker product is its block.
@@ -103,7 +103,7 @@ def full_ggn(
     likelihood: str | Likelihood,
     names: Sequence[str] | None = None,
     *,
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> Tensor:
     """The generalised Gauss-Newton matrix Σ_n J_nᵀ Λ_n J_n itself, for small models or some of the parameters.
 
@@ -115,7 +115,7 @@ def full_ggn(
         batches: Batches of data.
         likelihood: What the logits mean.
         names: Parameters to cover, in this order; all trainable ones by default.
-        memory: Bytes that may be held at a time beside the model, the data and the result.
+        memory: Bytes that may be held at a time beside the model, the data and the result; a modest amount by default.
 
     Returns:
         The matrix (P, P), in the order of `trees.trainable` or of `names`.

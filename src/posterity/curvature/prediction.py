@@ -7,27 +7,31 @@ from torch import Tensor, nn
 
 from posterity.batches import Inputs
 from posterity.curvature._alone import Alone
+from posterity.curvature._gradients import Rows
 from posterity.curvature._pass import Pass
 from posterity.curvature._product import product
-from posterity.curvature._tape import MEMORY, Tape
-from posterity.curvature.covariance import Covariance, FullCovariance, KroneckerCovariance
+from posterity.curvature._tape import Tape
+from posterity.curvature.covariance import Covariance, FullCovariance, KroneckerCovariance, rotate
 from posterity.errors import expected, require
 
 
-def prediction_covariance(model: nn.Module, inputs: Inputs, covariance: Covariance, *, memory: int = MEMORY) -> Tensor:
+def prediction_covariance(
+    model: nn.Module, inputs: Inputs, covariance: Covariance, *, memory: int | None = None
+) -> Tensor:
     """The covariance V_n = J_n Σ J_nᵀ of each example's outputs, when the weights have covariance Σ.
 
-    For a layer y = W a that meets an example once and a diagonal Σ with variances S,
+    For a layer y = W a + c that meets an example once and a diagonal Σ with variances S and s, the outputs y are
+    independent with variances S a² + s, and
 
-        V_kl = Σ_o b_ko b_lo (S a²)_o
+        V_kl = Σ_o b_ko b_lo (S a² + s)_o
 
-    and a Kronecker Σ is the same in the coordinates of its bases. No Jacobian is formed.
+    A Kronecker Σ is the same in the coordinates of its bases. No Jacobian is formed.
 
     Args:
         model: Network with outputs (B, K).
         inputs: A batch of inputs.
         covariance: Σ over some or all trainable parameters; the others are fixed.
-        memory: Bytes that may be held at a time beside the model, the data and the result.
+        memory: Bytes that may be held at a time beside the model, the data and the result; a modest amount by default.
 
     Returns:
         V, (B, K, K).
@@ -47,7 +51,7 @@ def prediction_covariance(model: nn.Module, inputs: Inputs, covariance: Covarian
 
 
 def prediction_covariance_product(
-    model: nn.Module, inputs: Inputs, covariance: Covariance, e: Tensor, *, memory: int = MEMORY
+    model: nn.Module, inputs: Inputs, covariance: Covariance, e: Tensor, *, memory: int | None = None
 ) -> Tensor:
     """V_n e_n for each example, whatever the number of outputs: a forward, a backward and a tangent pass.
 
@@ -59,7 +63,7 @@ def prediction_covariance_product(
         inputs: A batch of inputs.
         covariance: Σ over some or all trainable parameters.
         e: Vectors shaped as the outputs, such as residuals.
-        memory: Bytes that may be held at a time beside the model and the data.
+        memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
     Returns:
         V e, shaped as e.
@@ -72,7 +76,7 @@ def prediction_covariance_product(
 
 
 def self_influence(
-    model: nn.Module, inputs: Inputs, covariance: Covariance, e: Tensor, *, memory: int = MEMORY
+    model: nn.Module, inputs: Inputs, covariance: Covariance, e: Tensor, *, memory: int | None = None
 ) -> Tensor:
     """e_nᵀ V_n e_n for each example, (B,): how far its own loss would move it, from the backward pass alone."""
     found = []
@@ -82,7 +86,7 @@ def self_influence(
     return torch.cat(found)
 
 
-def watch(model: nn.Module, covariance: Covariance, memory: int) -> Tape:
+def watch(model: nn.Module, covariance: Covariance, memory: int | None) -> Tape:
     """A tape for the parameters that a covariance covers, after a look at its shapes."""
     sizes = (
         {name: shape.numel() for name, shape in covariance.shapes.items()}
@@ -113,10 +117,22 @@ def gram(step: Pass, v: Tensor, covariance: Covariance) -> Tensor:
     """v_rᵀ J_n Σ J_nᵀ v_s for output directions v (R, n, ..., K): (n, R, R)."""
     if isinstance(covariance, FullCovariance):
         return _full_gram(step, v, covariance.matrix)
-    bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else None
+    bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
     total = v.new_zeros(v.shape[1], len(v), len(v))
-    for name, examples, gradient in step.gradients(v, bases):
-        total[examples] += gradient.gram(covariance.variance[name])
+    for layer, b in step.signals(v):
+        for group in layer.groups(b, bases):
+            variance, others = group.output_variance(covariance.variance, bases)
+            if variance is not None:
+                signals = group.b[:, :, 0].transpose(0, 1)  # (n, R, out)
+                total += (signals * variance.unsqueeze(1)) @ signals.mT
+            for name, site in others.items():
+                for examples in step.split(site.numbers(len(v))):
+                    gradient = site.gradient(group.b[:, examples], examples, bases.get(name))
+                    total[examples] += gradient.gram(covariance.variance[name])
+    for examples, found in step.rest_rows(v):
+        for name, rows in found.items():
+            turned = rotate(rows, bases[name]) if name in bases else rows
+            total[examples] += Rows(turned).gram(covariance.variance[name])
     return total
 
 

@@ -1,0 +1,8 @@
+"""The memory of a model: which examples it is made of, and what would change without them."""
+
+from posterity.memory._dual import Dual, dual
+from posterity.memory.leave_one_out import LeaveOneOut, leave_one_out
+from posterity.memory.reliability import Reliability
+from posterity.memory.what_if import Outcome, WhatIf
+
+__all__ = ["Dual", "LeaveOneOut", "Outcome", "Reliability", "WhatIf", "dual", "leave_one_out"]

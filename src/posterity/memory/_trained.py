@@ -1,0 +1,131 @@
+"""What questions about memory are put to: a model at its posterior mean, and the data it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from posterity.batches import Batch, Batches, Inputs, batches, call
+from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.curvature._inputs import over_tensors
+from posterity.errors import expected, require
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Posterior
+from posterity.progress import track
+from posterity.trees import Tree, evaluating, snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model, its posterior, and data whose examples have ids."""
+
+    model: nn.Module
+    posterior: Posterior
+    data: Batches
+
+    @classmethod
+    def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> Trained:
+        """The three together, once they are known to fit each other."""
+        if not isinstance(posterior, Posterior):
+            raise expected("posterior", "a Posterior", type(posterior).__name__)
+        posterior.check(model)
+        return cls(model, posterior, in_order(data, batch_size))
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the outputs mean."""
+        return self.posterior.likelihood
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next(self.model.parameters()).device
+
+    @cached_property
+    def covariance(self) -> Covariance:
+        """The covariance of the weights at temperature 1, on the device of the model."""
+        return on_device(self.posterior.covariance(untempered=True), self.device)
+
+    @contextmanager
+    def at_mean(self) -> Iterator[None]:
+        """The model at the posterior mean, in evaluation mode; afterwards it is as it was."""
+        there = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        before = snapshot({name: there[name] for name in (*self.posterior.mean, *self.posterior.buffers)})
+        try:
+            self.posterior.apply(self.model)
+            with evaluating(self.model):
+                yield
+        finally:
+            with torch.no_grad():
+                for name, value in before.items():
+                    there[name].copy_(value)
+
+    def batches(self, label: str) -> Iterator[Batch]:
+        """The data, batch by batch, on the device of the model."""
+        for batch in track(self.data, label, total=len(self.data)):
+            yield batch.to(self.device)
+
+    def examples(self, ids: Tensor, rows: Tensor) -> list[Batch]:
+        """The examples with these ids, which stand in these rows when the data are read in order."""
+        if not isinstance(self.data.source, DataLoader):
+            return [self.data.take(part).to(self.device) for part in rows.split(self.data.batch_size)]
+        found = []
+        for batch in self.batches("examples"):
+            inside = torch.isin(batch.ids, ids)
+            if inside.any():
+                found.append(rows_of(batch, inside.nonzero()[:, 0]))
+        return found
+
+    def outputs(self, inputs: Inputs) -> Tensor:
+        """The model's outputs (B, K), without a graph."""
+        with torch.no_grad():
+            f = call(self.model, inputs)
+        require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
+        return f
+
+    def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        """Targets in the dtype that fits the outputs, or an error if they do not fit."""
+        return fitting(self.likelihood, f, y)
+
+
+def in_order(data: Any, batch_size: int) -> Batches:
+    """Batches in the order of the data, or an error if their examples cannot be told apart."""
+    stream = batches(data, batch_size=batch_size)
+    require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
+    return replace(stream, shuffle=False)
+
+
+def fitting(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
+    """Targets in the dtype of the outputs (labels stay integers), after a look at shapes and range."""
+    y = y.to(f.dtype) if y.is_floating_point() else y
+    likelihood.check(f, y)
+    return y
+
+
+def rows_of(batch: Batch, rows: Tensor) -> Batch:
+    """Some of the examples of a batch."""
+    inputs = over_tensors(lambda x: x[rows.to(x.device)], batch.inputs)
+    return Batch(inputs, batch.targets[rows.to(batch.targets.device)], batch.ids[rows.to(batch.ids.device)])
+
+
+def names_of(covariance: Covariance) -> list[str]:
+    """The parameters that a covariance covers."""
+    return list(covariance.shapes if isinstance(covariance, FullCovariance) else covariance.variance)
+
+
+def on_device(covariance: Covariance, device: torch.device) -> Covariance:
+    """The same covariance on a device."""
+    if isinstance(covariance, FullCovariance):
+        return replace(covariance, matrix=covariance.matrix.to(device))
+    variance: Tree = {name: v.to(device) for name, v in covariance.variance.items()}
+    if isinstance(covariance, DiagonalCovariance):
+        return DiagonalCovariance(variance)
+    bases = {name: tuple(base.to(device) for base in entry) for name, entry in covariance.bases.items()}
+    return KroneckerCovariance(bases, variance)

@@ -1,0 +1,136 @@
+"""The memory-perturbation equation for groups, in the space of the weights, with all cross terms.
+
+    Δθ = (Σ⁻¹ − G)⁻¹ g,    g = Σ_i J_iᵀ(e_i − w_i e′_i),    G = Σ_i (1 − w_i) J_iᵀΛ_iJ_i
+
+One backward pass of the group's residuals gives g. To first order Δθ = Σ g. Deflated, the system is solved by
+conjugate gradients preconditioned with Σ, each step a tangent and a backward pass over the group: no matrix between
+examples is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posterity.batches import Inputs
+from posterity.curvature import pullback, pushforward
+from posterity.memory._trained import Trained, names_of
+from posterity.trees import Tree, from_vector, to_vector
+
+STEPS = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some examples of a group, as one batch.
+
+    Args:
+        inputs: Their inputs.
+        push: e − w e′ (B, K).
+        lost: The curvature that goes, (1 − w)Λ (B, K, K).
+    """
+
+    inputs: Inputs
+    push: Tensor
+    lost: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """What a group's perturbation does to the weights.
+
+    Args:
+        parameters: Δθ.
+        leverage: ΔθᵀGΔθ / ΔθᵀΣ⁻¹Δθ: the share of the precision that the group had, in the direction of the change.
+        converged: Whether the system was solved to precision.
+    """
+
+    parameters: Tree
+    leverage: float
+    converged: bool
+
+
+def shift(trained: Trained, group: list[Part], *, deflate: bool) -> Shift:
+    """Δθ of a group, with the model at its posterior mean."""
+    covariance, model = trained.covariance, trained.model
+    names = names_of(covariance)
+    parameters = dict(model.named_parameters())
+    like: Tree = {name: parameters[name] for name in names}
+
+    def back(inputs: Inputs, v: Tensor) -> Tensor:
+        return to_vector(pullback(model, inputs, v, names))
+
+    def forward(inputs: Inputs, x: Tensor) -> Tensor:
+        return pushforward(model, inputs, {name: t.to(like[name].dtype) for name, t in from_vector(x, like).items()})
+
+    def curved(x: Tensor) -> Tensor:
+        moved = ((part, (part.lost @ forward(part.inputs, x).to(part.lost).unsqueeze(-1))) for part in group)
+        return torch.stack([back(part.inputs, v.squeeze(-1)).to(x) for part, v in moved]).sum(0)
+
+    def spread(x: Tensor) -> Tensor:
+        return to_vector(covariance.times(from_vector(x, like)))
+
+    g = torch.stack([back(part.inputs, part.push) for part in group]).sum(0)
+    if not deflate:
+        x = spread(g)
+        size = (x @ g).item()
+        leverage = (x @ curved(x)).item() / size if size > 0 else 0.0
+        return Shift(from_vector(x, like), leverage, True)
+    solution = conjugate_gradients(spread, curved, g)
+    return Shift(from_vector(solution.x, like), solution.share, solution.converged)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """x, whether it solves the system, and xᵀGx / xᵀΣ⁻¹x."""
+
+    x: Tensor
+    converged: bool
+    share: float
+
+
+def conjugate_gradients(
+    covariance: Callable[[Tensor], Tensor], lost: Callable[[Tensor], Tensor], g: Tensor, steps: int = STEPS
+) -> Solution:
+    """Solve (Σ⁻¹ − G) x = g, given products with Σ and with G.
+
+    Preconditioned with Σ, every search direction is Σ times a known vector, so that Σ⁻¹ is never needed. Where
+    Σ⁻¹ − G turns out not to be positive (Σ does not contain the group), the first-order solution comes back.
+
+    Args:
+        covariance: x ↦ Σ x.
+        lost: x ↦ G x.
+        g: Right-hand side.
+        steps: Largest number of steps.
+
+    Examples:
+        >>> sigma, g = torch.tensor([[0.5, 0.1], [0.1, 0.4]]).double(), torch.tensor([1.0, 2.0]).double()
+        >>> solution = conjugate_gradients(lambda x: sigma @ x, lambda x: 0.3 * x, g)
+        >>> torch.allclose(sigma.inverse() @ solution.x - 0.3 * solution.x, g)
+        True
+    """
+    tolerance = 8 * torch.finfo(g.dtype).eps
+    x, y = torch.zeros_like(g), torch.zeros_like(g)  # x = Σ y throughout
+    r, q = g, g
+    z = covariance(r)
+    p = z  # = Σ q
+    size = first = (r @ z).item()
+    converged = first == 0
+    for _ in range(steps if first > 0 else 0):
+        moved = q - lost(p)
+        bend = (p @ moved).item()
+        if bend <= 0:
+            return Solution(covariance(g), False, float("inf"))
+        step = size / bend
+        x, y, r = x + step * p, y + step * q, r - step * moved
+        z = covariance(r)
+        size, last = (r @ z).item(), size
+        if size <= tolerance**2 * first:
+            converged = True
+            break
+        p, q = z + (size / last) * p, r + (size / last) * q
+    inside = (x @ y).item()
+    return Solution(x, converged, 1 - (x @ g).item() / inside if inside > 0 else 0.0)

@@ -1,0 +1,70 @@
+"""How far an estimate about memory can be trusted, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posterity.memory.perturbation import contains_examples
+from posterity.posterior import Kronecker, LastLayer, Posterior
+
+DEFLATED_LIMIT = 0.9  # leverage beyond which one Newton step is no longer close to retraining
+FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage itself
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What decides how good an estimate is.
+
+    Args:
+        max_leverage: Largest eigenvalue of V Λ over the examples (or of the group that is perturbed): the share of an
+            example's own output that the example itself decides. At one, the model has memorised it.
+        effective_dimension: Σ tr(V Λ), the effective number of parameters that the data determine.
+        posterior: Kind of the covariance.
+        deflated: Whether examples were taken out of the covariance.
+        warning: Why numbers should be taken with care; empty if they need not be.
+    """
+
+    max_leverage: float
+    effective_dimension: float
+    posterior: str
+    deflated: bool
+    warning: str
+
+    @property
+    def reliable(self) -> bool:
+        """Whether sizes can be trusted, not only rankings."""
+        return not self.warning
+
+    @classmethod
+    def of(cls, posterior: Posterior, max_leverage: float, effective_dimension: float, deflated: bool) -> Reliability:
+        """The verdict on estimates from this posterior."""
+        structure = posterior.structure
+        kind = f"last_layer/{structure.inner.kind}" if isinstance(structure, LastLayer) else structure.kind
+        warning = _warning(posterior, max_leverage, deflated)
+        return cls(max_leverage, effective_dimension, kind, deflated, warning)
+
+
+def _warning(posterior: Posterior, leverage: float, deflated: bool) -> str:
+    structure = posterior.structure
+    if deflated and not contains_examples(posterior):
+        return "deflated, although the covariance does not contain the examples' own curvature"
+    if deflated and not leverage < DEFLATED_LIMIT:
+        return f"an example decides its own output (leverage {leverage:.2f}): one Newton step is too short or too long"
+    if isinstance(structure, LastLayer) and structure.rest:
+        return "only the last layer moves: changes of the whole network are larger, trust rankings"
+    if deflated:
+        return ""
+    if contains_examples(posterior):
+        large = f"first order with leverage {leverage:.2f}: too small by about that share"
+        return large if not leverage < FIRST_ORDER_LIMIT else ""
+    if isinstance(structure, Kronecker):
+        return "" if leverage < 1 else f"leverage {leverage:.2f} in a Kronecker covariance: trust rankings"
+    return "a diagonal covariance misjudges the size of changes: trust rankings"
+
+
+def largest_leverage(variance: Tensor, root: Tensor) -> Tensor:
+    """The largest eigenvalue of VΛ = V R Rᵀ of each example: that of RᵀVR, which is symmetric."""
+    return torch.linalg.eigvalsh(root.mT @ variance @ root)[..., -1]

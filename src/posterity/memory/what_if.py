@@ -1,0 +1,174 @@
+"""What if these examples had been missing, weighted otherwise or labelled otherwise? Estimated, not retrained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.batches import Batch, batches
+from posterity.curvature import pushforward
+from posterity.errors import expected, require
+from posterity.memory._trained import Trained
+from posterity.memory.groups import Part, shift
+from posterity.memory.perturbation import Deflate, whether_to_deflate
+from posterity.memory.reliability import Reliability
+from posterity.progress import track
+from posterity.trees import Tree
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Outcome:
+    """What a change of the training data would do to predictions.
+
+    Args:
+        ids: Ids of the examples that are predicted.
+        outputs: f before (N, K).
+        change: Estimated Δf (N, K).
+        before: Expected targets (probabilities, means) before, (N, K).
+        after: The same afterwards.
+        loss_before: Loss of each example before, (N,).
+        loss_after: The same afterwards.
+    """
+
+    ids: Tensor
+    outputs: Tensor
+    change: Tensor
+    before: Tensor
+    after: Tensor
+    loss_before: Tensor
+    loss_after: Tensor
+
+    @property
+    def loss_change(self) -> float:
+        """Estimated change of the mean loss."""
+        return (self.loss_after - self.loss_before).mean().item()
+
+    def __repr__(self) -> str:
+        before = self.loss_before.mean().item()
+        return f"Outcome({len(self.ids)} examples, mean loss {before:.4g} -> {before + self.loss_change:.4g})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WhatIf:
+    """The estimated effect of changing some training examples.
+
+    Args:
+        trained: Model, posterior and data.
+        ids: The examples that change.
+        parameters: Estimated change Δθ of the weights.
+        reliability: How far to trust it.
+        examples: The examples themselves, as they were.
+    """
+
+    trained: Trained
+    ids: Tensor
+    parameters: Tree
+    reliability: Reliability
+    examples: list[Batch]
+
+    def __repr__(self) -> str:
+        size = torch.cat([t.reshape(-1) for t in self.parameters.values()]).norm().item()
+        return f"WhatIf({len(self.ids)} examples, |change of weights| = {size:.3g}, {self.reliability})"
+
+    def on(self, test: Any = None, *, batch_size: int = 256) -> Outcome:
+        """The estimated change of predictions and losses.
+
+        Args:
+            test: Data to look at, (inputs, targets), a Dataset or a DataLoader; by default the changed examples
+                themselves, under the targets they had.
+            batch_size: Examples at a time, where `test` is not a loader.
+        """
+        trained = self.trained
+        stream = self.examples if test is None else batches(test, batch_size=batch_size)
+        parts = []
+        with trained.at_mean():
+            for batch in track(stream, "what if", total=len(stream)):
+                parts.append(_outcome(trained, batch.to(trained.device), self.parameters))
+        return Outcome(*(torch.cat(columns) for columns in zip(*parts)))
+
+
+def what_if(
+    trained: Trained,
+    known: Tensor,
+    effective_dimension: float,
+    *,
+    remove: Iterable[int] = (),
+    relabel: Mapping[int, Any] | None = None,
+    reweight: Mapping[int, float] | None = None,
+    deflate: Deflate = "auto",
+) -> WhatIf:
+    """The memory-perturbation of a group: all removals, new labels and new weights at once.
+
+    Args:
+        trained: Model, posterior and data.
+        known: Ids of all rows of the data, in order.
+        effective_dimension: That of all data, to be reported.
+        remove: Ids to be removed.
+        relabel: New targets by id.
+        reweight: New weights by id (1 is how they were trained with, 0 is removal).
+        deflate: As in `memory_map`.
+    """
+    weights, labels = _wishes(remove, relabel or {}, reweight or {})
+    ids = torch.tensor(sorted({*weights, *labels}))
+    rows = _rows(known, ids)
+    deflating = whether_to_deflate(deflate, trained.posterior)
+    examples = trained.examples(ids, rows)
+    with trained.at_mean():
+        group = [_part(trained, batch, weights, labels) for batch in examples]
+        found = shift(trained, group, deflate=deflating)
+    verdict = Reliability.of(trained.posterior, found.leverage, effective_dimension, deflating)
+    return WhatIf(trained, ids, found.parameters, verdict, examples)
+
+
+def _wishes(
+    remove: Iterable[int], relabel: Mapping[int, Any], reweight: Mapping[int, float]
+) -> tuple[dict[int, float], dict[int, Any]]:
+    """New weights and new targets by id, checked."""
+    removed = [int(i) for i in remove]
+    weights = dict.fromkeys(removed, 0.0) | {int(i): float(w) for i, w in reweight.items()}
+    labels = {int(i): y for i, y in relabel.items()}
+    require(bool(weights or labels), "what_if", "ids to remove, relabel or reweight", "an empty selection")
+    for i in removed:
+        if i in reweight or i in labels:
+            raise expected("what_if", "a removed example nowhere else", f"id {i} twice")
+    for i, w in weights.items():
+        require(0 <= w < float("inf"), f"weight of id {i}", "a finite number >= 0", w)
+    return weights, labels
+
+
+def _rows(known: Tensor, ids: Tensor) -> Tensor:
+    """Where these ids stand in the data."""
+    order = known.argsort()
+    place = torch.searchsorted(known[order], ids).clamp_max(len(known) - 1)
+    missing = ids[known[order][place] != ids]
+    require(len(missing) == 0, "ids", "ids of the data", missing[:5].tolist())
+    return order[place]
+
+
+def _part(trained: Trained, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Part:
+    """e − w e′ and (1 − w)Λ of some examples."""
+    likelihood = trained.likelihood
+    f = trained.outputs(batch.inputs)
+    y = trained.targets(f, batch.targets)
+    new = y.clone()
+    for row, i in enumerate(batch.ids.tolist()):
+        if i in labels:
+            new[row] = torch.as_tensor(labels[i]).to(y)
+    likelihood.check(f, new)
+    w = torch.tensor([[weights.get(i, 1.0)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
+    push = likelihood.residual(f, y) - w * likelihood.residual(f, new)
+    return Part(batch.inputs, push, (1 - w).unsqueeze(-1) * likelihood.curvature(f))
+
+
+def _outcome(trained: Trained, batch: Batch, parameters: Tree) -> tuple[Tensor, ...]:
+    likelihood = trained.likelihood
+    f = trained.outputs(batch.inputs)
+    y = trained.targets(f, batch.targets)
+    change = pushforward(trained.model, batch.inputs, {name: t.to(f.dtype) for name, t in parameters.items()})
+    after = f + change
+    columns = (f, change, likelihood.mean(f), likelihood.mean(after), likelihood.loss(f, y), likelihood.loss(after, y))
+    return (batch.ids.cpu(), *(c.double().cpu() for c in columns))

@@ -30,6 +30,7 @@ from posterity.progress import track
 
 Q = TypeVar("Q", bound=AnyFamily)
 Schedule = Callable[[int], float]
+_LONG = 100  # steps from which a run shows its progress
 
 
 def robbins_monro(delay: float = 1.0, forgetting: float = 0.7) -> Schedule:
@@ -152,7 +153,7 @@ class BayesianLearningRule:
         losses = itertools.islice(_one_a_step(loss), steps)
         state = self.start(q)
         change = float("inf")
-        for current in track(losses, "learning", total=steps):
+        for current in track(losses, "learning", total=steps, show=None if steps >= _LONG else False):
             before, state = state, self.advance(state, current)
             change = _change(before.q.natural, state.q.natural)
             seen = Iterate(state.steps, self._lr(state.steps), state.q, change)

@@ -25,8 +25,9 @@ from posterity.algorithms import (
     straight_through,
     vogn,
 )
-from posterity.families import Gaussian, MixtureOfGaussians
-from posterity.gradients import Delta, Enumeration, Hessian, LinearLoss, SquaredGradients
+from posterity.families import DiagonalGaussian, Gaussian, MixtureOfGaussians
+from posterity.gradients import Delta, Enumeration, Hessian, LinearLoss, MonteCarlo, Quadrature, SquaredGradients
+from posterity.rule import robbins_monro
 
 DOUBLE = torch.float64
 X = torch.randn(20, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
@@ -90,6 +91,16 @@ def test_momentum_down_to_gradient_descent():
 def test_vogn_with_the_delta_method_is_ogn():
     delta = vogn(0.2).but(gradient=Delta(SquaredGradients(per_example=True)))
     same(delta.run(START, LOSS, 5), ogn(0.2).run(START, LOSS, 5))
+
+
+def test_vogn_with_the_true_hessian_and_many_samples_is_exact_variational_inference():
+    data = LinearLoss(inputs=X, targets=Y, likelihood="bernoulli")
+    prior = DiagonalGaussian.standard(3)
+    exact = vogn(0.5).but(gradient=Quadrature(40), prior=prior).run(START, data, 200, tolerance=1e-10)
+    sampled = MonteCarlo(100, Hessian(), torch.Generator().manual_seed(0))
+    q = vogn().but(gradient=sampled, prior=prior, lr=robbins_monro(1.0, 1.0)).run(START, data, 200)
+    torch.testing.assert_close(q.mean, exact.mean, rtol=0.0, atol=0.02)
+    torch.testing.assert_close(q.variance, exact.variance, rtol=0.02, atol=0.0)
 
 
 def test_ogn_with_the_true_hessian_is_diagonal_newton():

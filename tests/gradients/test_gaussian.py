@@ -5,7 +5,16 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput
-from posterity.families import DiagonalGaussian, Family, FixedGaussian, Gamma, Gaussian, MixtureOfGaussians
+from posterity.families import (
+    Categorical,
+    DiagonalGaussian,
+    Dirichlet,
+    Family,
+    FixedGaussian,
+    Gamma,
+    Gaussian,
+    MixtureOfGaussians,
+)
 from posterity.gradients import Delta, Hessian, LinearLoss, MonteCarlo, Quadrature, Stein
 
 A = torch.tensor([0.4, -0.3], dtype=torch.float64)
@@ -121,8 +130,9 @@ def test_mixtures_by_quadrature_are_the_gradient_of_the_closed_form():
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidInput, match="a Gaussian q, got 'Gamma'"):
         Quadrature()(Gamma(2.0, 1.0), loss)
-    with pytest.raises(InvalidInput, match="statistic is θ itself, got 'Gamma'"):
-        Delta()(Gamma(2.0, 1.0), loss)
+    for other in (Gamma(2.0, 1.0), Dirichlet([1.0, 2.0]), Categorical([0.5, 1.0])):
+        with pytest.raises(InvalidInput, match="statistic is θ itself"):
+            Delta()(other, loss)
     with pytest.raises(InvalidInput, match=r"20\^6"):
         Quadrature(20)(Gaussian.standard(6), loss)
     with pytest.raises(InvalidInput, match="nodes"):

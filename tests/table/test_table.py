@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "table.md"
 @pytest.mark.parametrize("line", ROWS, ids=lambda line: line.name)
 def test_row_is_within_its_tolerance(line):
     result = line.run()
+    assert type(result.deviation) is float
     assert result.holds, f"{line.name}: {result.deviation:.3g} > {line.tolerance:g}"
 
 

@@ -15,9 +15,11 @@ from posterity.gradients.losses import AnyLoss, Loss
 
 
 class PointEstimator(Estimator):
-    """E_q[f] ≈ Σ_p w_p f(θ_p) for a Gaussian, or each component of a mixture, with Bonnet's and Price's theorems.
+    """E_q[f] ≈ Σ_p w_p f(θ_p), for a Gaussian or each component of a mixture.
 
-    ∇_m E_q[ℓ] = E_q[∇ℓ],   ∇_V E_q[ℓ] = ½ E_q[∇²ℓ]   ⟹   ∇_μ E_q[ℓ] = (E[∇ℓ] − E[∇²ℓ]m, ½E[∇²ℓ])
+    The theorems of Bonnet and Price turn gradients of expectations into expectations of gradients:
+
+        ∇_m E_q[ℓ] = E_q[∇ℓ],   ∇_V E_q[ℓ] = ½ E_q[∇²ℓ]   ⟹   ∇_μ E_q[ℓ] = (E[∇ℓ] − E[∇²ℓ]m, ½E[∇²ℓ])
     """
 
     curvature: Curvature

@@ -71,7 +71,7 @@ class Delta(PointEstimator):
 
     def _point(self, q: AnyFamily) -> Tensor:
         """Where to look, for a family whose expectation μ is the mean of θ."""
-        if not isinstance(q, Family) or len(q.natural) != 1 or q.natural[0].shape != q.mean.shape:
+        if not isinstance(q, Family) or len(q.natural) != 1 or not torch.equal(q.expectation[0], q.mean):
             raise expected("Delta", "a Gaussian q, or one whose statistic is θ itself", type(q).__name__)
         if self.at == "mean":
             return q.mean

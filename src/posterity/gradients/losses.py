@@ -148,4 +148,4 @@ class ConjugateLoss:
         return cls(tuple(weight(len(block), n) * block.sum(0) for block in examples))
 
 
-AnyLoss = Loss | DataLoss | ConjugateLoss
+AnyLoss = Loss | ConjugateLoss

@@ -51,7 +51,7 @@ class Row:
         """Run the row beside its reference."""
         if self.missing:
             raise MissingExtra(f"row {self.name!r} needs {self.package}: pip install 'posterity[table]'")
-        return Result(self, self.measure())
+        return Result(self, float(self.measure()))
 
 
 @dataclass(frozen=True)

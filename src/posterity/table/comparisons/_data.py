@@ -7,20 +7,22 @@ from torch import Tensor
 
 from posterity.gradients import LinearLoss
 
+N = 40  # examples, unless a comparison asks for fewer
+
 
 def normal(*shape: int, seed: int) -> Tensor:
     """Standard normal numbers."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def classification(n: int = 40, d: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+def classification(n: int = N, d: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Inputs (n, d) and noisy labels in {0, 1}: no line separates them."""
     X = normal(n, d, seed=seed)
     chance = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
     return X, (chance < torch.sigmoid(X @ torch.linspace(-1.0, 1.5, d, dtype=torch.float64))).double()
 
 
-def counts(n: int = 40, d: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+def counts(n: int = N, d: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Inputs (n, d) and counts with log-linear rates."""
     X = 0.5 * normal(n, d, seed=seed)
     rates = (X @ torch.linspace(-1.0, 1.0, d, dtype=torch.float64)).exp()

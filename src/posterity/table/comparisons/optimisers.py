@@ -12,7 +12,7 @@ from torch import Tensor
 from posterity import algorithms
 from posterity.algorithms import Algorithm
 from posterity.gradients import LinearLoss
-from posterity.table.comparisons._data import classification, furthest, logistic_loss, normal
+from posterity.table.comparisons._data import N, classification, furthest, logistic_loss, normal
 
 STEPS = 10
 
@@ -30,7 +30,7 @@ def _against(
         X, y = loss.inputs, loss.targets.squeeze(-1)
         # Written out again, so that the loss is not the package's own.
         data = torch.nn.functional.binary_cross_entropy_with_logits(X @ weights, y, reduction="sum")
-        (40 / len(y) * data + 0.5 * weights @ weights).backward()
+        (N / len(y) * data + 0.5 * weights @ weights).backward()
         optimizer.step()
         theirs.append(weights.detach().clone())
     ours: list[Any] = []

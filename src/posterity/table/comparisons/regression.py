@@ -63,4 +63,4 @@ def _ridge(X: Tensor, y: Tensor, penalty: float) -> tuple[float, float]:
     mean = Ridge(alpha=penalty, solver="cholesky", fit_intercept=False).fit(X.numpy(), y.numpy()).coef_
     precision = 2.0 * (X.numpy().T @ X.numpy() + penalty * np.eye(X.shape[1]))
     off = max(furthest((q.mean, mean)) / np.abs(mean).max(), furthest((q.precision, precision)) / precision.max())
-    return off, float(np.linalg.cond(precision))
+    return float(off), float(np.linalg.cond(precision))

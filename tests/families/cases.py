@@ -101,7 +101,7 @@ def definite_matrices(q: Family) -> Nodes:
 
 def number_and_precision(q: Family) -> Nodes:
     """x = m + s/√τ, so that one grid of s fits every τ."""
-    t, w = grid(line(-18.0, 18.0, 0.3), line(-40.0, 5.0, 0.1))
+    t, w = grid(line(-18.0, 18.0, 0.3), line(-40.0, 7.5, 0.1))
     precision = t[:, 1].exp()
     x = q.mean.flatten()[0] + t[:, 0] / precision.sqrt()
     return torch.stack((x, precision), -1), w * precision.sqrt()

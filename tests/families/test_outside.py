@@ -118,6 +118,17 @@ def test_large_log_odds_stay_exact():
     torch.testing.assert_close(q.natural[0], q.with_natural(q.natural).natural[0], rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("name", ["Gaussian", "DiagonalGaussian", "FixedGaussian"])
+def test_gaussians_far_from_zero_keep_their_digits(name):
+    """A shift changes neither entropy nor divergence nor density, though mᵀSm is 10¹⁶."""
+    q, p = (CASES[name].make(Draw(seed)) for seed in (8, 9))
+    far_q, far_p = (type(m)(m.mean + 1e8, m.precision) for m in (q, p))
+    theta = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    torch.testing.assert_close(far_q.entropy(), q.entropy(), rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(far_q.kl(far_p), q.kl(p), rtol=1e-7, atol=0.0)  # m itself is rounded to 10⁻⁸
+    torch.testing.assert_close(far_q.log_prob(theta + 1e8), q.log_prob(theta), rtol=1e-7, atol=0.0)
+
+
 def test_natural_parameters_leave_the_base_measure_constant():
     """With λ = α − 1 half a step of the rule from (1, 1) towards (6, 4) lands on their average."""
     start, target = Dirichlet([1.0, 1.0]), Dirichlet([6.0, 4.0])

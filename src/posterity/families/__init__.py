@@ -4,9 +4,10 @@ from posterity.families._base import CoordinateFamily, Coordinates, Family
 from posterity.families._conditional import ConditionalFamily
 from posterity.families.bernoulli import Bernoulli, SignBernoulli
 from posterity.families.categorical import Categorical
+from posterity.families.diagonal_gaussian import DiagonalGaussian
 from posterity.families.dirichlet import Beta, Dirichlet
 from posterity.families.gamma import Gamma, InverseGamma, UnitGamma
-from posterity.families.gaussian import DiagonalGaussian, FixedGaussian, Gaussian
+from posterity.families.gaussian import FixedGaussian, Gaussian
 from posterity.families.mixtures import MixtureOfGaussians, StudentT
 from posterity.families.normal_gamma import NormalGamma
 from posterity.families.normal_wishart import NormalWishart

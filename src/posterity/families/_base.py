@@ -94,6 +94,9 @@ class Family(ABC):
         """KL(q ‖ p) = ⟨λ_q − λ_p, μ_q⟩ − A(λ_q) + A(λ_p): the shared base measure cancels."""
         if not self.same_family(other):
             raise expected("kl", f"another {type(self).__name__} of the same size and constants", other)
+        return self._divergence(other)
+
+    def _divergence(self, other: Self) -> Tensor:
         difference = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
         return self.pair(difference, self.expectation) - self.log_partition() + other.log_partition()
 
@@ -121,7 +124,7 @@ class Family(ABC):
         return sum(terms[1:], start=terms[0])
 
     @classmethod
-    def blocks(cls, what: str, coordinates: Coordinates) -> list[Tensor]:
+    def _blocks(cls, what: str, coordinates: Coordinates) -> list[Tensor]:
         """The blocks of λ or μ, checked: as many as the family has, finite, one dtype, one batch shape."""
         count = len(cls.event_dims)
         require(

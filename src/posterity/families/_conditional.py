@@ -36,9 +36,12 @@ class ConditionalFamily(ABC):
     conditional: Family
     theta_dims: int = 1
 
-    @abstractmethod
+    def __init__(self, mixing: Family, conditional: Family) -> None:
+        self.mixing, self.conditional = mixing, conditional
+
     def with_parts(self, mixing: Family, conditional: Family) -> Self:
         """The member with this q(z) and this q(θ | z)."""
+        return type(self)(mixing, conditional)
 
     @abstractmethod
     def exposure(self) -> tuple[Tensor, ...]:

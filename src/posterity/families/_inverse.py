@@ -32,7 +32,7 @@ def shape_from_gap(gap: Tensor, start: Tensor | None = None, dim: int = 1) -> Te
 
     Args:
         gap: Jensen's gap, positive, any shape.
-        start: Where to begin; the asymptotic solution d(d + 1)/4·gap by default.
+        start: Where to begin; the asymptotic solution d(d + 1)/(4 gap) by default.
         dim: d.
 
     Examples:
@@ -41,7 +41,8 @@ def shape_from_gap(gap: Tensor, start: Tensor | None = None, dim: int = 1) -> Te
         0.5
     """
     edge, target = 0.5 * (dim - 1), gap.detach().log()
-    logarithm = (start.detach() - edge).log() if start is not None else (dim * (dim + 1) / 4.0 / gap.detach()).log()
+    asymptotic = edge + dim * (dim + 1) / 4.0 / gap.detach()
+    logarithm = (_first(start, asymptotic) - edge).log()
     for _ in range(_MAX_STEPS):
         value, slope = _gap(edge + logarithm.exp(), dim)
         step = (value.log() - target) * value / (slope * logarithm.exp())
@@ -65,7 +66,7 @@ def concentration_from_mean_log(mean_log: Tensor, start: Tensor | None = None) -
     """
     target = mean_log.detach()
     rounding = 64.0 * torch.finfo(target.dtype).eps * (1.0 + target.abs())
-    alpha = start.detach() if start is not None else _default_concentration(target)
+    alpha = _first(start, _default_concentration(target))
     for _ in range(_MAX_STEPS):
         gradient, step = _dirichlet_newton(alpha, target)
         decrement = (gradient * step).sum(-1, keepdim=True).clamp(min=0.0).sqrt()
@@ -106,6 +107,11 @@ def _default_concentration(mean_log: Tensor) -> Tensor:
     share = mean_log.exp()
     total = 0.5 * (mean_log.shape[-1] - 1) / (1.0 - share.sum(-1, keepdim=True))
     return torch.maximum(total * share / share.sum(-1, keepdim=True), 0.5 / (1.0 - mean_log))
+
+
+def _first(start: Tensor | None, default: Tensor) -> Tensor:
+    """The start, unless there is none or it belongs to a batch of another shape."""
+    return start.detach() if start is not None and start.shape == default.shape else default
 
 
 def _negligible(step: Tensor) -> bool:

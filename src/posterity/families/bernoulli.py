@@ -46,11 +46,11 @@ class Bernoulli(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(*cls.blocks("natural", natural))
+        return cls(*cls._blocks("natural", natural))
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        (p,) = cls.blocks("expectation", expectation)
+        (p,) = cls._blocks("expectation", expectation)
         between("expectation[0]", p, 0.0, 1.0)
         return cls(torch.logit(p))
 
@@ -107,11 +107,11 @@ class SignBernoulli(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(*cls.blocks("natural", natural))
+        return cls(*cls._blocks("natural", natural))
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        (mean,) = cls.blocks("expectation", expectation)
+        (mean,) = cls._blocks("expectation", expectation)
         between("expectation[0]", mean, -1.0, 1.0)
         return cls(torch.atanh(mean))
 

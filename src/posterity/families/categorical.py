@@ -42,11 +42,11 @@ class Categorical(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(*cls.blocks("natural", natural))
+        return cls(*cls._blocks("natural", natural))
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        (p,) = cls.blocks("expectation", expectation)
+        (p,) = cls._blocks("expectation", expectation)
         between("expectation[0]", p, 0.0, 1.0)
         last = 1.0 - p.sum(-1, keepdim=True)
         between("probability of the last class (1 − sum of expectation[0])", last, 0.0)

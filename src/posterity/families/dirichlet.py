@@ -52,11 +52,11 @@ class Dirichlet(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(cls.blocks("natural", natural)[0] + 1.0)
+        return cls(cls._blocks("natural", natural)[0] + 1.0)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        (mean_log,) = cls.blocks("expectation", expectation)
+        (mean_log,) = cls._blocks("expectation", expectation)
         between("sum of exp(expectation[0])", mean_log.exp().sum(-1), 0.0, 1.0)
         return cls(concentration_from_mean_log(mean_log, None if start is None else start.concentration))
 
@@ -110,12 +110,12 @@ class Beta(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        a_minus_one, b_minus_one = cls.blocks("natural", natural)
+        a_minus_one, b_minus_one = cls._blocks("natural", natural)
         return cls(a_minus_one + 1.0, b_minus_one + 1.0)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        mean_log = torch.stack(cls.blocks("expectation", expectation), -1)
+        mean_log = torch.stack(cls._blocks("expectation", expectation), -1)
         between("exp(expectation[0]) + exp(expectation[1])", mean_log.exp().sum(-1), 0.0, 1.0)
         warm = None if start is None else torch.stack((start.a, start.b), -1)
         return cls(*concentration_from_mean_log(mean_log, warm).unbind(-1))

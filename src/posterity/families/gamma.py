@@ -53,12 +53,12 @@ class Gamma(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        shape_minus_one, minus_rate = cls.blocks("natural", natural)
+        shape_minus_one, minus_rate = cls._blocks("natural", natural)
         return cls(shape_minus_one + 1.0, -minus_rate)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        mean_log, mean = cls.blocks("expectation", expectation)
+        mean_log, mean = cls._blocks("expectation", expectation)
         between("expectation[1]", mean, 0.0)
         between("gap log expectation[1] − expectation[0]", mean.log() - mean_log, 0.0)
         shape = shape_from_gap(mean.log() - mean_log, None if start is None else start.shape)
@@ -112,12 +112,12 @@ class InverseGamma(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        minus_shape_minus_one, minus_scale = cls.blocks("natural", natural)
+        minus_shape_minus_one, minus_scale = cls._blocks("natural", natural)
         return cls(-minus_shape_minus_one - 1.0, -minus_scale)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        mean_log, mean_inverse = cls.blocks("expectation", expectation)
+        mean_log, mean_inverse = cls._blocks("expectation", expectation)
         between("expectation[1]", mean_inverse, 0.0)
         between("gap log expectation[1] + expectation[0]", mean_inverse.log() + mean_log, 0.0)
         shape = shape_from_gap(mean_inverse.log() + mean_log, None if start is None else start.shape)
@@ -171,11 +171,11 @@ class UnitGamma(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(cls.blocks("natural", natural)[0] + 1.0)
+        return cls(cls._blocks("natural", natural)[0] + 1.0)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        (mean,) = cls.blocks("expectation", expectation)
+        (mean,) = cls._blocks("expectation", expectation)
         between("expectation[0]", mean, -torch.inf, -1.0)
         return cls(shape_from_gap(-1.0 - mean, None if start is None else start.shape))
 

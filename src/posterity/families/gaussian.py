@@ -1,4 +1,4 @@
-"""Gaussians: full, diagonal, and with a fixed covariance."""
+"""Gaussians with a full precision matrix, learnt or fixed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates, Family
-from posterity.families._checks import between, parameters, positive_definite
+from posterity.families._checks import parameters, positive_definite
 from posterity.linalg import inverse_psd, log_det_psd, solve_psd, symmetrise
 
 LOG_2PI = math.log(2.0 * math.pi)
@@ -51,8 +50,25 @@ class _FullPrecision:
         noise = torch.randn(n, *m.shape, generator=generator, dtype=m.dtype, device=m.device)
         return m + torch.linalg.solve_triangular(self._factor.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
 
+    # The generic ⟨λ, T⟩ − A loses the digits of mᵀSm; a mean far from zero keeps them in the centred forms below.
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return -0.5 * self._squared_distance(theta) - self._log_normaliser()
+
+    def entropy(self) -> Tensor:
+        return 0.5 * self._mean.shape[-1] + self._log_normaliser()
+
+    def _divergence(self, other: Self) -> Tensor:
+        traces = (other.precision * self.covariance).sum((-2, -1)) - self._mean.shape[-1]
+        spread = 0.5 * (traces + other._squared_distance(self._mean))
+        return spread + other._log_normaliser() - self._log_normaliser()
+
     def to_torch(self) -> torch.distributions.MultivariateNormal:
         return torch.distributions.MultivariateNormal(self._mean, precision_matrix=self.precision)
+
+    def _squared_distance(self, theta: Tensor) -> Tensor:
+        """(θ − m)ᵀS(θ − m) = ‖Lᵀ(θ − m)‖²."""
+        return (self._factor.mT @ (theta - self._mean).unsqueeze(-1)).squeeze(-1).square().sum(-1)
 
     def _precision_times_mean(self) -> Tensor:
         return (self.precision @ self._mean.unsqueeze(-1)).squeeze(-1)
@@ -92,13 +108,13 @@ class Gaussian(_FullPrecision, CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        linear, quadratic = cls.blocks("natural", natural)
+        linear, quadratic = cls._blocks("natural", natural)
         precision, factor = positive_definite("precision (−2 × natural[1])", -2.0 * quadratic, linear.shape[-1])
         return cls(solve_psd(factor, linear), precision)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        mean, second = cls.blocks("expectation", expectation)
+        mean, second = cls._blocks("expectation", expectation)
         what = "covariance (expectation[1] − mean meanᵀ)"
         covariance, _ = positive_definite(what, second - _outer(mean), mean.shape[-1])
         return cls(mean, inverse_psd(covariance, what))
@@ -135,11 +151,11 @@ class FixedGaussian(_FullPrecision, Family):
         return (self._mean,)
 
     def with_natural(self, natural: Coordinates) -> Self:
-        (linear,) = self.blocks("natural", natural)
+        (linear,) = self._blocks("natural", natural)
         return type(self)(solve_psd(self._factor, linear), self.precision)
 
     def with_expectation(self, expectation: Coordinates) -> Self:
-        (mean,) = self.blocks("expectation", expectation)
+        (mean,) = self._blocks("expectation", expectation)
         return type(self)(mean, self.precision)
 
     def log_partition(self) -> Tensor:
@@ -159,71 +175,5 @@ class FixedGaussian(_FullPrecision, Family):
         return (-self._precision_times_mean(),)
 
     def same_family(self, other: object) -> bool:
-        return super().same_family(other) and torch.equal(self.precision, other.precision)  # type: ignore[attr-defined]
-
-
-class DiagonalGaussian(CoordinateFamily):
-    """N(m, diag(s)⁻¹) on vectors.
-
-        T = (θ, θ²),  λ = (s∘m, −s/2),  μ = (m, 1/s + m²),  A = Σ ½s m² − ½log s + ½log 2π
-
-    Args:
-        mean: m (..., d).
-        precision: s (..., d), positive.
-    """
-
-    event_dims = (1, 1)
-    theta_dims = 1
-
-    def __init__(self, mean: Any, precision: Any) -> None:
-        self._mean, self.precision = parameters({"mean": (mean, 1), "precision": (precision, 1)})
-        dim, entries = self._mean.shape[-1], self.precision.shape[-1]
-        require(entries == dim, "precision", f"{dim} entries, as many as the mean has", entries)
-        between("precision", self.precision, 0.0)
-
-    @classmethod
-    def standard(cls, dim: int) -> Self:
-        """Zero mean, unit variance, float64."""
-        return cls(torch.zeros(dim, dtype=torch.float64), torch.ones(dim, dtype=torch.float64))
-
-    @property
-    def mean(self) -> Tensor:
-        return self._mean
-
-    @property
-    def variance(self) -> Tensor:
-        return 1.0 / self.precision
-
-    @property
-    def natural(self) -> Coordinates:
-        return self.precision * self._mean, -0.5 * self.precision
-
-    @property
-    def expectation(self) -> Coordinates:
-        return self._mean, self.variance + self._mean**2
-
-    @classmethod
-    def from_natural(cls, natural: Coordinates) -> Self:
-        linear, quadratic = cls.blocks("natural", natural)
-        between("precision (−2 × natural[1])", -2.0 * quadratic, 0.0)
-        return cls(linear / (-2.0 * quadratic), -2.0 * quadratic)
-
-    @classmethod
-    def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        mean, second = cls.blocks("expectation", expectation)
-        between("variance (expectation[1] − mean²)", second - mean**2, 0.0)
-        return cls(mean, 1.0 / (second - mean**2))
-
-    def log_partition(self) -> Tensor:
-        return 0.5 * (self.precision * self._mean**2 - self.precision.log() + LOG_2PI).sum(-1)
-
-    def statistics(self, theta: Tensor) -> Coordinates:
-        return theta, theta**2
-
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        m = self._mean
-        noise = torch.randn(n, *m.shape, generator=generator, dtype=m.dtype, device=m.device)
-        return m + noise / self.precision.sqrt()
-
-    def to_torch(self) -> torch.distributions.Distribution:
-        return torch.distributions.Independent(torch.distributions.Normal(self._mean, self.variance.sqrt()), 1)
+        same_precision = isinstance(other, FixedGaussian) and torch.equal(self.precision, other.precision)
+        return same_precision and super().same_family(other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import torch
@@ -14,7 +13,6 @@ from posterity.families._conditional import ConditionalFamily
 from posterity.families.categorical import Categorical
 from posterity.families.gamma import UnitGamma
 from posterity.families.gaussian import Gaussian
-from posterity.linalg import log_det_psd
 
 
 class MixtureOfGaussians(ConditionalFamily):
@@ -35,13 +33,13 @@ class MixtureOfGaussians(ConditionalFamily):
     mixing: Categorical
     conditional: Gaussian
 
-    def __init__(self, mixing: Categorical, conditional: Gaussian) -> None:
+    def __init__(self, mixing: Family, conditional: Family) -> None:
         if not (isinstance(mixing, Categorical) and isinstance(conditional, Gaussian)):
             raise expected("mixture", "a Categorical and a Gaussian", (mixing, conditional))
         components = conditional.mean.shape[:-1]
         wanted = mixing.mean.shape
         require(components == wanted, "batch of components", f"the shape {tuple(wanted)}", tuple(components))
-        self.mixing, self.conditional = mixing, conditional
+        super().__init__(mixing, conditional)
 
     @classmethod
     def of(cls, weights: Any, means: Any, precisions: Any) -> Self:
@@ -50,9 +48,6 @@ class MixtureOfGaussians(ConditionalFamily):
         off = (weights.sum(-1) - 1.0).abs().amax().item()
         require(off < 1e-6, "weights", "weights that sum to one", weights)
         return cls(Categorical.from_expectation((weights[..., :-1],)), Gaussian(means, precisions))
-
-    def with_parts(self, mixing: Family, conditional: Family) -> Self:
-        return type(self)(mixing, conditional)  # type: ignore[arg-type]  # __init__ checks
 
     @property
     def weights(self) -> Tensor:
@@ -105,12 +100,12 @@ class StudentT(ConditionalFamily):
     mixing: UnitGamma
     conditional: Gaussian
 
-    def __init__(self, mixing: UnitGamma, conditional: Gaussian) -> None:
+    def __init__(self, mixing: Family, conditional: Family) -> None:
         if not (isinstance(mixing, UnitGamma) and isinstance(conditional, Gaussian)):
             raise expected("Student-t", "a UnitGamma and a Gaussian", (mixing, conditional))
         batch, wanted = conditional.mean.shape[:-1], mixing.shape.shape
         require(batch == wanted, "batch of the Gaussian", f"the shape {tuple(wanted)}", tuple(batch))
-        self.mixing, self.conditional = mixing, conditional
+        super().__init__(mixing, conditional)
 
     @classmethod
     def of(cls, degrees: Any, location: Any, precision: Any) -> Self:
@@ -118,9 +113,6 @@ class StudentT(ConditionalFamily):
         conditional = Gaussian(location, precision)
         half = 0.5 * torch.as_tensor(degrees, dtype=conditional.mean.dtype)
         return cls(UnitGamma(half.expand(conditional.mean.shape[:-1])), conditional)
-
-    def with_parts(self, mixing: Family, conditional: Family) -> Self:
-        return type(self)(mixing, conditional)  # type: ignore[arg-type]  # __init__ checks
 
     @property
     def degrees(self) -> Tensor:
@@ -132,12 +124,11 @@ class StudentT(ConditionalFamily):
         return one[..., None], one[..., None, None]
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        half, precision = self.mixing.shape, self.conditional.precision
-        offset, dim = theta - self.conditional.mean, theta.shape[-1]
-        distance = (offset * (precision @ offset.unsqueeze(-1)).squeeze(-1)).sum(-1)
-        log_det = log_det_psd(torch.linalg.cholesky(precision))
-        normaliser = torch.lgamma(half) - torch.lgamma(half + 0.5 * dim) + 0.5 * dim * (2.0 * math.pi * half).log()
-        return 0.5 * log_det - normaliser - (half + 0.5 * dim) * torch.log1p(0.5 * distance / half)
+        half, dims = self.mixing.shape, 0.5 * theta.shape[-1]
+        peak = self.conditional.log_prob(self.conditional.mean)
+        half_distance = peak - self.conditional.log_prob(theta)  # ½(θ − m)ᵀS(θ − m)
+        normaliser = torch.lgamma(half) - torch.lgamma(half + dims) + dims * half.log()
+        return peak - normaliser - (half + dims) * torch.log1p(half_distance / half)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         scale = self.mixing.sample(n, generator).unsqueeze(-1)

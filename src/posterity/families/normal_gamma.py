@@ -53,14 +53,14 @@ class NormalGamma(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        log_block, linear, pull, quadratic = cls.blocks("natural", natural)
+        log_block, linear, pull, quadratic = cls._blocks("natural", natural)
         strength = -2.0 * quadratic
         between("strength (−2 × natural[3])", strength, 0.0)
         return cls(pull / strength, strength, log_block + 0.5, -linear - 0.5 * pull**2 / strength)
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        log_precision, precision, weighted, quadratic = cls.blocks("expectation", expectation)
+        log_precision, precision, weighted, quadratic = cls._blocks("expectation", expectation)
         between("expectation[1]", precision, 0.0)
         location, gap = weighted / precision, precision.log() - log_precision
         spread = quadratic - weighted * location

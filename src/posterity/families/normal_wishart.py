@@ -64,7 +64,7 @@ class NormalWishart(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        log_det, linear, pull, quadratic = cls.blocks("natural", natural)
+        log_det, linear, pull, quadratic = cls._blocks("natural", natural)
         strength = -2.0 * quadratic
         between("strength (−2 × natural[3])", strength, 0.0)
         location = pull / strength[..., None]
@@ -77,7 +77,7 @@ class NormalWishart(CoordinateFamily):
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        log_det, precision, weighted, quadratic = cls.blocks("expectation", expectation)
+        log_det, precision, weighted, quadratic = cls._blocks("expectation", expectation)
         degrees = degrees_from_moments(log_det, precision, None if start is None else start.degrees)
         location = solve_psd(cholesky(precision, "expectation[1]"), weighted)
         spread = quadratic - _dot(weighted, location)

@@ -38,11 +38,11 @@ class Poisson(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        return cls(cls.blocks("natural", natural)[0].exp())
+        return cls(cls._blocks("natural", natural)[0].exp())
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        return cls(*cls.blocks("expectation", expectation))
+        return cls(*cls._blocks("expectation", expectation))
 
     def log_partition(self) -> Tensor:
         return self.rate

@@ -84,13 +84,13 @@ class Wishart(CoordinateFamily):
 
     @classmethod
     def from_natural(cls, natural: Coordinates) -> Self:
-        log_det, linear = cls.blocks("natural", natural)
+        log_det, linear = cls._blocks("natural", natural)
         inverse, _ = positive_definite("inverse scale (−2 × natural[1])", -2.0 * linear)
         return cls(2.0 * log_det + linear.shape[-1] + 1.0, inverse_psd(inverse))
 
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
-        log_det, mean = cls.blocks("expectation", expectation)
+        log_det, mean = cls._blocks("expectation", expectation)
         degrees = degrees_from_moments(log_det, mean, None if start is None else start.degrees)
         return cls(degrees, mean / degrees[..., None, None])
 

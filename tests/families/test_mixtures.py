@@ -30,10 +30,6 @@ def loss(theta: torch.Tensor) -> torch.Tensor:
     return torch.cos(theta).sum(-1) + 0.05 * theta.sum(-1) ** 3
 
 
-def leaves(blocks):
-    return tuple(block.detach().clone().requires_grad_() for block in blocks)
-
-
 def assert_blocks(actual, wanted, tolerance=1e-11):
     for a, b in zip(actual, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
@@ -143,6 +139,13 @@ def test_natural_gradient_of_the_free_energy_of_a_mixture():
     f, g, h = ((mass * column.reshape(-1, 1)).sum(0).detach() for column in (value, slope, curvature))
     wanted = (f[:-1] - f[-1], (g - h * q.conditional.mean[:, 0])[:, None], 0.5 * h[:, None, None])
     assert_blocks(q.natural_gradient(free_energy), wanted, 1e-9)
+
+
+def test_natural_gradient_of_the_mean_leaves_the_precisions_alone(make):
+    q = make(Draw(7), 2)
+    *_, linear, quadratic = q.natural_gradient(lambda p: p.mean)
+    torch.testing.assert_close(linear, torch.ones_like(linear))
+    assert not quadratic.any()
 
 
 def test_invalid_parts():

@@ -100,6 +100,9 @@ class ConditionalFamily(ABC):
             leaves = tuple(block.detach().clone().requires_grad_() for block in start)
             mixing = self.mixing.with_expectation(leaves[:cut])
             member = self.with_parts(mixing, self.conditional.with_expectation(leaves[cut:]))
-            slopes = torch.autograd.grad(objective(member).sum(), leaves)
+            slopes = torch.autograd.grad(objective(member).sum(), leaves, materialize_grads=True)
         seen = zip(self.exposure(), slopes[cut:], strict=True)
         return slopes[:cut] + tuple(slope / share for share, slope in seen)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.mixing!r}, {self.conditional!r})"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.families._base import Family
+from posterity.families._checks import parameters
 from posterity.families._conditional import ConditionalFamily
 from posterity.families.categorical import Categorical
 from posterity.families.gamma import UnitGamma
@@ -44,9 +45,9 @@ class MixtureOfGaussians(ConditionalFamily):
     @classmethod
     def of(cls, weights: Any, means: Any, precisions: Any) -> Self:
         """The mixture with weights (..., K) that sum to one, means (..., K, d) and precisions (..., K, d, d)."""
-        weights = torch.as_tensor(weights, dtype=None if isinstance(weights, Tensor) else torch.float64)
-        off = (weights.sum(-1) - 1.0).abs().amax().item()
-        require(off < 1e-6, "weights", "weights that sum to one", weights)
+        (weights,) = parameters({"weights": (weights, 1)})
+        total = weights.sum(-1)
+        require(bool(((total - 1.0).abs() < 1e-6).all()), "weights", "weights that sum to one", total.tolist())
         return cls(Categorical.from_expectation((weights[..., :-1],)), Gaussian(means, precisions))
 
     @property
@@ -110,9 +111,10 @@ class StudentT(ConditionalFamily):
     @classmethod
     def of(cls, degrees: Any, location: Any, precision: Any) -> Self:
         """The Student-t with ν (...) degrees of freedom, location m (..., d) and precision S (..., d, d)."""
-        conditional = Gaussian(location, precision)
-        half = 0.5 * torch.as_tensor(degrees, dtype=conditional.mean.dtype)
-        return cls(UnitGamma(half.expand(conditional.mean.shape[:-1])), conditional)
+        degrees, location, precision = parameters(
+            {"degrees": (degrees, 0), "location": (location, 1), "precision": (precision, 2)}
+        )
+        return cls(UnitGamma(0.5 * degrees), Gaussian(location, precision))
 
     @property
     def degrees(self) -> Tensor:

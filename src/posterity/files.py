@@ -250,7 +250,8 @@ def _generation(name: str, file_name: str) -> re.Match[str] | None:
 
 def _raw(t: Tensor) -> memoryview:
     """The bytes of a tensor, in row-major order."""
-    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    flat = t.detach().cpu().contiguous().as_strided((t.numel(),), (1,))  # a single number may come with stride 0
+    return flat.view(torch.uint8).numpy().data
 
 
 def _read(path: Path, limit: int) -> bytes:

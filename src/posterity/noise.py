@@ -4,6 +4,10 @@ No state is kept. The perturbation of weight j is a hash of where it stands, so 
 process or many, on CPU or GPU, today or when a sample is drawn again. The integer bits are identical everywhere;
 the normals agree to a few units in the last place.
 
+A key becomes two 32-bit words (a, b), and pair counter c becomes two words in six rounds x ← (x ⊕ (x ≫ s)) · M:
+
+    first = rounds 2-4 of (round 1 of (c + a) + b),    second = rounds 5-6 of (first + a)
+
 Layout: indices come in blocks of ``2 * HALF``; index j of the first half and j + HALF of the second share one
 Box-Muller pair, so both halves are written contiguously.
 """
@@ -11,12 +15,25 @@ Box-Muller pair, so both halves are written contiguously.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from posterity.errors import require
+
 HALF = 512
+ROUNDS = (
+    (16, 0x7FEB352D),
+    (15, 0x846CA68B),
+    (16, 0x9E3779B1),
+    (15, 0x85EBCA77),
+    (16, 0xC2B2AE3D),
+    (15, 0x27D4EB2F),
+)
 _MASK = 0xFFFFFFFF
 
 
@@ -29,62 +46,91 @@ class Key(NamedTuple):
     parameter: int = 0
 
 
-def _mix_int(x: int) -> int:
-    """The 32-bit finaliser of `_mix`, on Python integers."""
-    x ^= x >> 16
-    x = x * 0x7FEB352D & _MASK
-    x ^= x >> 15
-    x = x * 0x846CA68B & _MASK
-    return x ^ (x >> 16)
-
-
+@lru_cache(maxsize=1024)
 def words(key: Key) -> tuple[int, int]:
     """Two signed 32-bit words that stand for a key: what a kernel needs besides the index."""
     a, b = 0x9E3779B9, 0x85EBCA6B
-    for number in (*key,):
+    for number in key:
         for part in (number & _MASK, (number >> 32) & _MASK):
-            a = _mix_int((a ^ part) + 0x6A09E667 & _MASK)
-            b = _mix_int((b + part & _MASK) ^ a)
+            a = _mix((a ^ part) + 0x6A09E667 & _MASK)
+            b = _mix((b + part & _MASK) ^ a)
     return _signed(a), _signed(b)
+
+
+def _mix(x: int) -> int:
+    for shift, multiplier in ROUNDS[:2]:
+        x = (x ^ (x >> shift)) * multiplier & _MASK
+    return x ^ (x >> 16)
 
 
 def _signed(x: int) -> int:
     return x - (1 << 32) if x >= 1 << 31 else x
 
 
-_M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
+def hash_pairs(counter: Tensor, a: Tensor | int, b: Tensor | int) -> tuple[Tensor, Tensor]:
+    """The two words of each int32 pair counter, in tensor operations: int32 wraps, masks make its shifts logical."""
+    first = _rounds(_rounds(counter + a, 0, 1) + b, 1, 4)
+    return first, _rounds(first + a, 4, 6)
 
 
-def _mix(x: Tensor) -> Tensor:
-    """A 32-bit bijection with low bias (xorshift-multiply); int32 wraps, and shifts are masked to be logical."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * _M1
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * _M2
-    return x ^ ((x >> 16) & 0xFFFF)
+def _rounds(x: Tensor, begin: int, end: int) -> Tensor:
+    for shift, multiplier in ROUNDS[begin:end]:
+        x = (x ^ ((x >> shift) & (_MASK >> shift))) * _signed(multiplier)
+    return x
+
+
+def _hash_pairs_numpy(start: int, count: int, a: int, b: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The same words from NumPy's unsigned integers, which need no masks and so cost a third less on a CPU."""
+    x = np.arange(start, start + count, dtype=np.uint32)
+    x += np.uint32(a & _MASK)
+    shifted = np.empty_like(x)
+    for number, (shift, multiplier) in enumerate(ROUNDS):
+        np.right_shift(x, np.uint32(shift), out=shifted)
+        x ^= shifted
+        x *= np.uint32(multiplier)
+        if number == 0:
+            x += np.uint32(b & _MASK)
+        elif number == 3:
+            first = x.copy()
+            x += np.uint32(a & _MASK)
+    return first.view(np.int32), x.view(np.int32)
 
 
 def bits(key: Key, start: int, count: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Two independent int32 words for each of the pair counters start .. start + count − 1."""
+    require(start >= 0 and start + count <= 1 << 32, "pair counters", "a range within 32 bits", (start, start + count))
     a, b = words(key)
-    low = torch.arange(start, start + count, dtype=torch.int64, device=device)
-    high = _mix_int((start >> 32) & _MASK)
-    counter = (low & _MASK).to(torch.int32) if start + count > 2**31 else low.to(torch.int32)
-    first = _mix(_mix(counter + a) ^ _signed(_MASK & (b + high)))
-    return first, _mix(first + a)
+    if torch.device(device).type == "cpu":
+        first, second = _hash_pairs_numpy(start, count, a, b)
+        return torch.from_numpy(first), torch.from_numpy(second)
+    counter = torch.arange(_signed(start), _signed(start) + count, device=device).to(torch.int32)
+    return hash_pairs(counter, a, b)
+
+
+def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Two float32 standard normals from each pair of words.
+
+    The radius takes the absolute value of a signed word as its uniform number: floats are densest where the logarithm
+    is steepest, which carries the tails to 6.6 standard deviations.
+    """
+    radius = first.to(torch.float32).abs_().add_(0.5).mul_(2.0**-31).log_().mul_(-2.0).sqrt_()
+    angle = second.to(torch.float32).mul_(math.pi * 2.0**-31)
+    return angle.cos().mul_(radius), angle.sin_().mul_(radius)
 
 
 def normal(
     key: Key, count: int, *, start: int = 0, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Standard normals for the global indices start .. start + count − 1 of one parameter."""
+    """Standard normals for the global indices start .. start + count − 1 of one parameter.
+
+    Examples:
+        >>> whole = normal(Key(seed=0, step=1), 10_000)
+        >>> bool((normal(Key(seed=0, step=1), 100, start=5_000) == whole[5_000:5_100]).all())
+        True
+    """
     block = start // (2 * HALF)
     blocks = -(-(start + count) // (2 * HALF)) - block
-    first, second = bits(key, block * HALF, blocks * HALF, device)
-    # (u + ½)/2³² lies strictly inside (0, 1): 24 bits are what float32 can hold exactly.
-    radius = (((first >> 8) & 0xFFFFFF).to(torch.float32) + 0.5).mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
-    angle = ((second >> 8) & 0xFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-24)
-    pair = torch.stack((radius * angle.cos(), radius * angle.sin()))  # 2 x (blocks * HALF)
-    flat = pair.view(2, blocks, HALF).transpose(0, 1).reshape(-1)
+    cosines, sines = box_muller(*bits(key, block * HALF, blocks * HALF, device))
+    pairs = torch.stack((cosines.view(blocks, HALF), sines.view(blocks, HALF)), dim=1)
     offset = start - block * 2 * HALF
-    return flat[offset : offset + count].to(dtype)
+    return pairs.view(-1)[offset : offset + count].to(dtype)

@@ -1,4 +1,4 @@
-"""Tensors cut into views that fit the cache: a chain of pointwise operations then costs one trip to memory."""
+"""Pointwise work on large tensors, cut into pieces that fit the cache: a chain of operations reads memory once."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 17  # elements; a multiple of the noise layout's period
+BLOCK = 1 << 17  # elements; a multiple of the noise layout's period, and large enough for torch to use its threads
+
+Views = dict[str, Tensor]
 
 
-def blocks(tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, dict[str, Tensor]]]:
+def blocks(tensors: Mapping[str, Tensor]) -> Iterator[tuple[int, Views]]:
     """Yield (start, views) over equally shaped tensors: flat pieces of each, in row-major order.
 
     The views share the tensors' storage, so writing into them writes into the tensors. Tensors that cannot be cut
-    (channels-last, transposed, 0-dimensional) come whole, which is slower and otherwise the same.
+    (channels-last, transposed) come whole, which is slower and otherwise the same; so do tensors on an accelerator,
+    where launching a kernel costs more than a cache miss.
     """
     first = next(iter(tensors.values()))
-    if first.numel() <= BLOCK or not all(t.is_contiguous() for t in tensors.values()):
+    whole = first.numel() <= BLOCK or first.device.type != "cpu"
+    if whole or not all(t.is_contiguous() for t in tensors.values()):
         yield 0, dict(tensors)
         return
     flat = {name: t.view(-1) for name, t in tensors.items()}
     for start in range(0, first.numel(), BLOCK):
         yield start, {name: t[start : start + BLOCK] for name, t in flat.items()}
-
-
-def copy_blocks(source: Tensor, target: Tensor, stop: int) -> None:
-    """Copy the first ``stop`` elements, in row-major order."""
-    if stop >= target.numel():
-        target.copy_(source)
-    elif stop > 0:
-        target.view(-1)[:stop].copy_(source.view(-1)[:stop])
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from posterity.trees import state_dtype
 
 
 @contextmanager
-def keep_precision(optimizer: Optimizer) -> Iterator[None]:
+def checked(optimizer: Optimizer) -> Iterator[None]:
     """While open, `optimizer.load_state_dict` refuses other shapes and keeps float32 state for half precisions."""
     final: list[StateDict] = []
 

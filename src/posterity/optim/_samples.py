@@ -39,6 +39,11 @@ class Kept:
         term = (a.to(dtype) - b.to(dtype)).mul_(gradient)
         self.product = term if self.product is None else self.product.add_(term)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What the update needs: the last sample, and the sums where there are any."""
+        sums = {"product": self.product, "gradients": self.gradients}
+        return {"sample": self.buffer, **{name: t for name, t in sums.items() if t is not None}}
+
     def forget(self) -> None:
         """Drop everything but the buffer."""
         self.product = self.gradients = self.before = self.norm = None

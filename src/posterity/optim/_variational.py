@@ -16,29 +16,47 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.likelihoods import Likelihood
-from posterity.noise import Key, normal
+from posterity.noise import Key
+from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
-from posterity.optim._blocks import blocks, copy_blocks
-from posterity.optim._checkpoint import keep_precision
+from posterity.optim._blocks import Views
+from posterity.optim._checkpoint import checked
 from posterity.optim._samples import Samples, norm
 from posterity.posterior import Diagonal, Posterior
-from posterity.trees import state_dtype
+from posterity.trees import Tree
 
 Group = dict[str, Any]
-Views = dict[str, Tensor]
+Numbers = kernels.Numbers
 
 
 class VariationalOptimizer(Optimizer):
     """A `torch.optim.Optimizer` whose parameters are the mean of a Gaussian posterior.
 
-    A subclass holds its equations and nothing else: the initial state of a parameter (`_initial_state`), the posterior
-    precision (`_precision`) and the update from the averaged gradient and the averaged product of noise and gradient
-    (`_update`). Parameters equal the mean whenever no sample is in place.
+    A subclass holds its equations and nothing else: the initial state of a parameter (`initial_state`), the numbers
+    that its equations need (`numbers`), the posterior precision (`precision`) and the update from the averaged
+    gradient and the averaged product of noise and gradient (`update`). Parameters equal the mean whenever no sample
+    is in place.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        defaults: Options of the parameter groups; `seed`, `ess` and `weight_decay` are read here.
+        mc_samples: Samples for each `step(closure)`.
+        prior: A diagonal Gaussian in place of weight decay; needs named parameters.
+        fused: Compile sampling and update into one pass over memory each.
     """
 
-    def __init__(self, params: ParamsT, defaults: Group, *, mc_samples: int = 1, prior: Diagonal | Posterior | None):
+    def __init__(
+        self,
+        params: ParamsT,
+        defaults: Group,
+        *,
+        mc_samples: int = 1,
+        prior: Diagonal | Posterior | None = None,
+        fused: bool = False,
+    ) -> None:
         require(isinstance(mc_samples, int) and mc_samples >= 1, "mc_samples", "an integer >= 1", mc_samples)
         self.mc_samples = mc_samples
+        self.fused = fused
         self._forget_transients()
         super().__init__(params, {**defaults, "draws": 0, "skipped": 0})
         if not any(p.requires_grad for _, p in self._parameters()):
@@ -53,21 +71,28 @@ class VariationalOptimizer(Optimizer):
         self._predictions = 0
         self._warned: set[str] = set()
 
-    # ── the equations: what a subclass provides ──────────────────────────────────────────────────────────────────
+    # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, group: Group) -> Views:
         """State of a parameter before its first update, besides `step`."""
 
     @abstractmethod
-    def _precision(self, state: Mapping[str, Tensor], group: Group) -> Tensor:
-        """Posterior precision of each weight of a block, from the state (empty before the first update)."""
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        """The numbers of one parameter's equations, from its group and its state."""
 
+    @staticmethod
     @abstractmethod
-    def _update(
-        self, mean: Tensor, gradient: Tensor, product: Tensor | None, state: Views, group: Group, step: int
-    ) -> None:
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        """Posterior precision of each weight of a block."""
+
+    @staticmethod
+    @abstractmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
         """Update mean and state of a block in place; the product of noise and gradient is None without noise."""
+
+    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+        """Called before a parameter is updated: measure what `diagnostics` tells, adapt numbers to it."""
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -92,6 +117,8 @@ class VariationalOptimizer(Optimizer):
             self._samples.take_away()
             self._context_open = False
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    @torch.no_grad()
     def _put_sample(self, train: bool) -> None:
         samples = self._samples
         samples.train = train
@@ -103,22 +130,14 @@ class VariationalOptimizer(Optimizer):
         self._predictions += not train
         for index, group, p in trainable:
             step, sample = (group["draws"], 0) if train else (0, self._predictions - 1)
-            key = Key(group["seed"], step, sample, index)
-            samples.put(p, partial(self._perturb, p, group, key))
+            samples.put(p, partial(self._perturb, p, group, Key(group["seed"], step, sample, index)))
 
     def _perturb(self, p: Tensor, group: Group, key: Key, buffer: Tensor) -> None:
-        """buffer ← m and p ← m + ε/√precision; whatever goes wrong, what was overwritten is put back."""
-        start = 0
-        try:
-            for start, view in blocks({"p": p.detach(), "buffer": buffer, **self._tensors(p)}):
-                mean = view["buffer"].copy_(view["p"])
-                noise = normal(key, mean.numel(), start=start, device=p.device, dtype=state_dtype(p.dtype))
-                deviation = self._precision(view, group).rsqrt()
-                view["p"].copy_(noise.view_as(mean).mul_(deviation).add_(mean))
-        except BaseException:
-            copy_blocks(buffer, p.detach(), start)
-            raise
+        tensors = {"p": p.detach(), "buffer": buffer, **self._tensors(p)}
+        perturb = kernels.perturb_compiled if self.fused else kernels.perturb
+        perturb(self.precision, tensors, self.numbers(p, group), key)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _put_mean(self) -> None:
         if self._samples.means:
             self._samples.take_away()
@@ -135,7 +154,7 @@ class VariationalOptimizer(Optimizer):
         return Attachment(self, model)
 
     def train(self) -> None:
-        """Let an attached model be sampled (the state after construction)."""
+        """Let attached models be sampled (the state after construction)."""
         self._sampling = True
 
     def eval(self) -> None:
@@ -153,6 +172,7 @@ class VariationalOptimizer(Optimizer):
             self._samples.discard()
         super().zero_grad(set_to_none)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step from the gradients; with a closure, evaluate it at `mc_samples` fresh samples first.
@@ -166,7 +186,7 @@ class VariationalOptimizer(Optimizer):
             raise InvalidInput("step: expected the sampling context to be closed, got a step inside it")
         self._put_mean()
         loss = None if closure is None else self._sampled_loss(closure)
-        estimates = max(self._samples.closed + 1, self.mc_samples if closure is not None else 1)
+        estimates = max(self._samples.closed + 1, 1 if closure is None else self.mc_samples)
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
             if self._finite([p for _, p in ready]):
@@ -192,39 +212,28 @@ class VariationalOptimizer(Optimizer):
     def _step_one(self, p: Tensor, group: Group, estimates: int) -> None:
         state = self._state_of(p, group)
         state["step"] += 1
-        step = int(state["step"].item())
-        kept = self._samples.kept.get(p) if self._samples.finished else None
-        tensors: Views = {"p": p.detach(), **self._tensors(p)}
+        tensors, numbers = {"p": p.detach(), **self._tensors(p)}, self.numbers(p, group)
         tensors |= {} if p.grad is None else {"gradient": p.grad}
-        if kept is not None:
-            tensors["sample"] = kept.buffer
-            tensors |= {} if kept.product is None else {"product": kept.product}
-            tensors |= {} if kept.gradients is None else {"gradients": kept.gradients}
-        factor = 1.0 if kept is None else self._samples.factor(p)
-        dtype = state_dtype(p.dtype)
-        for _, view in blocks(tensors):
-            mean = view["p"].to(dtype)
-            gradient, product = _statistics(view, mean, factor, estimates)
-            self._update(mean, gradient, product, view, group, step)
-            if mean is not view["p"]:
-                view["p"].copy_(mean)
+        if self._samples.finished and p in self._samples.kept:
+            tensors |= self._samples.kept[p].tensors()
+            numbers |= {"factor": self._samples.factor(p)} if "product" in tensors else {}
+        numbers |= {"estimates": float(estimates)} if estimates > 1 else {}
+        self.observe(p, tensors, group, numbers)
+        update = kernels.update_compiled if self.fused else kernels.update
+        update(self.update, tensors, numbers)
 
     def _has_gradient(self, p: Tensor) -> bool:
         kept = self._samples.kept.get(p)
         return p.grad is not None or (kept is not None and kept.gradients is not None)
 
     def _finite(self, parameters: list[Tensor]) -> bool:
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        for g in gradients:
-            if g.is_sparse:
-                raise expected(
-                    "gradient", "a dense tensor (this optimizer does not support sparse gradients)", g.layout
-                )
-        kept = [self._samples.kept[p].product for p in parameters if p in self._samples.kept]
-        norms = [norm(t) for t in (*gradients, *(product for product in kept if product is not None))]
-        if not norms:
-            return True
-        return bool(torch.stack([n.to(norms[0].device, torch.float64) for n in norms]).sum().isfinite())
+        norms = []
+        for p in parameters:
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                raise expected("gradient", "a dense tensor; sparse gradients are not supported", p.grad.layout)
+            product = self._samples.kept[p].product if p in self._samples.kept else None
+            norms += [norm(t) for t in (p.grad, product) if t is not None]
+        return not norms or bool(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all())
 
     def _skip(self) -> None:
         for group in self.param_groups:
@@ -252,12 +261,17 @@ class VariationalOptimizer(Optimizer):
         state: Views = self.state[p]
         if "step" not in state:
             state["step"] = torch.tensor(0.0)
-            state.update(self._initial_state(p, group))
+            state.update(self.initial_state(p, group))
         return state
+
+    def _steps(self, p: Tensor) -> int:
+        """How often a parameter has been updated, the update under way included."""
+        state = self.state.get(p, {})
+        return int(state["step"].item()) if "step" in state else 0
 
     def _tensors(self, p: Tensor) -> Views:
         """The state that has one number for each weight."""
-        return {name: t for name, t in self.state.get(p, {}).items() if t.shape == p.shape and name != "step"}
+        return {name: t for name, t in self.state.get(p, {}).items() if name != "step" and t.shape == p.shape}
 
     def add_param_group(self, param_group: Group) -> None:
         super().add_param_group(param_group)
@@ -270,14 +284,15 @@ class VariationalOptimizer(Optimizer):
         """Load a state dict; one of other shapes is refused and changes nothing."""
         self._put_mean()
         self._samples.discard()
-        with keep_precision(self):
+        with checked(self):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "mc_samples": self.mc_samples, "_samples": self._samples}
+        own = {"mc_samples": self.mc_samples, "fused": self.fused, "_samples": self._samples}
+        return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_context_open" not in self.__dict__:
+        if "_samples" not in self.__dict__:
             self._forget_transients()
         super().__setstate__(state)
         for group in self.param_groups:
@@ -295,25 +310,16 @@ class VariationalOptimizer(Optimizer):
         Args:
             prior: A `Diagonal`, or a `Posterior` of that structure (yesterday's posterior is today's prior).
         """
-        structure = prior.structure if isinstance(prior, Posterior) else prior
-        if not isinstance(structure, Diagonal):
-            raise expected("prior", "a Diagonal, or a Posterior of that structure", type(structure).__name__)
-        for name, p in self._named().items():
-            if name not in structure.mean:
-                raise expected("prior", f"a tensor for parameter {name!r}", f"only {sorted(structure.mean)}")
-            mean, precision = structure.mean[name], structure.precision[name]
-            require(mean.shape == p.shape, f"prior of {name!r}", f"shape {tuple(p.shape)}", tuple(mean.shape))
-            dtype = state_dtype(p.dtype)
-            self.state[p]["prior_mean"] = mean.to(p.device, dtype, copy=True)
-            self.state[p]["prior_precision"] = precision.to(p.device, dtype).expand(p.shape).clone()
+        _priors.set_prior(self, prior)
 
-    def _named(self) -> dict[str, Tensor]:
-        names: dict[str, Tensor] = {}
-        for group in self.param_groups:
-            if "param_names" not in group:
-                raise expected("params", "named parameters, as in model.named_parameters()", "unnamed ones")
-            names.update(zip(group["param_names"], group["params"], strict=True))
-        return names
+    def set_term(self, linear: Tree, quadratic: Tree) -> None:
+        """Add −linear·θ + ½ quadratic·θ² to the total loss: a Gaussian site in natural parameters.
+
+        Args:
+            linear: A tensor for each named parameter.
+            quadratic: Likewise; entries may be negative.
+        """
+        _priors.set_term(self, linear, quadratic)
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
@@ -325,41 +331,4 @@ class VariationalOptimizer(Optimizer):
             n: Number of training examples.
         """
         self._put_mean()
-        groups = {p: group for group, p in self._parameters() if p.requires_grad}
-        names = {name: p for name, p in model.named_parameters() if p in groups}
-        require(len(names) == len(groups), "model", f"the {len(groups)} trained parameters", f"{len(names)} of them")
-        sizes = {float(group["ess"]) for group in groups.values()}
-        require(len(sizes) == 1, "ess", "the same for all parameter groups", sorted(sizes))
-        precision = {name: self._precision(self._tensors(p), groups[p]) for name, p in names.items()}
-        prior = {name: self._prior(p, groups[p]) for name, p in names.items()}
-        return Posterior.of(
-            model,
-            Diagonal(dict(names), precision),
-            prior=Diagonal({k: v[0] for k, v in prior.items()}, {k: v[1] for k, v in prior.items()}),
-            n=n,
-            ess=sizes.pop(),
-            likelihood=likelihood,
-        )
-
-    def _prior(self, p: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-        """Mean and precision of the prior of one parameter."""
-        state = self.state.get(p, {})
-        if "prior_precision" in state:
-            return state["prior_mean"], state["prior_precision"]
-        mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=p.device)
-        return mean, mean.new_tensor(group["ess"] * group["weight_decay"])
-
-
-def _statistics(view: Views, mean: Tensor, factor: Tensor | float, estimates: int) -> tuple[Tensor, Tensor | None]:
-    """The averaged gradient and the averaged product of noise and gradient of one block."""
-    gradient = view["gradient"].to(mean.dtype) if "gradient" in view else torch.zeros_like(mean)
-    if "sample" not in view:
-        return gradient, None
-    product = (view["sample"].to(mean.dtype) - mean).mul_(gradient)
-    if "product" in view:
-        product.add_(view["product"] * factor)
-    if "gradients" in view:
-        gradient = gradient + view["gradients"] * factor
-    if estimates > 1:
-        return gradient / estimates, product.div_(estimates)
-    return gradient, product
+        return _priors.posterior(self, model, likelihood, n)

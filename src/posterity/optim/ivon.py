@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from posterity.errors import InvalidInput, expected, require
-from posterity.optim._variational import Group, VariationalOptimizer, Views
+from posterity.optim._blocks import Views
+from posterity.optim._variational import Group, Numbers, VariationalOptimizer
+from posterity.optim.kernels import statistics
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
+
+AUTO_BIAS = 0.05  # the largest relative bias of the Hessian that β₂ = "auto" lets stand
+AUTO_MEMORIES = 5.0  # at most so many time constants of the Hessian's average fit into training
 
 
 class IVON(VariationalOptimizer):
@@ -31,15 +37,27 @@ class IVON(VariationalOptimizer):
         lr: Learning rate; α = lr · (hess_init + δ) with `rescale_lr`, so that the first steps are those of SGD.
         ess: Effective sample size λ: the number of training examples, or more for a colder posterior.
         hess_init: Initial value of h.
-        betas: β₁ and β₂.
+        betas: β₁ and β₂; β₂ may be "auto" where `total_steps` is given: 1 − β₂ = 5 / total_steps, or less where
+            that would inflate the Hessian by more than 5 %.
         weight_decay: δ; the prior is N(0, 1/(λδ)).
         mc_samples: Samples for each `step(closure)`.
         clip_radius: ξ, bound on every component of the preconditioned direction.
         debias: Whether the momentum is divided by 1 − β₁ᵗ.
         rescale_lr: Whether lr is multiplied by hess_init + δ.
-        hess_approx: "price" for ĥ as above.
+        hess_approx: "price" for ĥ as above, "gradsq" for ĥ = B ĝ² with B the `batch_size`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise; the same on every process.
+        total_steps: Length of the training, for β₂ = "auto".
+        batch_size: Examples behind each gradient, for "gradsq".
+        fused: Compile sample and update into one pass over memory each; needs a C++ compiler on a CPU and takes some
+            tens of seconds at the first step.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = IVON([weight], lr=0.1, ess=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> optimizer.step()
 
     References:
         Shen et al., "Variational learning is effective for large deep networks", 2024.
@@ -51,15 +69,18 @@ class IVON(VariationalOptimizer):
         lr: float | Tensor,
         ess: float,
         hess_init: float = 1.0,
-        betas: tuple[float, float] = (0.9, 0.99999),
+        betas: tuple[float, float | Literal["auto"]] = (0.9, 0.99999),
         weight_decay: float = 1e-4,
         mc_samples: int = 1,
         clip_radius: float = math.inf,
         debias: bool = True,
         rescale_lr: bool = True,
-        hess_approx: str = "price",
+        hess_approx: Literal["price", "gradsq"] = "price",
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        total_steps: int | None = None,
+        batch_size: int | None = None,
+        fused: bool = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -72,44 +93,97 @@ class IVON(VariationalOptimizer):
             "rescale_lr": rescale_lr,
             "hess_approx": hess_approx,
             "seed": seed,
+            "total_steps": total_steps,
+            "batch_size": batch_size,
         }
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
+        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior, fused=fused)
 
     def add_param_group(self, param_group: Group) -> None:
         _check({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
-    def _initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, group: Group) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        return {"momentum": momentum, "hessian": torch.full_like(momentum, group["hess_init"])}
+        zero = torch.zeros((), dtype=momentum.dtype, device=p.device)
+        hessian = torch.full_like(momentum, group["hess_init"])
+        return {"momentum": momentum, "hessian": hessian, "forgetting": zero, "spread": zero.clone()}
 
-    def _precision(self, state: Mapping[str, Tensor], group: Group) -> Tensor:
-        hessian = state["hessian"] if "hessian" in state else torch.tensor(float(group["hess_init"]))
-        return (hessian + _delta(state, group)) * group["ess"]
-
-    def _update(
-        self, mean: Tensor, gradient: Tensor, product: Tensor | None, state: Views, group: Group, step: int
-    ) -> None:
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
-        delta, hessian = _delta(state, group), state["hessian"]
-        momentum = state["momentum"].lerp_(gradient, 1 - beta1)
-        if product is not None:
-            precision = hessian + delta
-            estimate = group["ess"] * precision * product
-            change = (1 - beta2) * (estimate - hessian) / precision
-            hessian.add_(precision * change * (1 + 0.5 * change))
-        bias = 1 - beta1**step if group["debias"] else 1.0
-        pull = mean - state["prior_mean"] if "prior_mean" in state else mean
-        direction = (momentum / bias + delta * pull) / (hessian + delta)
-        if group["clip_radius"] < math.inf:
-            direction.clamp_(-group["clip_radius"], group["clip_radius"])
         scale = group["hess_init"] + group["weight_decay"] if group["rescale_lr"] else 1.0
-        mean.sub_(direction * (group["lr"] * scale))
+        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
+        numbers = {
+            "ess": float(group["ess"]),
+            "delta": float(group["weight_decay"]),
+            "hess_init": float(group["hess_init"]),
+            "rho1": 1 - beta1,
+            "rho2": min(AUTO_MEMORIES / group["total_steps"], 0.5) if beta2 == "auto" else 1 - beta2,
+            "debias": 1 - beta1 ** self._steps(p) if group["debias"] and beta1 > 0 else 1.0,
+            "lr": lr * scale,
+        }
+        numbers |= {"clip_radius": float(group["clip_radius"])} if group["clip_radius"] < math.inf else {}
+        numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
+        return numbers
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        return (view.get("hessian", numbers["hess_init"]) + _delta(view, numbers)) * numbers["ess"]
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        momentum, hessian, delta = view["momentum"], view["hessian"], _delta(view, numbers)
+        momentum.lerp_(gradient, numbers["rho1"])
+        surprise = _surprise(view, gradient, product, numbers)
+        if surprise is not None:
+            # With x = (1 − β₂)(ĥ − h)/(h + δ) the new h + δ is (h + δ)(1 + x + x²/2): positive whatever x.
+            x = surprise.mul_(numbers["rho2"])
+            hessian.addcmul_(hessian + delta, x.addcmul_(x, x, value=0.5))
+        direction = momentum / numbers["debias"]
+        direction.add_((mean - view["prior_mean"] if "prior_mean" in view else mean) * delta)
+        if "linear" in view:
+            direction.add_((view["quadratic"] * mean).sub_(view["linear"]).div_(numbers["ess"]))
+        direction.div_(hessian + delta)
+        if "clip_radius" in numbers:
+            direction.clamp_(-numbers["clip_radius"], numbers["clip_radius"])
+        mean.sub_(direction.mul_(numbers["lr"]))
+
+    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+        """Keep the spread of ĥ (its relative mean square distance from h) and how much of the initial h is forgotten.
+
+        The improved rule inflates the Hessian by about (1 − β₂)/2 times that spread.
+        """
+        if "sample" not in tensors and "batch_size" not in numbers:
+            return
+        state, step = self.state[p], self._steps(p)
+        if step <= 10 or step % 10 == 0:
+            some = {name: t.reshape(-1)[:: 1 + p.numel() // 4096] for name, t in tensors.items()}
+            some_mean = some["p"].to(state_dtype(p.dtype))
+            surprise = _surprise(some, *statistics(some, some_mean, numbers), numbers)
+            assert surprise is not None
+            state["spread"].lerp_(surprise.square().mean(), max(1 / (step if step <= 10 else 10 + step // 10), 0.02))
+        if group["betas"][1] == "auto":
+            numbers["rho2"] = (2 * AUTO_BIAS / state["spread"]).clamp(max=numbers["rho2"])
+        state["forgetting"].sub_(torch.as_tensor(-numbers["rho2"]).log1p())
 
 
-def _delta(state: Mapping[str, Tensor], group: Group) -> Tensor | float:
+def _delta(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
     """δ, the precision of the prior in units of ess."""
-    return state["prior_precision"] / group["ess"] if "prior_precision" in state else group["weight_decay"]
+    return view["prior_precision"] / numbers["ess"] if "prior_precision" in view else numbers["delta"]
+
+
+def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> Tensor | None:
+    """(ĥ − h)/(h + δ), or None where there is no noise to estimate ĥ from; overwrites the product."""
+    hessian = view["hessian"]
+    precision = hessian + _delta(view, numbers)
+    if "batch_size" in numbers:
+        surprise = gradient.square().mul_(numbers["batch_size"]).sub_(hessian).div_(precision)
+    elif product is not None:
+        surprise = product.mul_(numbers["ess"]).sub_(hessian / precision)
+    else:
+        return None
+    if "quadratic" in view:
+        surprise.add_(view["quadratic"] / precision / numbers["ess"])
+    return surprise
 
 
 def _check(group: Group) -> None:
@@ -119,9 +193,18 @@ def _check(group: Group) -> None:
     require(bool(0 <= lr < math.inf), "Invalid learning rate", "a number >= 0", lr)
     for name in ("ess", "hess_init"):
         require(0 < group[name] < math.inf, name, "a positive finite number", group[name])
-    for i, beta in enumerate(group["betas"]):
-        require(0 <= beta < 1, f"Invalid beta parameter at index {i}", "a number in [0, 1)", beta)
+    beta1, beta2 = group["betas"]
+    require(0 <= beta1 < 1, "Invalid beta parameter at index 0", "a number in [0, 1)", beta1)
+    if beta2 == "auto":
+        total = group["total_steps"]
+        require(isinstance(total, int) and total >= 1, "total_steps", 'the length of training, for beta2="auto"', total)
+    else:
+        number = isinstance(beta2, (int, float)) and 0 <= beta2 < 1
+        require(number, "Invalid beta parameter at index 1", "a number in [0, 1), or 'auto'", beta2)
     require(0 <= group["weight_decay"] < math.inf, "Invalid weight_decay value", "a number >= 0", group["weight_decay"])
     require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
-    if group["hess_approx"] not in ("price",):
-        raise expected("hess_approx", "'price'", group["hess_approx"])
+    if group["hess_approx"] == "gradsq":
+        size = group["batch_size"]
+        require(isinstance(size, int) and size >= 1, "batch_size", 'examples a gradient, for "gradsq"', size)
+    elif group["hess_approx"] != "price":
+        raise expected("hess_approx", "'price' or 'gradsq'", group["hess_approx"])

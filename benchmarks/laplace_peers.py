@@ -86,10 +86,8 @@ def _peer(problem: Problem, structure: str, prior_precision: float) -> Any:
     model, x, y, _, kind = problem
     subset, hessian = SUBSETS[structure]
     noise = {"sigma_noise": NOISE_PRECISION**-0.5} if kind == "regression" else {}
-    posterior = Laplace(
-        model, kind, subset, hessian, prior_precision=prior_precision, backend=CurvlinopsGGN, **noise
-    )
-    posterior.fit(DataLoader(TensorDataset(x, y), batch_size=10))
+    posterior = Laplace(model, kind, subset, hessian, prior_precision=prior_precision, backend=CurvlinopsGGN, **noise)
+    posterior.fit(DataLoader(TensorDataset(x, y), batch_size=10))  # 10, 10 and 3: unequal batches must not matter
     return posterior
 
 
@@ -110,7 +108,7 @@ def _reference(problem: Problem, structure: str) -> dict[str, Any]:
 
     best = minimize_scalar(lambda t: -evidence(t), bounds=(-15, 15), method="bounded", options={"xatol": 1e-11})
     probes = torch.eye(len(precision))[:, :1] + torch.linspace(-1, 1, 2 * len(precision)).reshape(-1, 2)
-    return {
+    reference = {
         "precision_diagonal": _rounded(precision.diagonal()),
         "precision_times_probes": _rounded(precision @ probes),
         "log_marginal_likelihood": {str(d): _rounded(evidence(torch.tensor(d).log().item())) for d in PRIOR_PRECISIONS},
@@ -118,6 +116,10 @@ def _reference(problem: Problem, structure: str) -> dict[str, Any]:
         "predictive_mean": _rounded(mean),
         "predictive_covariance": _rounded(covariance),
     }
+    if SUBSETS[structure][0] == "all":  # the peer has no layerwise prior on a last layer
+        layers = torch.arange(1, len(list(problem[0].parameters())) + 1)
+        reference["layerwise"] = _rounded(posterior.log_marginal_likelihood(0.1 * layers).item())
+    return reference
 
 
 def write_fixture(path: Path) -> None:
@@ -149,5 +151,132 @@ def write_fixture(path: Path) -> None:
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB, {record['versions']}")
 
 
+def _images(model: nn.Module, n: int, n_test: int) -> Problem:
+    x = torch.randn(n + n_test, 1, 28, 28, generator=_generator(0))
+    return model, x[:n], torch.arange(n) % 10, x[n:], "classification"
+
+
+def _many_classes(n: int, n_test: int, classes: int = 1000) -> Problem:
+    x = torch.randn(n + n_test, 64, generator=_generator(0))
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, classes))
+    return model, x[:n], torch.arange(n) % classes, x[n:], "classification"
+
+
+def _cost_problem(name: str) -> Problem:
+    import networks
+
+    torch.manual_seed(0)
+    if name == "784-500-300-10":
+        return _images(nn.Sequential(nn.Flatten(), networks.mlp([784, 500, 300, 10])), 256, 64)
+    if name == "LeNet":
+        return _images(networks.lenet(), 64, 16)
+    return _many_classes(256, 4)
+
+
+COSTS = [("784-500-300-10", "diag"), ("784-500-300-10", "kron"), ("784-500-300-10", "last_layer_kron"),
+         ("LeNet", "diag"), ("LeNet", "kron"), ("1000 classes", "last_layer_kron")]  # fmt: skip
+
+
+def _fit_and_predict_posterity(problem: Problem, structure: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    from posterity.curvature import prediction_covariance
+    from posterity.learning import laplace
+
+    model, x, y, x_test, _ = problem
+    last = structure.startswith("last_layer")
+    options = {"structure": "last_layer", "inner": "kron"} if last else {"structure": structure}
+    return (
+        lambda: laplace(model, (x, y), **options),
+        lambda posterior: prediction_covariance(model, x_test, posterior.covariance()),
+    )
+
+
+def _fit_and_predict_peer(
+    problem: Problem, structure: str, backend: str
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    from laplace import Laplace, curvature
+
+    model, x, y, x_test, kind = problem
+    loader = DataLoader(TensorDataset(x, y), batch_size=64)
+
+    def fit() -> Any:
+        posterior = Laplace(model, kind, *SUBSETS[structure], backend=getattr(curvature, backend))
+        posterior.fit(loader)
+        posterior.optimize_prior_precision(method="marglik")
+        return posterior
+
+    return fit, lambda posterior: posterior._glm_predictive_distribution(x_test)[1]
+
+
+def measure(library: str, problem_name: str, structure: str) -> None:
+    """CPU seconds of one fit (with its prior precision) and of the predictive covariance, and peak memory."""
+    torch.set_num_threads(1)
+    problem = _cost_problem(problem_name)
+    if library == "posterity":
+        fit, predict = _fit_and_predict_posterity(problem, structure)
+    else:
+        fit, predict = _fit_and_predict_peer(problem, structure, library)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    posterior = fit()
+    fitted = time.process_time()
+    covariance = predict(posterior)
+    done = time.process_time()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    figures = {
+        "fit": 1e3 * (fitted - start) / len(problem[1]),
+        "predict": 1e3 * (done - fitted) / len(problem[3]),
+        "memory": peak / 1024,
+        "deviation": covariance.diagonal(dim1=-2, dim2=-1).mean().sqrt().item(),
+    }
+    print(json.dumps(figures))
+
+
+def _measured(library: str, problem: str, structure: str) -> dict[str, float] | None:
+    """One measurement in a process of its own, so that peak memory is its own too; None where the library fails."""
+    command = [sys.executable, __file__, "measure", library, problem, structure]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        print(f"{library}, {problem}, {structure}: {finished.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    figures: dict[str, float] = json.loads(finished.stdout.splitlines()[-1])
+    return figures
+
+
+def _three_digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,g}"
+
+
+def cost(out: str | None) -> None:
+    import importlib.metadata as metadata
+
+    import report
+
+    libraries = {"posterity": "posterity", "CurvlinopsGGN": "laplace-torch", "BackPackGGN": "laplace-torch, BackPACK"}
+    rows = []
+    for problem, structure in COSTS:
+        for key, name in libraries.items():
+            found = _measured(key, problem, structure)
+            cells = ["fails"] * 3 if found is None else [_three_digits(found[f]) for f in ("fit", "predict", "memory")]
+            rows.append([problem, structure.replace("_", " "), name, *cells])
+    peers = ", ".join(f"{p} {metadata.version(p)}" for p in ("laplace-torch", "curvlinops-for-pytorch"))
+    head = report.header("Laplace beside laplace-torch", peers=peers, measured="process CPU time, one thread, seed 0")
+    columns = ["model", "structure", "library", "fit, ms/example", "covariance, ms/example", "peak memory, MiB"]
+    report.publish("laplace_peers", head + "\n" + report.table(columns, rows), out)
+
+
 if __name__ == "__main__":
-    write_fixture(FIXTURE)
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("fixture", help="write the reference values of laplace-torch for the tests")
+    costs = commands.add_parser("cost", help="measure both libraries")
+    costs.add_argument("--out", help="folder for the table")
+    single = commands.add_parser("measure", help="measure one fit (called by `cost`)")
+    for argument in ("library", "problem", "structure"):
+        single.add_argument(argument)
+    given = parser.parse_args()
+    if given.command == "fixture":
+        write_fixture(FIXTURE)
+    elif given.command == "cost":
+        cost(given.out)
+    else:
+        measure(given.library, given.problem, given.structure)

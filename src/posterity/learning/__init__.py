@@ -7,6 +7,7 @@ from posterity.learning._shortcuts import bayes_by_backprop, ensemble, swag
 from posterity.learning._train import Run
 from posterity.learning.callbacks import Callback, JSONLines, Moment, TensorBoard, WandB
 from posterity.learning.dropout_layers import insert_dropout
+from posterity.learning.marginal_likelihood import log_marginal_likelihood
 
 __all__ = [
     "Callback",
@@ -21,5 +22,6 @@ __all__ = [
     "fit",
     "insert_dropout",
     "laplace",
+    "log_marginal_likelihood",
     "swag",
 ]

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from posterity.curvature._sites import Bases, Matrix, Site, Table, Vector, concatenate
+from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
+from posterity.curvature.covariance import Bases
 from posterity.trees import Tree, state_dtype
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -80,7 +81,7 @@ class Layer:
         """The sites, with signals turned once for each basis that is wanted."""
         found: list[Group] = []
         for name, site in self.sites.items():
-            basis = site.output_basis(bases[name]) if name in bases else None
+            basis = site.output_basis(bases[name], len(b)) if name in bases else None
             group = next((g for g in found if _same(g.basis, basis)), None)
             if group is None:
                 group = Group({}, b if basis is None else b @ basis, basis)
@@ -143,10 +144,10 @@ def _patches(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
     x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
     for axis, (size, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation)):
         x = x.unfold(2 + axis, (size - 1) * dilation + 1, stride)[..., ::dilation]
-    spatial = len(module.kernel_size)
-    x = x.flatten(-spatial).flatten(2, 1 + spatial)  # (n, channels, T, kernel)
-    x = x.unflatten(1, (module.groups, -1))  # (n, groups, in, T, kernel)
-    return x.permute(0, 3, 1, 2, 4).flatten(3)
+    axes = range(2, 2 + len(module.kernel_size))
+    kernel_first = x.permute(0, 1, *(axis + len(axes) for axis in axes), *axes)  # (n, channels, *kernel, *positions)
+    columns = kernel_first.reshape(len(x), module.groups, -1, x.shape[2 : 2 + len(axes)].numel())
+    return columns.permute(0, 3, 1, 2)  # in memory the positions stay last, where copying is cheap
 
 
 def _normalised(module: nn.Module, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from posterity.curvature.covariance import (
     DiagonalCovariance,
     FullCovariance,
     KroneckerCovariance,
-    rotate,
+    times_rows,
 )
 from posterity.trees import Tree, from_vector
 
@@ -73,17 +73,8 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
                     turned[examples] += site.spread(group.b[:, examples], s, examples, bases.get(name))
             source += group.back(turned)
     for examples, rows in push.step.rest_rows(push.v):
-        moved = {name: _block_times(g[0], covariance, name) for name, g in rows.items()}
+        moved = {name: times_rows(g[0], covariance.variance[name], bases.get(name)) for name, g in rows.items()}
         push.add_rest(examples, _shaped(moved, push.step))
-
-
-def _block_times(rows: Tensor, covariance: DiagonalCovariance | KroneckerCovariance, name: str) -> Tensor:
-    """Σ g for rows g (n, numel) of one parameter."""
-    variance = covariance.variance[name].flatten()
-    if isinstance(covariance, DiagonalCovariance):
-        return rows * variance
-    bases = covariance.bases[name]
-    return rotate(rotate(rows, bases) * variance, tuple(base.T for base in bases))
 
 
 def _full(push: Push, matrix: Tensor) -> None:

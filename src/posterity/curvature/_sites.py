@@ -17,20 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.curvature._gradients import Gradient, Lookup, Outer, Rows
-from posterity.curvature.covariance import rotate
-
-Bases = tuple[Tensor, ...]
+from posterity.curvature.covariance import Bases, rotate, times_rows
 
 
 class Site(ABC):
-    """How one parameter takes part in its layer: y = y(parameter), linear in the parameter."""
+    """How one parameter takes part in its layer, whose output is linear in it."""
 
     shape: torch.Size
     plain: bool  # its Kronecker factor of the signals is the plain sum of b bᵀ
     input_axis: ClassVar[int] = 1  # which Kronecker factor is that of the layer's input
 
     @abstractmethod
-    def output_basis(self, bases: Bases) -> Tensor | None:
+    def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
         """The basis in which signals are wanted and tangents given, if that is not the one of the layer."""
 
     @abstractmethod
@@ -38,8 +36,12 @@ class Site(ABC):
         """Per-example gradients from signals, in the coordinates of `bases` where they are given."""
 
     @abstractmethod
-    def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+    def tangent(self, direction: Tensor, examples: slice) -> Tensor:
         """Change (n, T, out) of the layer's output when example n moves the parameter by `direction` (n, numel)."""
+
+    @abstractmethod
+    def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+        """The same for the direction Σ G_n: signals (1, n, T, out) in, tangents (n, T, out) out."""
 
     @abstractmethod
     def numbers(self, roots: int) -> int:
@@ -49,14 +51,6 @@ class Site(ABC):
         """How many numbers an example needs while its gradients meet those of so many others."""
         return self.numel + others * roots * (roots + self.shape[0])
 
-    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
-        """Sum of b bᵀ over roots, examples and positions; with `reduce`, positions are summed first."""
-        return outer(b.sum(2) if reduce else b)
-
-    def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
-        """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
-        raise NotImplementedError  # a parameter with one axis has no factor of the inputs
-
     def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
         """The variances (n, out) of the layer's output when the parameter has variances S.
 
@@ -64,10 +58,13 @@ class Site(ABC):
         """
         return None
 
-    def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        """The output tangent of the direction S ∘ G_n: signals (1, n, T, out) in, tangents (n, T, out) out."""
-        rows = self.gradient(b, examples, bases).rows()[0]
-        return self.tangent(rows * variance.flatten(), examples, bases)
+    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
+        """Sum of b bᵀ over roots, examples and positions; with `reduce`, positions are summed first."""
+        return outer(b.sum(2) if reduce else b)
+
+    def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
+        """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
+        raise NotImplementedError  # a parameter with one axis has no factor of the inputs
 
     @property
     def numel(self) -> int:
@@ -88,8 +85,19 @@ class Matrix(Site):
     def rank_one(self) -> bool:
         return self.positions == 1 and self.groups == 1
 
-    def output_basis(self, bases: Bases) -> Tensor | None:
-        return bases[0] if self.groups == 1 else None  # the basis of the outputs mixes groups
+    def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
+        return None if self._turns_rows(roots) else bases[0]
+
+    def _turns_rows(self, roots: int) -> bool:
+        """Whether gradients are turned once written out, and not before.
+
+        Always with groups, which the basis of the outputs mixes; otherwise where it takes fewer products than turning
+        inputs and signals at all positions.
+        """
+        if self.rank_one or self.groups > 1:
+            return self.groups > 1
+        outputs, inputs = self.shape[0], self.numel // self.shape[0]
+        return roots * self.numel * (outputs + inputs) < self.positions * (inputs**2 + roots * outputs**2)
 
     def activations(self, examples: slice, bases: Bases | None = None) -> Tensor:
         """Inputs a (n, T, groups, in)."""
@@ -97,20 +105,18 @@ class Matrix(Site):
         return a if bases is None else a @ bases[1]
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
-        if bases is not None and self.groups > 1:
-            return Rows(rotate(self.gradient(b, examples).rows(), bases))
+        if bases is not None and self._turns_rows(len(b)):
+            return Rows(rotate(self._rows(b, self.activations(examples)), bases))
         a = self.activations(examples, bases)
-        if self.rank_one:
-            return Outer(b[:, :, 0], a[:, 0, 0])
-        b = b.unflatten(-1, (self.groups, -1))  # (R, n, T, groups, out)
-        return Rows((b.permute(0, 1, 3, 4, 2) @ a.transpose(1, 2)).flatten(2))
+        return Outer(b[:, :, 0], a[:, 0, 0]) if self.rank_one else Rows(self._rows(b, a))
 
-    def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        if bases is not None and self.groups > 1:
-            return self.tangent(rotate(direction, tuple(u.T for u in bases)), examples)
-        a = self.activations(examples, bases).transpose(1, 2)  # (n, groups, T, in)
-        weight = direction.unflatten(-1, (self.groups, -1, a.shape[-1]))
-        return (a @ weight.mT).transpose(1, 2).flatten(2)
+    def tangent(self, direction: Tensor, examples: slice) -> Tensor:
+        return self._outputs(direction, self.activations(examples))
+
+    def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+        late = bases is not None and self._turns_rows(len(b))
+        a = self.activations(examples, None if late else bases)  # once for both ways
+        return self._outputs(times_rows(self._rows(b, a)[0], variance, bases if late else None), a)
 
     def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
         if not self.rank_one:
@@ -125,8 +131,18 @@ class Matrix(Site):
 
     def numbers(self, roots: int) -> int:
         outputs, inputs = self.shape[0], self.numel // self.shape[0]
-        width = roots * outputs if self.rank_one else roots * self.numel
-        return width + self.positions * (self.groups * inputs + roots * outputs)
+        written_out = 0 if self.rank_one else roots * self.numel
+        return written_out + self.positions * (self.groups * inputs + roots * outputs)
+
+    def _rows(self, b: Tensor, a: Tensor) -> Tensor:
+        # One product for all roots: broadcast over them, the inputs would be copied for each.
+        roots = b.unflatten(-1, (self.groups, -1)).permute(1, 3, 0, 4, 2)  # (n, groups, R, out, T)
+        rows = (roots.flatten(2, 3) @ a.transpose(1, 2)).unflatten(2, (len(b), -1))
+        return rows.permute(2, 0, 1, 3, 4).flatten(2)
+
+    def _outputs(self, direction: Tensor, a: Tensor) -> Tensor:
+        weight = direction.unflatten(-1, (self.groups, -1, a.shape[-1]))  # (n, groups, out, in)
+        return (a.transpose(1, 2) @ weight.mT).transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)
@@ -138,28 +154,34 @@ class Vector(Site):
     positions: int
     plain: bool = False  # the bias of a weight, not the scale or shift of a normalisation
 
-    def output_basis(self, bases: Bases) -> Tensor | None:
+    def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
         return bases[0] if self.inputs is None else None
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
-        scaled = b if self.inputs is None else b * self.inputs(examples)
-        values = scaled[:, :, 0] if self.positions == 1 else scaled.sum(2)
-        return Rows(values if bases is None or self.inputs is None else values @ bases[0])
+        rows = self._rows(b, examples)
+        return Rows(rows if bases is None or self.inputs is None else rotate(rows, bases))
 
-    def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        if self.inputs is None:
-            return direction.unsqueeze(1).expand(-1, self.positions, -1)
-        return (direction if bases is None else direction @ bases[0].T).unsqueeze(1) * self.inputs(examples)
+    def tangent(self, direction: Tensor, examples: slice) -> Tensor:
+        direction = direction.unsqueeze(1)
+        return direction.expand(-1, self.positions, -1) if self.inputs is None else direction * self.inputs(examples)
+
+    def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+        rows = self._rows(b, examples)[0]
+        return self.tangent(times_rows(rows, variance, None if self.inputs is None else bases), examples)
 
     def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
         return variance.unsqueeze(0) if self.inputs is None and self.positions == 1 else None
 
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         # The scale and shift of a normalisation have few enough entries for their exact block.
-        return super().signal_factor(b, reduce) if self.plain else outer(self.gradient(b, slice(None)).rows())
+        return super().signal_factor(b, reduce) if self.plain else outer(self._rows(b, slice(None)))
 
     def numbers(self, roots: int) -> int:
         return (roots + 1) * self.numel * self.positions
+
+    def _rows(self, b: Tensor, examples: slice) -> Tensor:
+        scaled = b if self.inputs is None else b * self.inputs(examples)
+        return (scaled[:, :, 0] if self.positions == 1 else scaled.sum(2)).flatten(2)
 
 
 @dataclass(frozen=True)
@@ -167,18 +189,13 @@ class Table(Site):
     """The weight (rows, width) of an embedding: y_t = row number index_t."""
 
     input_axis: ClassVar[int] = 0
-
     shape: torch.Size
     index: Tensor  # (B, T)
     padding: int | None  # a row that is never trained
     dtype: torch.dtype
     plain: bool = False
 
-    @property
-    def positions(self) -> int:
-        return self.index.shape[1]
-
-    def output_basis(self, bases: Bases) -> Tensor | None:
+    def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
         return bases[1]
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
@@ -190,24 +207,19 @@ class Table(Site):
         first = ~same.tril(-1).any(-1)
         return Lookup(index, (same.to(b) @ b) * first.unsqueeze(-1), self.shape)
 
-    def tangent(self, direction: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
+    def tangent(self, direction: Tensor, examples: slice) -> Tensor:
         index = self.index[examples]
         table = direction.unflatten(-1, self.shape)
-        if bases is not None:
-            y = bases[0][index] @ table
-        else:
-            y = table.gather(1, index.unsqueeze(-1).expand(-1, -1, self.shape[1]))
-        return self._trained(y, index)
+        return self._trained(table.gather(1, index.unsqueeze(-1).expand(-1, -1, self.shape[1])), index)
 
     def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
-        if bases is not None:
-            return super().spread(b, variance, examples, bases)
         index = self.index[examples]
-        same = (index.unsqueeze(-1) == index.unsqueeze(-2)).to(b)
-        return variance[index] * (same @ self._trained(b[0], index))
-
-    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
-        return super().signal_factor(self._trained(b, self.index), reduce)
+        b = self._trained(b[0], index)
+        if bases is None:
+            same = (index.unsqueeze(-1) == index.unsqueeze(-2)).to(b)
+            return variance[index] * (same @ b)
+        turned = bases[0][index]  # (n, T, rows)
+        return self._trained(turned @ ((turned.mT @ b) * variance), index)
 
     def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
         index = self.index[examples]
@@ -215,15 +227,18 @@ class Table(Site):
         a = one_hot.mean(1) if reduce else one_hot
         return outer(a), a.shape[:-1].numel()
 
+    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
+        return super().signal_factor(self._trained(b, self.index), reduce)
+
+    def numbers(self, roots: int) -> int:
+        return self.index.shape[1] * (2 * roots * self.shape[1] + self.index.shape[1])
+
+    def pairs(self, roots: int, others: int) -> int:
+        return others * self.index.shape[1] * (self.index.shape[1] + roots * self.shape[1])
+
     def _trained(self, y: Tensor, index: Tensor) -> Tensor:
         """Zero where the row that is never trained is looked up."""
         return y if self.padding is None else y * (index != self.padding).unsqueeze(-1)
-
-    def pairs(self, roots: int, others: int) -> int:
-        return others * self.positions * (self.positions + roots * self.shape[1])
-
-    def numbers(self, roots: int) -> int:
-        return self.positions * (2 * roots * self.shape[1] + self.positions)
 
 
 def outer(x: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from posterity.trees import Tree, check_same_shapes, from_vector, to_vector
 
+Bases = tuple[Tensor, ...]  # (U_B, U_A) of a weight, (U_B,) of a parameter with one axis
+
 
 @dataclass(frozen=True)
 class DiagonalCovariance:
@@ -34,7 +36,7 @@ class KroneckerCovariance:
     A weight (out, in) has bases (U_B, U_A) and variances (out, in), its trailing axes flattened; a bias has (U_B,).
     """
 
-    bases: Mapping[str, tuple[Tensor, ...]]
+    bases: Mapping[str, Bases]
     variance: Tree
 
     def scaled(self, factor: float) -> KroneckerCovariance:
@@ -43,12 +45,10 @@ class KroneckerCovariance:
 
     def times(self, tree: Tree) -> Tree:
         """Σ Δ for a direction Δ in the space of the weights."""
-        return {name: self._times(name, tree[name]) for name in self.variance}
-
-    def _times(self, name: str, direction: Tensor) -> Tensor:
-        bases = self.bases[name]
-        inside = rotate(direction.reshape(1, -1), bases) * self.variance[name].reshape(1, -1)
-        return rotate(inside, tuple(base.T for base in bases)).reshape(direction.shape)
+        return {
+            name: times_rows(tree[name].flatten(), self.variance[name], bases).view_as(tree[name])
+            for name, bases in self.bases.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,15 @@ class FullCovariance:
 Covariance = DiagonalCovariance | KroneckerCovariance | FullCovariance
 
 
-def rotate(rows: Tensor, bases: tuple[Tensor, ...]) -> Tensor:
+def rotate(rows: Tensor, bases: Bases) -> Tensor:
     """Rows (..., out · in) in Kronecker coordinates: U_Bᵀ G U_A, or U_Bᵀ g for a parameter with one axis."""
     if len(bases) == 1:
         return rows @ bases[0]
     return (bases[0].T @ rows.unflatten(-1, (len(bases[0]), len(bases[1]))) @ bases[1]).flatten(-2)
+
+
+def times_rows(rows: Tensor, variance: Tensor, bases: Bases | None) -> Tensor:
+    """Σ g for rows g (..., numel) of one parameter, diagonal in its bases or, without them, as it is."""
+    if bases is None:
+        return rows * variance.flatten()
+    return rotate(rotate(rows, bases) * variance.flatten(), tuple(base.T for base in bases))

@@ -26,6 +26,8 @@ def checked(optimizer: Optimizer) -> Iterator[None]:
     final: list[StateDict] = []
 
     def check(_: Optimizer, state_dict: StateDict) -> None:
+        if any("hess" in group for group in state_dict["param_groups"]):
+            raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
         for p, values in _matched(optimizer, state_dict):
             _check_shapes(p, values)
         final.append(state_dict)

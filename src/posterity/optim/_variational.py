@@ -21,6 +21,7 @@ from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
 from posterity.optim._blocks import Views
 from posterity.optim._checkpoint import checked
+from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
 from posterity.optim._samples import Samples, norm
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import Tree
@@ -93,6 +94,10 @@ class VariationalOptimizer(Optimizer):
 
     def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
         """Called before a parameter is updated: measure what `diagnostics` tells, adapt numbers to it."""
+
+    def clipped(self, p: Tensor, group: Group) -> int:
+        """How many weights of a parameter a bound on the step holds back at the moment."""
+        return 0
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -331,4 +336,19 @@ class VariationalOptimizer(Optimizer):
             n: Number of training examples.
         """
         self._put_mean()
+        known = learnt(self)
+        if known < 0.5:
+            self._warn(
+                f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
+                'posterior: train longer, or with betas=(0.9, "auto") and total_steps'
+            )
         return _priors.posterior(self, model, likelihood, n)
+
+    def diagnostics(self, loss: float | None = None) -> Diagnostics:
+        """Say how training stands: widths, signal to noise, KL, bias and more.
+
+        Args:
+            loss: The mean loss per example, for the evidence lower bound −ess · loss − KL.
+        """
+        self._put_mean()
+        return diagnose(self, loss)

@@ -117,7 +117,7 @@ class IVON(VariationalOptimizer):
             "delta": float(group["weight_decay"]),
             "hess_init": float(group["hess_init"]),
             "rho1": 1 - beta1,
-            "rho2": min(AUTO_MEMORIES / group["total_steps"], 0.5) if beta2 == "auto" else 1 - beta2,
+            "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
             "debias": 1 - beta1 ** self._steps(p) if group["debias"] and beta1 > 0 else 1.0,
             "lr": lr * scale,
         }
@@ -125,27 +125,35 @@ class IVON(VariationalOptimizer):
         numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
         return numbers
 
+    def _auto(self, p: Tensor, group: Group) -> float | Tensor:
+        """1 − β₂ from the length of training, and small enough for the spread of ĥ seen so far."""
+        limit: float = min(AUTO_MEMORIES / group["total_steps"], 0.5)
+        spread = self.state.get(p, {}).get("spread")
+        return limit if spread is None else (2 * AUTO_BIAS / spread).clamp(max=limit)
+
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
         return (view.get("hessian", numbers["hess_init"]) + _delta(view, numbers)) * numbers["ess"]
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
-        momentum, hessian, delta = view["momentum"], view["hessian"], _delta(view, numbers)
-        momentum.lerp_(gradient, numbers["rho1"])
+        view["momentum"].lerp_(gradient, numbers["rho1"])
         surprise = _surprise(view, gradient, product, numbers)
         if surprise is not None:
             # With x = (1 − β₂)(ĥ − h)/(h + δ) the new h + δ is (h + δ)(1 + x + x²/2): positive whatever x.
             x = surprise.mul_(numbers["rho2"])
-            hessian.addcmul_(hessian + delta, x.addcmul_(x, x, value=0.5))
-        direction = momentum / numbers["debias"]
-        direction.add_((mean - view["prior_mean"] if "prior_mean" in view else mean) * delta)
-        if "linear" in view:
-            direction.add_((view["quadratic"] * mean).sub_(view["linear"]).div_(numbers["ess"]))
-        direction.div_(hessian + delta)
+            view["hessian"].addcmul_(view["hessian"] + _delta(view, numbers), x.addcmul_(x, x, value=0.5))
+        direction = _direction(view, mean, numbers)
         if "clip_radius" in numbers:
             direction.clamp_(-numbers["clip_radius"], numbers["clip_radius"])
         mean.sub_(direction.mul_(numbers["lr"]))
+
+    def clipped(self, p: Tensor, group: Group) -> int:
+        numbers, view = self.numbers(p, group), self._tensors(p)
+        if "clip_radius" not in numbers or "momentum" not in view:
+            return 0
+        direction = _direction(view, p.to(state_dtype(p.dtype)), numbers)
+        return int((direction.abs() > numbers["clip_radius"]).sum())
 
     def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
         """Keep the spread of ĥ (its relative mean square distance from h) and how much of the initial h is forgotten.
@@ -162,7 +170,7 @@ class IVON(VariationalOptimizer):
             assert surprise is not None
             state["spread"].lerp_(surprise.square().mean(), max(1 / (step if step <= 10 else 10 + step // 10), 0.02))
         if group["betas"][1] == "auto":
-            numbers["rho2"] = (2 * AUTO_BIAS / state["spread"]).clamp(max=numbers["rho2"])
+            numbers["rho2"] = self._auto(p, group)
         state["forgetting"].sub_(torch.as_tensor(-numbers["rho2"]).log1p())
 
 
@@ -184,6 +192,16 @@ def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Nu
     if "quadratic" in view:
         surprise.add_(view["quadratic"] / precision / numbers["ess"])
     return surprise
+
+
+def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
+    """(g / (1 − β₁ᵗ) + δ (m − m₀) + extra terms) / (h + δ)."""
+    delta = _delta(view, numbers)
+    force = view["momentum"] / numbers["debias"]
+    force.add_((mean - view["prior_mean"] if "prior_mean" in view else mean) * delta)
+    if "linear" in view:
+        force.add_((view["quadratic"] * mean).sub_(view["linear"]).div_(numbers["ess"]))
+    return force.div_(view["hessian"] + delta)
 
 
 def _check(group: Group) -> None:

@@ -1,0 +1,108 @@
+"""What a variational optimizer can say about its posterior while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from posterity.optim._priors import precision_of, prior_of
+
+if TYPE_CHECKING:
+    from posterity.optim._variational import Group, VariationalOptimizer
+
+Quantiles = tuple[float, float, float]
+_SAMPLED = 1_000_000  # weights that quantiles are computed from
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The state of training in a few numbers.
+
+    Attributes:
+        parameters: Number of weights with a posterior.
+        steps: Updates taken.
+        skipped: Steps skipped because of NaN or infinite gradients.
+        sigma: 5 %, 50 % and 95 % quantiles of the posterior standard deviation σ.
+        signal_to_noise: The same quantiles of |m| / σ.
+        kl: KL(posterior ‖ prior) in nats; infinite under a flat prior.
+        elbo: −ess · loss − kl, where a loss was given.
+        clip_rate: Share of the weights whose next step `clip_radius` would shorten.
+        learnt: Share of the Hessian that comes from data: 1 − β₂ᵗ for a constant β₂.
+        hessian_bias: Relative inflation of the Hessian by a finite 1 − β₂.
+    """
+
+    parameters: int
+    steps: int
+    skipped: int
+    sigma: Quantiles
+    signal_to_noise: Quantiles
+    kl: float
+    elbo: float | None
+    clip_rate: float
+    learnt: float
+    hessian_bias: float
+
+
+@torch.no_grad()
+def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics:
+    """Collect the diagnostics of all trained parameters."""
+    trained = [(group, p) for group, p in optimizer._parameters() if p.requires_grad]
+    total = sum(p.numel() for _, p in trained)
+    sigmas, ratios, kl, clipped = [], [], 0.0, 0
+    for group, p in trained:
+        precision = precision_of(optimizer, p, group)
+        kl += _kl(p, precision, *prior_of(optimizer, p, group))
+        clipped += optimizer.clipped(p, group)
+        mean, sigma = _some(p, total).abs(), _some(precision, total).rsqrt()
+        sigmas.append(sigma.cpu())
+        ratios.append((mean / sigma).cpu())
+    return Diagnostics(
+        parameters=total,
+        steps=max(optimizer._steps(p) for _, p in trained),
+        skipped=max(group["skipped"] for group, _ in trained),
+        sigma=_quantiles(sigmas),
+        signal_to_noise=_quantiles(ratios),
+        kl=kl,
+        elbo=None if loss is None else -float(trained[0][0]["ess"]) * loss - kl,
+        clip_rate=clipped / total,
+        learnt=learnt(optimizer),
+        hessian_bias=_average((p, _bias(optimizer, p, group)) for group, p in trained),
+    )
+
+
+def learnt(optimizer: VariationalOptimizer) -> float:
+    """Share of the precisions that comes from data, averaged over the weights."""
+    parts = ((p, optimizer.state.get(p, {}).get("forgetting")) for _, p in optimizer._parameters() if p.requires_grad)
+    return _average((p, 0.0 if t is None else -torch.expm1(-t).item()) for p, t in parts)
+
+
+def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> float:
+    """½ Σ [ log(s/s₀) + s₀/s − 1 + s₀ (m − m₀)² ] for precisions s of the posterior and s₀ of the prior."""
+    s, s0 = precision.double(), prior_precision.double()
+    return 0.5 * float(((s / s0).log() + s0 / s - 1 + s0 * (p.double() - prior_mean.double()) ** 2).sum())
+
+
+def _bias(optimizer: VariationalOptimizer, p: Tensor, group: Group) -> float:
+    spread = optimizer.state.get(p, {}).get("spread")
+    if spread is None:
+        return 0.0
+    rho2 = torch.as_tensor(optimizer.numbers(p, group)["rho2"])
+    return 0.5 * float(rho2 * spread)
+
+
+def _average(values: Iterator[tuple[Tensor, float]]) -> float:
+    pairs = [(p.numel(), value) for p, value in values]
+    return sum(n * value for n, value in pairs) / sum(n for n, _ in pairs)
+
+
+def _some(t: Tensor, total: int) -> Tensor:
+    return t.detach().float().reshape(-1)[:: 1 + total // _SAMPLED]
+
+
+def _quantiles(parts: list[Tensor]) -> Quantiles:
+    low, middle, high = torch.quantile(torch.cat(parts), torch.tensor([0.05, 0.5, 0.95])).tolist()
+    return low, middle, high

@@ -1,0 +1,126 @@
+"""A first guess of IVON's hyperparameters from a short probe of a model on its data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from posterity import likelihoods
+from posterity.batches import Batch, Batches, batches, call
+from posterity.errors import InvalidInput
+from posterity.likelihoods import Likelihood
+from posterity.optim.ivon import IVON
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+_COLD = 1e12  # an ess at which samples equal the mean, so that IVON is SGD with momentum
+
+
+class Suggestion(NamedTuple):
+    """Arguments for `IVON`: ``IVON(model.parameters(), **suggestion._asdict())``."""
+
+    lr: float
+    ess: float
+    hess_init: float
+
+
+def suggest(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood = "categorical",
+    batch_size: int = 128,
+    steps: int = 60,
+    tolerance: float = 0.05,
+    seed: int = 0,
+) -> Suggestion:
+    """Propose lr, ess and hess_init; the model is left as it is.
+
+    The learning rate is a third of the one at which a sweep from 10⁻³ to 10 stops reducing the loss. After `steps`
+    steps with it, `hess_init` is the smallest power of √10 whose samples raise the loss by no more than `tolerance`
+    (relative): the widest posterior that does not drown the gradients. `ess` is the number of examples.
+
+    Args:
+        model: The model to train.
+        data: Anything that `posterity.batches` takes.
+        likelihood: What the model's outputs mean.
+        batch_size: Examples a gradient.
+        steps: Length of each of the two short trainings.
+        tolerance: Relative increase of the loss that the noise may cause.
+        seed: Seed of the batches' order.
+    """
+    source = batches(data, batch_size=batch_size, shuffle=True, seed=seed)
+    meaning = likelihoods.likelihood(likelihood)
+
+    def loss(network: nn.Module, batch: Batch) -> Tensor:
+        batch = batch.to(next(network.parameters()).device)
+        return meaning.loss(call(network, batch.inputs), batch.targets).mean()
+
+    lr = _learning_rate(model, loss, source, steps)
+    return Suggestion(lr, float(source.n), _hess_init(model, loss, source, steps, lr, tolerance))
+
+
+def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) -> float:
+    """A third of the learning rate at the lowest smoothed loss of a geometric sweep."""
+    model = copy.deepcopy(model).train()
+    optimizer = IVON(model.parameters(), lr=1e-3, ess=_COLD, weight_decay=0.0)
+    smooth, best, best_lr = math.nan, math.inf, 0.0
+    for batch in islice(_forever(source), steps):
+        value = _step(model, loss, optimizer, batch)
+        smooth = value if math.isnan(smooth) else 0.7 * smooth + 0.3 * value
+        if not math.isfinite(value) or smooth > 2 * best:
+            break
+        if smooth < best:
+            best, best_lr = smooth, optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["lr"] *= 10 ** (4 / steps)
+    if best_lr == 0.0:
+        raise InvalidInput("suggest: expected a finite loss at the start, got NaN or infinity")
+    return best_lr / 3
+
+
+def _hess_init(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: float, tolerance: float) -> float:
+    """The smallest power of √10 at which the loss of samples stays within the tolerance."""
+    model = copy.deepcopy(model).train()
+    optimizer = IVON(model.parameters(), lr=lr, ess=_COLD, weight_decay=0.0)
+    for batch in islice(_forever(source), steps):
+        _step(model, loss, optimizer, batch)
+    held = list(islice(_forever(source), 4))
+    limit = (1 + tolerance) * _average(model, loss, held)
+    smallest = 10.0
+    for value in (10 ** (k / 2) for k in range(2, -9, -1)):
+        if _noisy(model, loss, held, IVON(model.parameters(), lr=0.0, ess=source.n, hess_init=value)) > limit:
+            break
+        smallest = value
+    return smallest
+
+
+def _forever(source: Batches) -> Iterator[Batch]:
+    return (batch for epoch in count() for batch in source.epoch(epoch))
+
+
+def _step(model: nn.Module, loss: Loss, optimizer: IVON, batch: Batch) -> float:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(model, batch)
+        value.backward()
+        return value
+
+    return float(optimizer.step(closure))
+
+
+@torch.no_grad()
+def _average(model: nn.Module, loss: Loss, held: list[Batch]) -> float:
+    return sum(float(loss(model, batch)) for batch in held) / len(held)
+
+
+def _noisy(model: nn.Module, loss: Loss, held: list[Batch], optimizer: IVON) -> float:
+    total = 0.0
+    for batch in held:
+        with optimizer.sampled_params():
+            total += _average(model, loss, [batch])
+    return total / len(held)

@@ -59,24 +59,48 @@ def digits(n: int) -> tuple[Tensor, Tensor]:
     return torch.cat([torch.ones(n, 1), torch.tensor(x / 16)[order]], dim=1), torch.tensor(y)[order]
 
 
-def newton(x: Tensor, onehot: Tensor, delta: float, start: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minimise Σ w CE + δ/2‖W‖² over W (K, d), for a batch of weightings (B, N): the truth to compare with.
+def newton(
+    x: Tensor, onehot: Tensor, delta: float, start: Tensor, weights: Tensor | None = None, *, fixed: bool = False
+) -> Tensor:
+    """Minimise Σ w CE + δ/2‖W‖² over W (K, d) for a batch of weightings (B, N): the truth to compare with.
 
-    One column of `onehot` means a single logit, several a softmax.
+    One column of `onehot` means a single logit, several a softmax. With `fixed`, the Hessian stays that of the start
+    with all examples: more steps, but hundreds of fits are a few matrix products.
     """
     w = torch.ones(1, len(x), dtype=x.dtype) if weights is None else weights
-    k, d = start.shape[-2:]
-    theta = start.expand(len(w), k, d).clone()
-    eye = delta * torch.eye(k * d, dtype=x.dtype)
-    for _ in range(30):
-        f = x @ theta.mT  # (B, N, K)
-        p = torch.sigmoid(f) if k == 1 else torch.softmax(f, -1)
-        gradient = torch.einsum("bn,bnk,nd->bkd", w, p - onehot, x) + delta * theta
-        curvature = torch.diag_embed(p * (1 - p)) if k == 1 else torch.diag_embed(p) - p[..., None] * p[..., None, :]
-        half = (w[..., None, None] * curvature).flatten(2).mT @ (x[:, :, None] * x[:, None, :]).flatten(1)
-        hessian = half.view(-1, k, k, d, d).transpose(2, 3).reshape(-1, k * d, k * d) + eye
-        step = torch.linalg.solve(hessian, gradient.flatten(1)).view_as(theta)
-        theta = theta - step
-        if step.abs().max() < 1e-10:
+    theta = start.expand(len(w), *start.shape[-2:]).clone()
+    factor = torch.linalg.cholesky(hessian(x, start.reshape(1, *start.shape[-2:]), delta, torch.ones_like(w[:1])))
+    for _ in range(100):
+        gradient = (w.unsqueeze(-1) * (probabilities(x, theta) - onehot)).mT @ x + delta * theta
+        if gradient.abs().max() < 1e-9:
             return theta
+        if not fixed:
+            factor = torch.linalg.cholesky(hessian(x, theta, delta, w))
+        flat = gradient.reshape(len(w), -1)
+        step = torch.cholesky_solve(flat.mT, factor[0]).mT if fixed else torch.cholesky_solve(flat[..., None], factor)
+        theta = theta - step.reshape(theta.shape)
     raise AssertionError("Newton's method did not converge")
+
+
+def probabilities(x: Tensor, theta: Tensor) -> Tensor:
+    """Class probabilities (B, N, K)."""
+    f = x @ theta.mT
+    return torch.sigmoid(f) if f.shape[-1] == 1 else torch.softmax(f, -1)
+
+
+def hessian(x: Tensor, theta: Tensor, delta: float, w: Tensor) -> Tensor:
+    """The Hessians of that objective, (B, K·d, K·d)."""
+    _, k, d = theta.shape
+    p = probabilities(x, theta)
+    curvature = torch.diag_embed(p * (1 - p)) if k == 1 else torch.diag_embed(p) - p[..., None] * p[..., None, :]
+    pairs = (x[:, :, None] * x[:, None, :]).flatten(1)
+    blocks = (w[..., None] * curvature.flatten(2)).mT @ pairs  # (B, K², d²)
+    dense = blocks.view(-1, k, k, d, d).transpose(2, 3).reshape(-1, k * d, k * d)
+    return dense + delta * torch.eye(k * d, dtype=x.dtype)
+
+
+def left_out(n: int, examples: Tensor) -> Tensor:
+    """Weightings (B, n), each without one of the examples."""
+    weights = torch.ones(len(examples), n, dtype=torch.float64)
+    weights[torch.arange(len(examples)), examples] = 0.0
+    return weights

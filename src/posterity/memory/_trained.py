@@ -88,6 +88,7 @@ class Trained:
         with torch.no_grad():
             f = call(self.model, inputs)
         require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
+        require(bool(torch.isfinite(f).all()), "model output", "finite numbers", "NaN or infinity")
         return f
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:

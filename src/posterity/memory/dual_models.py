@@ -109,7 +109,7 @@ def linear_model(trained: Trained, tangent: Tensor, residual: Tensor, curvature:
     features = []
     with trained.at_mean():
         for batch in trained.batches("features"):
-            with watch(trained.model, trained.covariance, 2**28) as tape:
+            with watch(trained.model, trained.covariance, None) as tape:
                 features += [_features(step) for _, step in tape.passes(batch.inputs)]
     weighted = (curvature @ tangent.unsqueeze(-1)).squeeze(-1) - residual
     return LinearModel(torch.cat(features), weighted, curvature, _untempered_prior(trained))

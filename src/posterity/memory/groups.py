@@ -9,6 +9,7 @@ examples is ever formed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,7 +45,8 @@ class Shift:
 
     Args:
         parameters: Δθ.
-        leverage: ΔθᵀGΔθ / ΔθᵀΣ⁻¹Δθ: the share of the precision that the group had, in the direction of the change.
+        leverage: The share of the precision that the group had, ΔθᵀGΔθ / ΔθᵀΣ⁻¹Δθ; deflated, in whichever direction it
+            is largest (the largest eigenvalue of ΣG, as far as the iterations have seen it).
         converged: Whether the system was solved to precision.
     """
 
@@ -80,16 +82,16 @@ def shift(trained: Trained, group: list[Part], *, deflate: bool) -> Shift:
         leverage = (x @ curved(x)).item() / size if size > 0 else 0.0
         return Shift(from_vector(x, like), leverage, True)
     solution = conjugate_gradients(spread, curved, g)
-    return Shift(from_vector(solution.x, like), solution.share, solution.converged)
+    return Shift(from_vector(solution.x, like), solution.leverage, solution.converged)
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """x, whether it solves the system, and xᵀGx / xᵀΣ⁻¹x."""
+    """x, whether it solves the system, and the largest eigenvalue of ΣG that the iterations have seen."""
 
     x: Tensor
     converged: bool
-    share: float
+    leverage: float
 
 
 def conjugate_gradients(
@@ -113,24 +115,31 @@ def conjugate_gradients(
         True
     """
     tolerance = 8 * torch.finfo(g.dtype).eps
-    x, y = torch.zeros_like(g), torch.zeros_like(g)  # x = Σ y throughout
-    r, q = g, g
-    z = covariance(r)
-    p = z  # = Σ q
-    size = first = (r @ z).item()
-    converged = first == 0
-    for _ in range(steps if first > 0 else 0):
+    x, r, q = torch.zeros_like(g), g, g
+    p = covariance(r)  # = Σ q throughout
+    size = first = (r @ p).item()
+    lengths: list[float] = []
+    ratios: list[float] = []
+    while size > tolerance**2 * first and len(lengths) < steps:
         moved = q - lost(p)
         bend = (p @ moved).item()
         if bend <= 0:
-            return Solution(covariance(g), False, float("inf"))
-        step = size / bend
-        x, y, r = x + step * p, y + step * q, r - step * moved
+            return Solution(covariance(g), False, math.inf)
+        lengths.append(size / bend)
+        x, r = x + lengths[-1] * p, r - lengths[-1] * moved
         z = covariance(r)
         size, last = (r @ z).item(), size
-        if size <= tolerance**2 * first:
-            converged = True
-            break
-        p, q = z + (size / last) * p, r + (size / last) * q
-    inside = (x @ y).item()
-    return Solution(x, converged, 1 - (x @ g).item() / inside if inside > 0 else 0.0)
+        ratios.append(size / last)
+        p, q = z + ratios[-1] * p, r + ratios[-1] * q
+    return Solution(x, size <= tolerance**2 * first, 1 - _smallest_eigenvalue(lengths, ratios))
+
+
+def _smallest_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
+    """The smallest Ritz value of I − ΣG: step lengths and ratios of conjugate gradients are a Lanczos tridiagonal."""
+    if not lengths:
+        return 1.0
+    a, b = torch.tensor(lengths, dtype=torch.float64), torch.tensor(ratios, dtype=torch.float64)
+    diagonal = 1 / a
+    diagonal[1:] += b[:-1] / a[:-1]
+    beside = (b.sqrt() / a)[:-1]
+    return torch.linalg.eigvalsh(diagonal.diag() + beside.diag(1) + beside.diag(-1))[0].item()

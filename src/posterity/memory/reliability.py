@@ -10,7 +10,7 @@ from torch import Tensor
 from posterity.memory.perturbation import contains_examples
 from posterity.posterior import Kronecker, LastLayer, Posterior
 
-DEFLATED_LIMIT = 0.9  # leverage beyond which one Newton step is no longer close to retraining
+DEFLATED_LIMIT = 0.8  # leverage beyond which one Newton step is no longer close to retraining
 FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage itself
 
 

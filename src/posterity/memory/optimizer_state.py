@@ -1,0 +1,38 @@
+"""The covariance that an optimizer carries while it trains."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from posterity.curvature import DiagonalCovariance
+from posterity.errors import expected
+from posterity.optim._variational import VariationalOptimizer
+from posterity.trees import Tree, trainable
+
+
+def covariance_of(optimizer: Optimizer, model: nn.Module, n: int) -> DiagonalCovariance:
+    """The diagonal covariance at temperature 1 that an optimizer's state stands for.
+
+    - Variational optimizers have one of their own, 1/(ess (h + δ)), here with n in place of ess.
+    - Adam's squared gradients stand for the curvature: 1/(n (√v + δ)), δ the weight decay, v as it is stored.
+    - SGD has a fixed Gaussian of variance lr/n. Self-influences eᵀVe are then lr‖∇ℓ‖²/n, the terms of TracIn.
+
+    Before the first step of Adam there is no state yet, and it counts as SGD.
+    """
+    if isinstance(optimizer, VariationalOptimizer):
+        covariance = optimizer.posterior(model, likelihood="gaussian", n=n).covariance(untempered=True)
+        assert isinstance(covariance, DiagonalCovariance)
+        return covariance
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    variance: Tree = {}
+    for name, p in trainable(model).items():
+        if id(p) not in groups:
+            raise expected("optimizer", f"the model's parameter {name!r}", "other parameters")
+        group, state = groups[id(p)], optimizer.state.get(p, {})
+        squares: Tensor | None = state.get("exp_avg_sq")
+        if squares is None:
+            variance[name] = p.detach().new_full(p.shape, float(group["lr"]) / n)
+        else:
+            variance[name] = 1 / (n * (squares.sqrt() + max(float(group["weight_decay"]), float(group["eps"]))))
+    return DiagonalCovariance(variance)

@@ -1,0 +1,116 @@
+"""Scores of single examples that others use, from the same pass: the baselines of every comparison.
+
+Each takes the dual of a batch, and the batch, and gives one number for each example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.batches import Batch, batches
+from posterity.curvature import per_example_gradient_norms, pullback, pushforward
+from posterity.errors import Undefined, expected
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.memory._dual import Dual
+from posterity.memory._trained import Trained, names_of
+from posterity.memory.perturbation import contains_examples, deflation
+from posterity.progress import track
+from posterity.trees import Tree
+
+Score = Callable[[Dual, Batch], Tensor]
+
+
+def loss(dual: Dual, batch: Batch) -> Tensor:
+    """−log p(y | f). Large: badly predicted."""
+    return dual.likelihood.loss(dual.outputs, dual.targets)
+
+
+def margin(dual: Dual, batch: Batch) -> Tensor:
+    """f_y − max_{k≠y} f_k. Negative: another class is preferred."""
+    return margin_of(dual.likelihood, dual.outputs, dual.targets)
+
+
+def self_confidence(dual: Dual, batch: Batch) -> Tensor:
+    """p(y | f), the probability of the given label. Small: suspicious."""
+    return confidence_of(dual.likelihood, dual.outputs, dual.targets)
+
+
+def cook(dual: Dual, batch: Batch) -> Tensor:
+    """Cook's distance ΔθᵀΣ⁻¹Δθ / P of the weights with and without the example. Large: influential.
+
+    With u = (I − ΛV)⁻¹e the numerator is uᵀVu; for linear regression this is r²h / (P s²(1 − h)²). Where the
+    covariance does not contain the example, u = e.
+    """
+    u = dual.residual
+    if contains_examples(dual.trained.posterior):
+        u = torch.linalg.solve(deflation(dual.variance, dual.curvature).mT, u)
+    parameters = sum(dual.trained.posterior.mean[name].numel() for name in names_of(dual.trained.covariance))
+    return torch.einsum("nk,nkl,nl->n", u, dual.variance, u) / parameters
+
+
+def tracin(dual: Dual, batch: Batch) -> Tensor:
+    """‖∇ℓ_i‖² at these weights: TracIn of an example with itself, for one checkpoint and learning rate 1."""
+    norms = per_example_gradient_norms(dual.trained.model, batch, dual.likelihood)
+    return norms.double().square()
+
+
+SCORES: dict[str, Score] = {
+    "loss": loss,
+    "margin": margin,
+    "self_confidence": self_confidence,
+    "cook": cook,
+    "tracin": tracin,
+}
+
+
+def score(name: str) -> Score:
+    """A score by name."""
+    if name not in SCORES:
+        raise expected("scores", f"names among {sorted(SCORES)}", name)
+    return SCORES[name]
+
+
+def test_loss_direction(trained: Trained, test: Any, batch_size: int) -> Tree:
+    """Σ ∇L_test, L_test the mean loss of test data: where the weights would have to go to make it worse."""
+    stream = batches(test, batch_size=batch_size)
+    names = names_of(trained.covariance)
+    total: Tree = {}
+    for batch in track(stream, "test gradient", total=len(stream)):
+        batch = batch.to(trained.device)
+        f = trained.outputs(batch.inputs)
+        e = trained.likelihood.residual(f, trained.targets(f, batch.targets)) / stream.n
+        found = pullback(trained.model, batch.inputs, e, names)
+        total = {name: found[name] + total[name] if total else found[name] for name in names}
+    return trained.covariance.times(total)
+
+
+def influence(trained: Trained, batch: Batch, direction: Tree) -> Tensor:
+    """∇L_testᵀ Σ ∇ℓ_i, the influence function: to first order, how the mean test loss changes without example i.
+
+    Positive: the example helps. `direction` is Σ ∇L_test, so that one tangent pass answers for a whole batch.
+    """
+    f = trained.outputs(batch.inputs)
+    e = trained.likelihood.residual(f, trained.targets(f, batch.targets))
+    return (e * pushforward(trained.model, batch.inputs, direction)).sum(-1).double()
+
+
+def margin_of(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
+    """The lead of the given label over the next best class, in logits."""
+    if isinstance(likelihood, CategoricalLikelihood) and not y.is_floating_point():
+        given = y.long().unsqueeze(-1)
+        others = f.scatter(-1, given, -torch.inf).amax(-1)
+        return f.gather(-1, given).squeeze(-1) - others
+    if isinstance(likelihood, BernoulliLikelihood):
+        return ((2 * y - 1) * f).sum(-1)
+    raise Undefined(f"margin: not defined for a {likelihood.name} likelihood with targets {tuple(y.shape)}")
+
+
+def confidence_of(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
+    """The probability of the given label."""
+    if isinstance(likelihood, (CategoricalLikelihood, BernoulliLikelihood)):
+        return (-likelihood.loss(f, y)).exp()
+    raise Undefined(f"self_confidence: not defined for a {likelihood.name} likelihood")

@@ -1,0 +1,94 @@
+"""A small network on digits, trained to its optimum, against retraining without single examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad, jacrev, vmap
+
+import posterity as po
+from memory.problems import digits
+from posterity.memory import leave_one_out
+from posterity.trees import from_vector, snapshot, to_vector, trainable
+
+N, LEFT_OUT, DELTA = 300, 40, 1.0
+
+
+@pytest.fixture(scope="module")
+def retrained():
+    """The model at its optimum, the data, and the outputs for each left-out example without it."""
+    x, y = digits(N)
+    x = x[:, 1:]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10)).double()
+    like = snapshot(trainable(model))
+
+    def total(theta, w):
+        f = functional_call(model, from_vector(theta, like), (x,))
+        return (w * F.cross_entropy(f, y, reduction="none")).sum() + 0.5 * DELTA * theta.dot(theta)
+
+    theta, everything = to_vector(like).requires_grad_(), torch.ones(N, dtype=x.dtype)
+    optimizer = torch.optim.LBFGS([theta], max_iter=3000, history_size=50, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = total(theta, everything)
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    theta = theta.detach()
+    factor = torch.linalg.cholesky(jacrev(grad(total))(theta, everything))
+    theta = theta - torch.cholesky_solve(grad(total)(theta, everything).unsqueeze(1), factor).squeeze(1)
+    with torch.no_grad():
+        for p, value in zip(model.parameters(), from_vector(theta, like).values()):
+            p.copy_(value)
+
+    w = 1 - torch.eye(N, dtype=x.dtype)[:LEFT_OUT]
+    thetas, steps = theta.expand(LEFT_OUT, -1).clone(), torch.ones(LEFT_OUT, 1, dtype=x.dtype)
+    losses = vmap(total)(thetas, w)
+    for _ in range(150):  # Newton's steps with a fixed Hessian, each as long as it still goes down
+        direction = torch.cholesky_solve(vmap(grad(total))(thetas, w).mT, factor).mT
+        tried = vmap(total)(thetas - steps * direction, w)
+        better = tried <= losses
+        thetas = torch.where(better[:, None], thetas - steps * direction, thetas)
+        losses = torch.where(better, tried, losses)
+        steps = torch.where(better[:, None], (1.5 * steps).clamp_max(1.0), 0.5 * steps)
+    assert vmap(grad(total))(thetas, w).norm(dim=1).quantile(0.9) < 1e-4
+    there = zip(thetas, x[:LEFT_OUT])
+    outputs = [functional_call(model, from_vector(t, like), (a,)) for t, a in there]
+    return model, x, y, torch.stack(outputs).detach()
+
+
+def changes(retrained, structure, deflate):
+    """Estimated and true changes of probabilities, and the estimates."""
+    model, x, y, true = retrained
+    posterior = po.laplace(model, (x, y), structure=structure, prior_precision=DELTA)
+    found = leave_one_out(model, posterior, (x, y), deflate=deflate)
+    p = model(x[:LEFT_OUT]).detach().softmax(-1)
+    estimated, real = found.predictions[:LEFT_OUT] - p, true.softmax(-1) - p
+    return np.corrcoef(estimated.flatten(), real.flatten())[0, 1], found
+
+
+def test_full_gauss_newton_deflated(retrained):
+    correlation, found = changes(retrained, "full", "auto")
+    assert correlation > 0.99
+    assert found.reliability.deflated
+    assert found.reliability.reliable
+
+
+def test_kronecker_first_order(retrained):
+    correlation, found = changes(retrained, "kron", "auto")
+    assert correlation > 0.95
+    assert not found.reliability.deflated
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag"])
+def test_deflating_what_does_not_contain_the_examples_breaks(retrained, structure):
+    correlation, found = changes(retrained, structure, True)
+    assert correlation < 0.5
+    assert "does not contain" in found.reliability.warning

@@ -32,7 +32,7 @@ class Diagnostics:
         elbo: −ess · loss − kl, where a loss was given.
         clip_rate: Share of the weights whose next step `clip_radius` would shorten.
         learnt: Share of the Hessian that comes from data: 1 − β₂ᵗ for a constant β₂.
-        hessian_bias: Relative inflation of the Hessian by a finite 1 − β₂.
+        hessian_bias: Share of the present Hessian that is inflation by a finite 1 − β₂: ½ (1 − β₂) E[(ĥ − h)²] / h².
     """
 
     parameters: int

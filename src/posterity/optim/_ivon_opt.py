@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected, require
-from posterity.optim.ivon import IVON
+from posterity.optim.ivon import IVON, SCALARS
 
 _OPTIONS = ("lr", "ess", "hess_init", "weight_decay", "clip_radius")
 
@@ -49,9 +49,9 @@ def load_ivon_opt(optimizer: IVON, state_dict: Mapping[str, Any], *, steps: int)
 
 def _state(p: Tensor, momentum: Tensor, hessian: Tensor, steps: int, beta2: float) -> dict[str, Tensor]:
     return {
+        **{name: torch.tensor(0.0) for name in SCALARS},
         "step": torch.tensor(float(steps)),
         "momentum": momentum.reshape(p.shape).clone(),
         "hessian": hessian.reshape(p.shape).clone(),
         "forgetting": torch.tensor(-steps * math.log(beta2) if beta2 > 0 else math.inf),
-        "spread": torch.tensor(0.0),
     }

@@ -19,6 +19,7 @@ from posterity.trees import state_dtype
 
 AUTO_BIAS = 0.05  # the largest relative bias of the Hessian that β₂ = "auto" lets stand
 AUTO_MEMORIES = 5.0  # at most so many time constants of the Hessian's average fit into training
+SCALARS = ("forgetting", "level", "scatter", "spread")  # what is kept about a whole parameter, see `observe`
 
 
 class IVON(VariationalOptimizer):
@@ -104,9 +105,8 @@ class IVON(VariationalOptimizer):
 
     def initial_state(self, p: Tensor, group: Group) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        zero = torch.zeros((), dtype=momentum.dtype, device=p.device)
         hessian = torch.full_like(momentum, group["hess_init"])
-        return {"momentum": momentum, "hessian": hessian, "forgetting": zero, "spread": zero.clone()}
+        return {"momentum": momentum, "hessian": hessian, **{name: momentum.new_zeros(()) for name in SCALARS}}
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
@@ -156,19 +156,23 @@ class IVON(VariationalOptimizer):
         return int((direction.abs() > numbers["clip_radius"]).sum())
 
     def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
-        """Keep the spread of ĥ (its relative mean square distance from h) and how much of the initial h is forgotten.
+        """Keep how far ĥ scatters, and how much of the initial h is forgotten.
 
-        The improved rule inflates the Hessian by about (1 − β₂)/2 times that spread.
+        The improved rule inflates the average Hessian by (1 − β₂)/2 times the spread E[(ĥ − h)²/(h + δ)] / E[ĥ + δ],
+        which is measured on a part of the weights, at every tenth step once training is under way.
         """
         if "sample" not in tensors and "batch_size" not in numbers:
             return
         state, step = self.state[p], self._steps(p)
         if step <= 10 or step % 10 == 0:
             some = {name: t.reshape(-1)[:: 1 + p.numel() // 4096] for name, t in tensors.items()}
-            some_mean = some["p"].to(state_dtype(p.dtype))
-            surprise = _surprise(some, *statistics(some, some_mean, numbers), numbers)
+            mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + _delta(some, numbers)
+            surprise = _surprise(some, *statistics(some, mean, numbers), numbers)
             assert surprise is not None
-            state["spread"].lerp_(surprise.square().mean(), max(1 / (step if step <= 10 else 10 + step // 10), 0.02))
+            weight = max(1 / (step if step <= 10 else 10 + step // 10), 0.02)
+            state["level"].lerp_((precision * (1 + surprise)).mean(), weight)
+            state["scatter"].lerp_((precision * surprise**2).mean(), weight)
+            state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], precision.mean()))
         if group["betas"][1] == "auto":
             numbers["rho2"] = self._auto(p, group)
         state["forgetting"].sub_(torch.as_tensor(-numbers["rho2"]).log1p())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from posterity.batches import call
-from posterity.curvature import DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.trees import trainable
 
 B, K = 5, 3
@@ -229,24 +229,30 @@ def jacobians(model: nn.Module, inputs: Any) -> Tensor:
     return torch.stack(rows).unflatten(0, (len(f), -1))
 
 
-def covariances(model: nn.Module) -> dict[str, tuple[Any, Tensor]]:
-    """A random covariance of each shape, and the same as a dense matrix."""
+def covariance(model: nn.Module, shape: str) -> Covariance:
+    """A random covariance of all parameters."""
     names = trainable(model)
+    if shape == "full":
+        root = torch.randn(sum(p.numel() for p in names.values()), 4, dtype=torch.float64)
+        return FullCovariance({name: p.shape for name, p in names.items()}, root @ root.T)
     variance = {name: torch.rand_like(p.detach()) for name, p in names.items()}
+    if shape == "diagonal":
+        return DiagonalCovariance(variance)
     bases = {name: tuple(_orthogonal(d) for d in _sizes(p)) for name, p in names.items()}
+    return KroneckerCovariance(bases, {name: v.reshape(_sizes(v)) for name, v in variance.items()})
+
+
+def dense(covariance: Covariance) -> Tensor:
+    """The same as a matrix over all parameters."""
+    if isinstance(covariance, FullCovariance):
+        return covariance.matrix
+    if isinstance(covariance, DiagonalCovariance):
+        return torch.cat([v.flatten() for v in covariance.variance.values()]).diag()
     blocks = []
-    for name, p in names.items():
-        u = bases[name][0] if p.dim() < 2 else torch.kron(*bases[name])
-        blocks.append(u * variance[name].flatten() @ u.T)
-    root = torch.randn(sum(p.numel() for p in names.values()), 4, dtype=torch.float64)
-    return {
-        "diagonal": (DiagonalCovariance(variance), torch.cat([v.flatten() for v in variance.values()]).diag()),
-        "kronecker": (
-            KroneckerCovariance(bases, {n: v.flatten(1) if v.dim() > 1 else v for n, v in variance.items()}),
-            torch.block_diag(*blocks),
-        ),
-        "full": (FullCovariance({name: p.shape for name, p in names.items()}, root @ root.T), root @ root.T),
-    }
+    for name, bases in covariance.bases.items():
+        u = bases[0] if len(bases) == 1 else torch.kron(*bases)
+        blocks.append(u * covariance.variance[name].flatten() @ u.T)
+    return torch.block_diag(*blocks)
 
 
 def _sizes(p: Tensor) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from curvature.cases import CASES, B, K, covariances, jacobians
+from curvature.cases import CASES, B, K, covariance, dense, jacobians
 from posterity.curvature import (
     DiagonalCovariance,
     FullCovariance,
@@ -31,34 +31,35 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_question_equals_the_jacobian_written_out(name: str, shape: str) -> None:
     model, inputs = CASES[name].build()
-    covariance, dense = covariances(model)[shape]
+    sigma = covariance(model, shape)
     j = jacobians(model, inputs)
-    v = j @ dense @ j.mT
+    matrix = dense(sigma)
+    v = j @ matrix @ j.mT
     e = torch.randn(B, K, dtype=torch.float64)
-    close(prediction_covariance(model, inputs, covariance), v)
+    close(prediction_covariance(model, inputs, sigma), v)
     ve = (v @ e.unsqueeze(-1)).squeeze(-1)
-    close(prediction_covariance_product(model, inputs, covariance, e), ve)
-    close(self_influence(model, inputs, covariance, e), (e * ve).sum(-1))
+    close(prediction_covariance_product(model, inputs, sigma, e), ve)
+    close(self_influence(model, inputs, sigma, e), (e * ve).sum(-1))
     others = take(inputs, slice(1, 4))
-    close(kernel(model, inputs, others, covariance), torch.einsum("nkp,pq,mlq->nmkl", j, dense, j[1:4]))
+    close(kernel(model, inputs, others, sigma), torch.einsum("nkp,pq,mlq->nmkl", j, matrix, j[1:4]))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["image", "tokens", "outside"])
 def test_little_memory_changes_nothing(name: str, shape: str) -> None:
     model, inputs = CASES[name].build()
-    covariance, _ = covariances(model)[shape]
+    sigma = covariance(model, shape)
     e = torch.randn(B, K, dtype=torch.float64)
     for memory in (1, 20_000):
         close(
-            prediction_covariance(model, inputs, covariance, memory=memory),
-            prediction_covariance(model, inputs, covariance),
+            prediction_covariance(model, inputs, sigma, memory=memory),
+            prediction_covariance(model, inputs, sigma),
         )
         close(
-            prediction_covariance_product(model, inputs, covariance, e, memory=memory),
-            prediction_covariance_product(model, inputs, covariance, e),
+            prediction_covariance_product(model, inputs, sigma, e, memory=memory),
+            prediction_covariance_product(model, inputs, sigma, e),
         )
-        close(kernel(model, inputs, inputs, covariance, memory=memory), kernel(model, inputs, inputs, covariance))
+        close(kernel(model, inputs, inputs, sigma, memory=memory), kernel(model, inputs, inputs, sigma))
 
 
 @pytest.mark.parametrize(
@@ -98,31 +99,32 @@ def test_directions_go_forward_and_back(name: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_covariance_times_a_direction(shape: str) -> None:
     model, _ = CASES["tokens"].build()
-    covariance, dense = covariances(model)[shape]
-    direction = torch.randn(len(dense), dtype=torch.float64)
+    sigma = covariance(model, shape)
+    matrix = dense(sigma)
+    direction = torch.randn(len(matrix), dtype=torch.float64)
     tree = from_vector(direction, trainable(model))
-    close(to_vector(covariance.times(tree)), dense @ direction)
-    close(to_vector(covariance.scaled(0.5).times(tree)), 0.5 * dense @ direction)
+    close(to_vector(sigma.times(tree)), matrix @ direction)
+    close(to_vector(sigma.scaled(0.5).times(tree)), 0.5 * matrix @ direction)
 
 
 def test_products_exist_for_outputs_with_more_axes() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, K)).double()
     x, e = torch.randn(B, 2, 4, dtype=torch.float64), torch.randn(B, 2, K, dtype=torch.float64)
-    covariance, dense = covariances(model)["kronecker"]
+    sigma = covariance(model, "kronecker")
     j = jacobians(model, x)
-    ve = (j @ dense @ j.mT @ e.flatten(1).unsqueeze(-1)).squeeze(-1)
-    close(prediction_covariance_product(model, x, covariance, e), ve.unflatten(1, (2, K)))
-    close(self_influence(model, x, covariance, e), (e.flatten(1) * ve).sum(-1))
+    ve = (j @ dense(sigma) @ j.mT @ e.flatten(1).unsqueeze(-1)).squeeze(-1)
+    close(prediction_covariance_product(model, x, sigma, e), ve.unflatten(1, (2, K)))
+    close(self_influence(model, x, sigma, e), (e.flatten(1) * ve).sum(-1))
     with pytest.raises(InvalidInput, match=r"model output: expected shape \(B, K\)"):
-        prediction_covariance(model, x, covariance)
+        prediction_covariance(model, x, sigma)
 
 
 def test_what_does_not_fit_is_named() -> None:
     model, x = CASES["mlp"].build()
-    covariance, _ = covariances(model)["diagonal"]
+    sigma = covariance(model, "diagonal")
     with pytest.raises(InvalidInput, match=r"e: expected shape \(5, 3\)"):
-        prediction_covariance_product(model, x, covariance, torch.zeros(B, K + 1))
+        prediction_covariance_product(model, x, sigma, torch.zeros(B, K + 1))
     with pytest.raises(InvalidInput, match="names: expected trainable parameters"):
         prediction_covariance(model, x, DiagonalCovariance({"nowhere": torch.ones(3)}))
     with pytest.raises(InvalidInput, match=r"covariance of '0.weight': expected 24 variances, got 3"):

@@ -1,0 +1,28 @@
+"""Adaptation: add, remove and change without retraining; learn one task after another without forgetting."""
+
+from posterity.adaptation.combined import reconstruction_error, weights_functions_labels
+from posterity.adaptation.fromp import FROMP, fromp
+from posterity.adaptation.kprior import FunctionDivergence, k_prior, remember
+from posterity.adaptation.penalty import Penalty
+from posterity.adaptation.quadratic import Quadratic, accumulate, ewc
+from posterity.adaptation.remainder import remainder
+from posterity.adaptation.replay import Replay, ResidualReplay
+from posterity.adaptation.synaptic import SynapticIntelligence
+
+__all__ = [
+    "FROMP",
+    "FunctionDivergence",
+    "Penalty",
+    "Quadratic",
+    "Replay",
+    "ResidualReplay",
+    "SynapticIntelligence",
+    "accumulate",
+    "ewc",
+    "fromp",
+    "k_prior",
+    "reconstruction_error",
+    "remainder",
+    "remember",
+    "weights_functions_labels",
+]

@@ -1,0 +1,115 @@
+"""FROMP: functional regularisation of the memorable past, by a Gaussian process on the probabilities of a memory.
+
+½ Σ_s Σ_c (p_c − p*_c)ᵀ K_{s,c}⁻¹ (p_c − p*_c),    K_{s,c} = J_{p_c} Σ J_{p_c}ᵀ + εI,    J_{p_c} = (∂p_c/∂f) J
+
+p_c are the probabilities of class c at the memory of task s and J the Jacobian at the old weights. Kernel and old
+probabilities of all tasks are made anew, with the newest weights and covariance, before each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.penalty import Penalty
+from posterity.batches import Inputs, call, move
+from posterity.curvature import Covariance, kernel
+from posterity.errors import expected, require
+from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.posterior import Memory, Posterior
+from posterity.trees import evaluating
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """The memory of one task: inputs, old predictions h(f*) (M, C), and roots W with W Wᵀ = K⁻¹ (C, M, R)."""
+
+    inputs: Inputs
+    old: Tensor
+    roots: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class FROMP(Penalty):
+    """The functional prior over the memories of all tasks so far.
+
+    Args:
+        tasks: What is remembered of each task.
+        likelihood: What the outputs mean.
+    """
+
+    tasks: tuple[Remembered, ...]
+    likelihood: Likelihood
+
+    def total(self, model: nn.Module) -> Tensor:
+        terms = []
+        with evaluating(model):
+            for task in self.tasks:
+                moved = (self.likelihood.mean(call(model, task.inputs)) - task.old).mT  # (C, M)
+                white = moved if task.roots is None else (moved.unsqueeze(1) @ task.roots.to(moved)).squeeze(1)
+                terms.append(0.5 * white.square().sum())
+        return torch.stack(terms).sum()
+
+
+def fromp(
+    model: nn.Module,
+    memories: Sequence[Memory],
+    posterior: Posterior,
+    *,
+    jitter: float = 1e-5,
+    kernels: str = "posterior",
+) -> FROMP:
+    """The functional prior of a model that is about to learn another task.
+
+    The published objective, mean cross-entropy / τ plus this total, is `(τ · n) * fromp(...)` beside a mean over n.
+    With memories chosen at random it is known as FRORP.
+
+    Args:
+        model: The model at the posterior mean.
+        memories: A memory for each task so far; their weights play no part, the kernel weighs them.
+        posterior: The posterior after all tasks so far; its covariance counts untempered.
+        jitter: ε; with 0 a singular kernel is inverted on its range.
+        kernels: "posterior", or "identity" for the L2 variants.
+
+    References:
+        Pan et al., "Continual deep learning by functional regularisation of memorable past", 2020.
+    """
+    require(jitter >= 0, "jitter", "a number >= 0", jitter)
+    require(len(memories) > 0, "memories", "one for each task so far", "none")
+    if kernels not in ("posterior", "identity"):
+        raise expected("kernels", "'posterior' or 'identity'", kernels)
+    covariance = posterior.covariance(untempered=True) if kernels == "posterior" else None
+    likelihood, device = posterior.likelihood, next(model.parameters()).device
+    with evaluating(model):
+        tasks = tuple(_remembered(model, move(m.inputs, device), likelihood, covariance, jitter) for m in memories)
+    return FROMP(tasks, likelihood)
+
+
+def _remembered(
+    model: nn.Module, inputs: Inputs, likelihood: Likelihood, covariance: Covariance | None, jitter: float
+) -> Remembered:
+    with torch.no_grad():
+        f = call(model, inputs)
+    old = likelihood.mean(f)
+    if covariance is None:
+        return Remembered(inputs, old, None)
+    slope = _mean_slope(likelihood, f)
+    k = torch.einsum("nck,nmkl,mcl->cnm", slope, kernel(model, inputs, inputs, covariance), slope).double()
+    return Remembered(inputs, old, _inverse_roots(k + jitter * torch.eye(len(f)).to(k)))
+
+
+def _mean_slope(likelihood: Likelihood, f: Tensor) -> Tensor:
+    """∂h/∂f (M, C, K): the curvature of the loss, in units where the noise of a regression is one."""
+    noise = likelihood.precision if isinstance(likelihood, GaussianLikelihood) else 1.0
+    return likelihood.curvature(f) / noise
+
+
+def _inverse_roots(k: Tensor) -> Tensor:
+    """W (C, M, M) with W Wᵀ = K⁻¹ on the range of K."""
+    values, vectors = torch.linalg.eigh(k)
+    cutoff = values[:, -1:] * k.shape[-1] * torch.finfo(k.dtype).eps
+    scale = torch.where(values > cutoff, values.clamp_min(1e-300).rsqrt(), 0.0)
+    return vectors * scale.unsqueeze(1)

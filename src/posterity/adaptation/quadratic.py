@@ -1,0 +1,132 @@
+"""Quadratic penalties on the weights: EWC, online EWC and every Gaussian that becomes a prior.
+
+½ (θ − θ*)ᵀ P (θ − θ*),   P = δI + Σ_s H_s
+
+H is the Fisher information or Gauss-Newton matrix, summed over examples each squared on its own; it does not depend on
+batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.penalty import Penalty, Sum
+from posterity.batches import batches
+from posterity.curvature import diagonal_fisher, full_ggn
+from posterity.errors import expected, require
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Diagonal, Full, Gaussian, LastLayer, Posterior, Structure
+from posterity.trees import Tree, evaluating, from_vector, snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic(Penalty):
+    """½ (θ − θ*)ᵀ P (θ − θ*), minus the log-density of a Gaussian up to a constant.
+
+    Args:
+        gaussian: N(θ*, P⁻¹) over some or all parameters.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> anchor = Diagonal({"weight": model.weight + 1.0}, {"weight": torch.tensor(4.0)})
+        >>> round(Quadratic(anchor).total(model).item(), 4)  # ½ · 4 · (1 + 1)
+        4.0
+    """
+
+    gaussian: Gaussian
+
+    def total(self, model: nn.Module) -> Tensor:
+        there = dict(model.named_parameters())
+        moved = {name: there[name] - m.to(there[name]) for name, m in self.gaussian.mean.items()}
+        return 0.5 * self.gaussian.quadratic(moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Slope(Penalty):
+    """The linear penalty ⟨b, θ⟩.
+
+    Args:
+        slope: b, a tensor for some or all parameters.
+    """
+
+    slope: Tree
+
+    def total(self, model: nn.Module) -> Tensor:
+        there = dict(model.named_parameters())
+        return torch.stack([(b.to(there[name]) * there[name]).double().sum() for name, b in self.slope.items()]).sum()
+
+
+def ewc(posteriors: Posterior | Iterable[Posterior]) -> Sum:
+    """Elastic weight consolidation: the posterior of each old task as a quadratic around its own weights.
+
+    For one posterior, which has met all earlier data, this is the online form with a single anchor. Posteriors count
+    untempered, P · n/ess.
+
+    Args:
+        posteriors: Gaussian posteriors, of `po.laplace`, of IVON, or from `accumulate`.
+
+    References:
+        Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017.
+    """
+    each = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+    return Sum(tuple((p.n / p.ess, Quadratic(gaussian_of(p.structure))) for p in each))
+
+
+def accumulate(
+    prior: Diagonal | Full,
+    model: nn.Module,
+    data: Any,
+    likelihood: str | Likelihood,
+    *,
+    decay: float = 1.0,
+    kind: str = "true",
+) -> Diagonal | Full:
+    """Online EWC, which is sequential Laplace: the next anchor, with the curvature of one more task.
+
+        θ* ← θ,    P ← γ P + H(θ)
+
+    Args:
+        prior: The anchor so far: the prior before the first task, then what this function returned.
+        model: The model after training on the task.
+        data: The task's data.
+        likelihood: What the outputs mean.
+        decay: γ; with 1 nothing is forgotten.
+        kind: "true", "sampled" or "empirical" Fisher for a diagonal P; a full P uses the Gauss-Newton matrix.
+
+    Returns:
+        A Gaussian of the structure of `prior`, around the model's weights.
+
+    References:
+        Schwarz et al., "Progress and compress: a scalable framework for continual learning", 2018.
+    """
+    require(0 <= decay <= 1, "decay", "a number in [0, 1]", decay)
+    there = dict(model.named_parameters())
+    mean = snapshot({name: there[name] for name in prior.names})
+    with evaluating(model):
+        if isinstance(prior, Full):
+            curvature = full_ggn(model, batches(data), likelihood, list(prior.names))
+            return Full(mean, decay * prior.precision + curvature.to(prior.precision))
+        fisher = diagonal_fisher(model, batches(data), likelihood, kind)
+    return Diagonal(mean, {name: decay * p + fisher[name] for name, p in prior.precision_diagonal().items()})
+
+
+def gaussian_of(structure: Structure) -> Gaussian:
+    """The Gaussian over what is uncertain: the structure itself, or that of its last layer."""
+    inner = structure.inner if isinstance(structure, LastLayer) else structure
+    if not isinstance(inner, Gaussian):
+        raise expected("posterior", "a Gaussian one (po.laplace makes one of any trained model)", structure.kind)
+    return inner
+
+
+def product(gaussian: Gaussian, tree: Tree) -> Tree:
+    """P x for a tree x shaped as the mean."""
+    if isinstance(gaussian, Diagonal):
+        return {name: p * tree[name] for name, p in gaussian.precision_diagonal().items()}
+    x = torch.cat([tree[name].reshape(-1) for name in gaussian.names])
+    matrix = gaussian.precision_matrix()
+    return from_vector(matrix @ x.to(matrix), gaussian.mean)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
+def track(
+    items: Iterable[T], label: str, total: int | None = None, show: bool | None = None
+) -> Generator[T, None, None]:
     """Iterate with a progress bar.
 
     Args:

@@ -9,7 +9,7 @@ from scipy import special, stats
 from torch import nn
 
 from posterity.posterior import Diagonal, Posterior
-from posterity.prediction import _draws, _forward, predict
+from posterity.prediction import _forward, _stream, predict
 from posterity.trees import snapshot, trainable
 from prediction.cases import STRUCTURES, Case, make_case, plain_loop, regression
 
@@ -45,11 +45,11 @@ def test_the_batch_size_changes_nothing(kind):
 def test_one_pass_for_all_draws_equals_a_loop(kind, monkeypatch):
     case = make_case(kind)
     together = predict(*case, samples=4)
-    monkeypatch.setattr(_forward.Sampler, "_gains", lambda self, inputs: False)
+    monkeypatch.setattr(_forward.Runner, "_block_size", lambda self, inputs: 1)
     np.testing.assert_allclose(predict(*case, samples=4).log_probs, together.log_probs, atol=1e-12)
 
 
-def test_small_batches_take_one_pass_and_large_ones_a_loop(monkeypatch):
+def test_small_batches_take_one_pass_and_large_ones_a_loop():
     case = make_case("diagonal")
     calls = []
     model = case.model
@@ -62,15 +62,14 @@ def test_small_batches_take_one_pass_and_large_ones_a_loop(monkeypatch):
     assert len(calls) == 9
 
 
-def test_draws_beyond_the_memory_budget_are_drawn_again(monkeypatch):
+def test_memory_budgets_change_nothing(monkeypatch):
     case = make_case("diagonal")
-    expected = predict(*case, samples=10)
-    weights = sum(p.numel() for p in case.model.parameters())
-    monkeypatch.setattr(_draws, "BUDGET", 3 * 8 * weights)
-    for size in (1000, 10):
-        np.testing.assert_allclose(
-            predict(*case, samples=10, batch_size=size).log_probs, expected.log_probs, atol=1e-12
-        )
+    expected = predict(*case, samples=10).log_probs
+    weights = 8 * sum(p.numel() for p in case.model.parameters())
+    for stack, group in ((3 * weights, 1), (3 * weights, 2**30), (1, 1), (1, 300)):
+        monkeypatch.setattr(_forward, "STACK", stack)
+        monkeypatch.setattr(_stream, "GROUP", group)
+        np.testing.assert_allclose(predict(*case, samples=10, batch_size=4).log_probs, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [*STRUCTURES, "dropout"])

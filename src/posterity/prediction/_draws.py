@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -13,19 +12,17 @@ from posterity.posterior import Dropout, Ensemble, LastLayer, Posterior, Structu
 from posterity.prediction._masks import masked
 from posterity.trees import Tree, snapshot
 
-BUDGET = 2**28  # bytes of weights held at once; past it, draws are drawn again for every batch
-
 
 class Draws:
     """Draws 0 .. count − 1 of a posterior, in the dtype and on the device of a model, which is left alone.
 
-    Each is the same whenever it is asked for, so none has to be kept: blocks of draws are stacked under a memory
-    budget, and kept from batch to batch only if one block holds them all. No samples at all means the mean weights.
+    Each is the same whenever it is asked for, so none is kept. No samples at all means the mean weights.
 
     Attributes:
         count: How many there are; an ensemble has no more than its members.
         fixed: The posterior's mean and buffers, with which every draw starts.
         head_only: Whether only the last layer varies.
+        nbytes: Size of what varies, in one draw.
     """
 
     def __init__(self, model: nn.Module, posterior: Posterior, samples: int, seed: int) -> None:
@@ -34,8 +31,7 @@ class Draws:
         structure = posterior.structure
         self._model, self._seed = model, seed
         self._like: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
-        start = dict(model.named_buffers()) | posterior.buffers | posterior.mean
-        self.fixed = {name: t.to(self._like[name]) for name, t in snapshot(start).items()}
+        self.fixed = self._cast(snapshot(dict(model.named_buffers()) | posterior.buffers | posterior.mean))
         self.head_only = isinstance(structure, LastLayer) and samples > 0
         self._masking = structure if isinstance(structure, Dropout) and samples > 0 else None
         self._source: Structure | None = None
@@ -44,32 +40,18 @@ class Draws:
             self._source = structure.inner if isinstance(structure, LastLayer) else structure
         members = len(structure.members) if isinstance(structure, Ensemble) else samples
         self.count = max(1, min(samples, members))
-        size = sum(self._like[name].nbytes for name in self.varying)
-        self._block_size = max(1, min(self.count, BUDGET // max(size, 1)))
-        self._kept: Tree | None = None
-
-    @property
-    def varying(self) -> tuple[str, ...]:
-        """Names of the parameters that differ from draw to draw."""
-        return self._source.names if self._source is not None else ()
-
-    def blocks(self) -> Iterator[tuple[range, Tree]]:
-        """The numbers of some draws and their varying parameters, stacked along a leading axis; then the next ones."""
-        for start in range(0, self.count, self._block_size):
-            numbers = range(start, min(start + self._block_size, self.count))
-            block = self._kept or self.stacked(numbers)
-            if len(numbers) == self.count:
-                self._kept = block
-            yield numbers, block
+        self._varying = () if self._source is None else self._source.names
+        self.nbytes = sum(self._like[name].nbytes for name in self._varying)
 
     def stacked(self, numbers: range) -> Tree:
-        """The varying parameters of these draws, stacked along a leading axis."""
-        like = {name: self._like[name] for name in self.varying}
+        """The varying parameters of some draws, along a leading axis."""
+        if len(numbers) == 1:
+            return {name: t.unsqueeze(0) for name, t in self._weights(numbers[0]).items()}
+        like = {name: self._like[name] for name in self._varying}
         block = {name: torch.empty(len(numbers), *t.shape, dtype=t.dtype, device=t.device) for name, t in like.items()}
-        if self._source is not None:
-            for row, k in enumerate(numbers):
-                for name, value in self._source.sample(k, self._seed).items():
-                    block[name][row].copy_(value)
+        for row, k in enumerate(numbers):
+            for name, value in self._weights(k).items():
+                block[name][row].copy_(value)
         return block
 
     def masks(self, k: int) -> AbstractContextManager[None]:
@@ -77,3 +59,9 @@ class Draws:
         if self._masking is None:
             return nullcontext()
         return masked(self._model, self._masking.rates, self._masking.mask_seed(k, self._seed))
+
+    def _weights(self, k: int) -> Tree:
+        return self._cast(self._source.sample(k, self._seed)) if self._source is not None else {}
+
+    def _cast(self, tree: Tree) -> Tree:
+        return {name: t.to(self._like[name]) for name, t in tree.items()}

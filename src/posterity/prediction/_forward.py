@@ -1,63 +1,84 @@
-"""Many networks on one batch: a loop over draws, or all draws in one vectorised pass where that is faster."""
+"""Many networks on some batches: a loop over networks, or several in one vectorised pass where that is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from posterity.batches import Inputs
 from posterity.curvature._inputs import tensors
-from posterity.prediction._draws import Draws
 from posterity.trees import Tree
 
-Forward = Callable[[Tree], Tensor]  # the varying parameters of one draw -> its outputs on one batch
+Forward = Callable[[Tree, Inputs], Tensor]  # what varies in a network, a batch -> outputs
 
 # A vectorised pass saves the overhead of many small operations and pays with larger ones; the limits are where the
-# two meet in benchmarks/prediction_cost.py. Fused modules have no vectorised form at all.
-ROWS = 128  # rows of a batch that dense layers still profit from
-PIXELS = 2**13  # input numbers of a batch that convolutions still profit from
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_FUSED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
+# two meet in benchmarks/prediction_cost.py. Convolutions gain nothing, fused modules have no vectorised form.
+ROWS = 128  # vectors in a batch
+WEIGHTS = 2**21  # bytes of what varies in one network
+STACK = 2**26  # bytes of what varies in one pass
+_NEVER = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
-class Sampler:
-    """Runs a model under the draws of a posterior."""
+class Networks(Protocol):
+    """Numbered networks that share a model."""
 
-    def __init__(self, model: nn.Module, draws: Draws) -> None:
-        self._draws = draws
-        modules = list(model.modules())
-        self._convolutional = any(isinstance(module, _CONVOLUTIONS) for module in modules)
-        fused = any(isinstance(module, _FUSED) for module in modules)
-        self._vectorises = bool(draws.varying) and (draws.head_only or not fused)
+    count: int
+    nbytes: int
+    head_only: bool
 
-    def outputs(self, forward: Forward, numbers: range, block: Tree, inputs: Inputs) -> Iterator[Tensor]:
-        """Outputs of these draws, (draws, batch, ...), some draws at a time."""
-        together = self._together(forward, block) if len(numbers) > 1 and self._gains(inputs) else None
-        if together is not None:
-            yield together
-            return
+    def stacked(self, numbers: range) -> Tree:
+        """What varies, in several networks, along a leading axis."""
+
+    def masks(self, k: int) -> AbstractContextManager[None]:
+        """A context in which the dropout modules of network k are on."""
+
+
+class Runner:
+    """Runs all networks on all batches of a group, in the way that suits the first batch it sees.
+
+    Networks are in the outer loop, so that each is drawn once for the whole group.
+    """
+
+    def __init__(self, model: nn.Module, networks: Networks) -> None:
+        self._model, self._networks = model, networks
+        self._at_once = 0  # not decided yet
+        self._vectorises = True
+
+    def __call__(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
+        """Outputs (networks, batch, ...) of some networks, with the position of their batch in the group."""
+        self._at_once = self._at_once or self._block_size(group[0])
+        for start in range(0, self._networks.count, self._at_once):
+            numbers = range(start, min(start + self._at_once, self._networks.count))
+            block = self._networks.stacked(numbers)
+            for position, inputs in enumerate(group):
+                yield position, self._outputs(forward, numbers, block, inputs)
+
+    def _outputs(self, forward: Forward, numbers: range, block: Tree, inputs: Inputs) -> Tensor:
+        if len(numbers) > 1 and self._vectorises:
+            try:
+                return torch.func.vmap(lambda weights: forward(weights, inputs))(block)
+            except (RuntimeError, ValueError):
+                self._vectorises = False  # if something is really wrong, the loop will say so in the model's own words
+        rows = []
         for row, k in enumerate(numbers):
-            with self._draws.masks(k):
-                yield forward({name: values[row] for name, values in block.items()}).unsqueeze(0)
+            with self._networks.masks(k):
+                rows.append(forward({name: t[row] for name, t in block.items()}, inputs))
+        return torch.stack(rows)
 
-    def _gains(self, inputs: Inputs) -> bool:
-        if not self._vectorises or self._draws.head_only:
-            return self._vectorises  # below a last layer, everything runs once instead of once for each draw
-        if self._convolutional:
-            return sum(t.numel() for t in tensors(inputs)) <= PIXELS
-        return max(_rows(t) for t in tensors(inputs)) <= ROWS
-
-    def _together(self, forward: Forward, block: Tree) -> Tensor | None:
-        """All draws at once, or None for a model that cannot be vectorised (it is not asked again)."""
-        try:
-            return torch.func.vmap(forward)(block)
-        except (RuntimeError, ValueError):
-            # If something is really wrong, the loop says so in the model's own words.
-            self._vectorises = False
-            return None
+    def _block_size(self, inputs: Inputs) -> int:
+        """How many networks to run in one pass; 1 means a loop."""
+        networks = self._networks
+        if networks.nbytes == 0:
+            return 1
+        at_once = max(1, min(networks.count, STACK // networks.nbytes))
+        if networks.head_only:
+            return at_once  # everything below the last layer runs once for the whole block
+        small = networks.nbytes <= WEIGHTS and max(_rows(t) for t in tensors(inputs)) <= ROWS
+        return at_once if small and not any(isinstance(m, _NEVER) for m in self._model.modules()) else 1
 
 
 def _rows(t: Tensor) -> int:

@@ -6,7 +6,7 @@ f(x, θ) ≈ f(x, m) + J(x)(θ − m)   ⟹   f(x) ~ N(f(x, m), V),   V = J Σ J
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,24 +14,25 @@ from torch import Tensor, nn
 
 from posterity.batches import Inputs, call
 from posterity.curvature import Covariance, prediction_covariance
+from posterity.curvature._inputs import length
 from posterity.errors import expected, require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
 from posterity.posterior import Posterior
-from posterity.prediction._question import Ask, Question
+from posterity.prediction._question import Advance, Method, Question
 from posterity.prediction._running import Running, Statistics, log_probs
 from posterity.trees import snapshot
 
 
 @contextmanager
-def linearised(question: Question) -> Iterator[Ask]:
+def linearised(question: Question) -> Iterator[Method]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = isinstance(question.likelihood, GaussianLikelihood)
     least = 0 if gaussian else 1
     require(question.samples >= least, "samples", f"a whole number >= {least}", question.samples)
     covariance = question.posterior.covariance()
 
-    def ask(inputs: Inputs, start: int) -> Statistics:
+    def answer(inputs: Inputs, start: int) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
         if gaussian and not question.keep:
             return Statistics(f, V.diagonal(dim1=-2, dim2=-1))
@@ -41,11 +42,11 @@ def linearised(question: Question) -> Iterator[Ask]:
         return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
 
     with at_mean(question.model, question.posterior):
-        yield ask
+        yield one_by_one(answer)
 
 
 @contextmanager
-def probit(question: Question) -> Iterator[Ask]:
+def probit(question: Question) -> Iterator[Method]:
     """Class probabilities without draws: E[σ(f)] ≈ σ(f / √(1 + πv/8)), for each class with its own variance v.
 
     References:
@@ -55,13 +56,27 @@ def probit(question: Question) -> Iterator[Ask]:
         raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
     covariance = question.posterior.covariance()
 
-    def ask(inputs: Inputs, start: int) -> Statistics:
+    def answer(inputs: Inputs, start: int) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
         return Statistics(question.likelihood.mean(moderated), None, log_probs(question.likelihood, moderated))
 
     with at_mean(question.model, question.posterior):
-        yield ask
+        yield one_by_one(answer)
+
+
+def one_by_one(answer: Callable[[Inputs, int], Statistics]) -> Method:
+    """A method that needs nothing but one batch and the number of examples before it."""
+
+    def ask(group: Sequence[Inputs], start: int, advance: Advance) -> list[Statistics]:
+        answers = []
+        for inputs in group:
+            answers.append(answer(inputs, start))
+            start += length(inputs)
+            advance(1)
+        return answers
+
+    return Method(ask, steps=1)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from posterity.batches import call
+from posterity.batches import Inputs, call
 from posterity.posterior import Posterior
 from posterity.prediction._draws import Draws
-from posterity.prediction._forward import Sampler
+from posterity.prediction._forward import Runner
 from posterity.prediction._question import Question
+from posterity.prediction._slots import Slots
 from posterity.trees import Tree, state_dtype
 
 
@@ -53,26 +53,39 @@ class PredictiveModule(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         posterior.apply(self.model)
-        self._draws = Draws(self.model, posterior, samples, seed)
-        self._sampler = Sampler(self.model, self._draws)
         self._question = Question(self.model, posterior, samples, seed, False, class_axis)
-        self.weights = nn.Module()
-        for name, stacked in self._draws.stacked(range(self._draws.count)).items():
-            self.weights.register_buffer(name.replace(".", "/"), stacked)  # a buffer's name has no dots
+        self._networks = _Stored(Draws(self.model, posterior, samples, seed))
+        self.weights = self._networks.buffers
+        self._run = Runner(self.model, self._networks)
+        self._slots = Slots(self.model)
 
     def forward(self, *args: Any, **named: Any) -> Tensor:
         """E[y] for whatever arguments the model takes."""
 
-        def run(drawn: Tree) -> Tensor:
-            return self._question.arranged(call(lambda: functional_call(self.model, drawn, args, named), ()))
+        def forward(weights: Tree, inputs: Inputs) -> Tensor:
+            with self._slots.filled(weights):
+                return self._question.arranged(call(lambda: self.model(*args, **named), ()))
 
-        block = {name.replace("/", "."): t for name, t in self.weights.named_buffers()}
-        outputs = self._sampler.outputs(run, range(self._draws.count), block, (args, named))
-        means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for f in outputs]
-        return torch.stack(means).sum(0) / self._draws.count
+        outputs = self._run(forward, [(args, named)])
+        means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]
+        return torch.stack(means).sum(0) / self._networks.count
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of this module; the network inside always evaluates."""
         super().train(mode)
         self.model.eval()
         return self
+
+
+class _Stored:
+    """Draws whose weights lie in the buffers of a module, wherever it is moved."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.count, self.nbytes, self.head_only = draws.count, draws.nbytes, draws.head_only
+        self.masks = draws.masks
+        self.buffers = nn.Module()
+        for name, stacked in draws.stacked(range(draws.count)).items():
+            self.buffers.register_buffer(name.replace(".", "/"), stacked)  # a buffer's name has no dots
+
+    def stacked(self, numbers: range) -> Tree:
+        return {name.replace("/", "."): t[numbers.start : numbers.stop] for name, t in self.buffers.named_buffers()}

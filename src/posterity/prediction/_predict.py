@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
+from itertools import count
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ from posterity.posterior import Posterior
 from posterity.prediction._forward import evaluating
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
-from posterity.prediction._question import Ask, Question
+from posterity.prediction._question import Method, Question
 from posterity.prediction._running import Statistics, joined
 from posterity.prediction._sampled import sampled
-from posterity.prediction._stream import check_numbers, stream
+from posterity.prediction._stream import grouped, stream
 from posterity.progress import track
 
-_METHODS: dict[str, Callable[[Question], AbstractContextManager[Ask]]] = {
+_METHODS: dict[str, Callable[[Question], AbstractContextManager[Method]]] = {
     "sampled": sampled,
     "linearised": linearised,
     "probit": probit,
@@ -89,19 +90,27 @@ def predict(
     if method == "probit" and keep_samples:
         raise expected("keep_samples", "a method that draws ('sampled' or 'linearised')", method)
     keep = keep_samples if keep_samples is not None else not (classes or exact)
+    batches, total = stream(inputs, batch_size)
     question = Question(model, posterior, samples, seed, keep, class_axis)
-    with evaluating(model), _METHODS[method](question) as ask:
-        statistics = joined(_answers(ask, model, *stream(inputs, batch_size)))
+    with evaluating(model), _METHODS[method](question) as ready:
+        statistics = joined(_answers(ready, model, batches, total))
     return Prediction(posterior.likelihood, *statistics, exact=exact, class_names=posterior.class_names)
 
 
-def _answers(ask: Ask, model: nn.Module, batches: Iterable[Inputs], total: int | None) -> list[Statistics]:
+def _answers(method: Method, model: nn.Module, batches: Iterable[Inputs], total: int | None) -> list[Statistics]:
     device = next(model.parameters()).device
-    answers, seen = [], 0
-    for inputs in track(batches, "predict", total=total):
-        check_numbers(inputs)
-        home = next(tensors(inputs)).device
-        answers.append(ask(move(inputs, device), seen).to(home))
-        seen += length(inputs)
+    bar = track(count(), "predict", total=None if total is None else total * method.steps)
+
+    def advance(steps: int) -> None:
+        for _ in range(steps):
+            next(bar)
+
+    answers: list[Statistics] = []
+    seen = 0
+    with closing(bar):
+        for group in grouped(batches):
+            home = next(tensors(group)).device
+            answers += [answer.to(home) for answer in method.ask(move(group, device), seen, advance)]
+            seen += sum(length(inputs) for inputs in group)
     require(len(answers) > 0, "inputs", "at least one batch", "an empty loader")
     return answers

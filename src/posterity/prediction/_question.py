@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -13,7 +14,14 @@ from posterity.likelihoods import CategoricalLikelihood, Likelihood, classes_las
 from posterity.posterior import Posterior
 from posterity.prediction._running import Statistics
 
-Ask = Callable[[Inputs, int], Statistics]  # a batch and the number of examples before it
+Advance = Callable[[int], None]  # to be called with the number of steps done
+
+
+class Method(NamedTuple):
+    """A way to answer, ready for use."""
+
+    ask: Callable[[Sequence[Inputs], int, Advance], list[Statistics]]  # some batches, the examples before them
+    steps: int  # steps of one batch, for the progress bar
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from posterity.errors import InvalidInput, require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from posterity.trees import state_dtype
 
+PENDING = 2**18  # output numbers that are worth an operation of their own
+
 
 class Statistics(NamedTuple):
     """What is known about each target of a batch."""
@@ -54,24 +56,33 @@ class Running:
         self.likelihood = likelihood
         self.count = 0
         self._kept: list[Tensor] | None = [] if keep else None
+        self._pending: list[Tensor] = []
         self._mean = self._squares = self._log_sum = self._entropy = torch.zeros(())
 
     def add(self, f: Tensor) -> None:
         """Take in outputs (draws, batch, ...)."""
         f = f.to(state_dtype(f.dtype))
-        if not bool(torch.isfinite(f).all()):
-            raise InvalidInput("model outputs: expected finite numbers, got NaN or infinity")
         if self._kept is not None:
             self._kept.append(f)
-        self._add_classes(f)
-        self._add_moments(self.likelihood.mean(f))
+        self._pending.append(f)
+        if sum(part.numel() for part in self._pending) >= PENDING:
+            self._digest()
 
-    def _add_classes(self, f: Tensor) -> None:
+    def _digest(self) -> None:
+        if not self._pending:
+            return
+        f = torch.cat(self._pending)
+        self._pending = []
         log_p = log_probs(self.likelihood, f)
-        if log_p is not None:
-            total = log_p.logsumexp(0)
-            self._log_sum = torch.logaddexp(self._log_sum, total) if self.count else total
-            self._entropy = self._entropy - (log_p.exp() * log_p).sum((0, -1))
+        if log_p is None:
+            self._add_moments(self.likelihood.mean(f))
+            return
+        p = log_p.exp()
+        total = log_p.logsumexp(0)
+        self._log_sum = torch.logaddexp(self._log_sum, total) if self.count else total
+        # A class that is ruled out has log p = −∞ and p log p = 0.
+        self._entropy = self._entropy - (p * log_p.clamp_min(torch.finfo(p.dtype).min)).sum((0, -1))
+        self._add_moments(p[..., 1] if isinstance(self.likelihood, BernoulliLikelihood) else p)
 
     def _add_moments(self, values: Tensor) -> None:
         """Merge the means and summed squared deviations of two groups of draws (Chan, Golub and LeVeque, 1983)."""
@@ -80,10 +91,13 @@ class Running:
         shift = mean - self._mean
         self.count = n + m
         self._mean = self._mean + shift * (m / self.count)
-        self._squares = self._squares + (values - mean).square().sum(0) + shift.square() * (n * m / self.count)
+        self._squares = self._squares + (values - mean).square_().sum(0) + shift.square() * (n * m / self.count)
 
     def finish(self) -> Statistics:
         """The statistics of all draws, as of a mixture in which each has the same weight."""
+        self._digest()
+        if not bool(torch.isfinite(self._mean).all()):
+            raise InvalidInput("model outputs: expected finite numbers, got NaN or infinity")
         kept = torch.cat(self._kept) if self._kept is not None else None
         spread = self._squares / self.count
         if self._log_sum.ndim == 0:

@@ -5,36 +5,37 @@ p(y | x) = E_q[p(y | x, θ)] ≈ (1/S) Σ_s p(y | x, θ_s),   θ_s ~ q
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
-from torch.func import functional_call
 
 from posterity.batches import Inputs, call
 from posterity.prediction._draws import Draws
-from posterity.prediction._forward import Sampler
-from posterity.prediction._question import Ask, Question
+from posterity.prediction._forward import Runner
+from posterity.prediction._question import Advance, Method, Question
 from posterity.prediction._running import Running, Statistics
+from posterity.prediction._slots import Slots
 from posterity.trees import Tree
 
 
 @contextmanager
-def sampled(question: Question) -> Iterator[Ask]:
-    """Answers from drawn networks (from the mean weights, without samples); weights never enter the model itself."""
-    model = question.model
+def sampled(question: Question) -> Iterator[Method]:
+    """Answers from drawn networks; without samples, from the mean weights."""
+    model, slots = question.model, Slots(question.model)
     draws = Draws(model, question.posterior, question.samples, question.seed)
-    sampler = Sampler(model, draws)
+    run = Runner(model, draws)
 
-    def ask(inputs: Inputs, start: int) -> Statistics:
-        def forward(drawn: Tree) -> Tensor:
-            weights = draws.fixed | drawn
-            return question.arranged(call(lambda *args, **named: functional_call(model, weights, args, named), inputs))
+    def forward(weights: Tree, inputs: Inputs) -> Tensor:
+        with slots.filled(weights):
+            return question.arranged(call(model, inputs))
 
-        running = Running(question.likelihood, question.keep)
-        for numbers, block in draws.blocks():
-            for f in sampler.outputs(forward, numbers, block, inputs):
-                running.add(f)
-        return running.finish()
+    def ask(group: Sequence[Inputs], start: int, advance: Advance) -> list[Statistics]:
+        running = [Running(question.likelihood, question.keep) for _ in group]
+        for position, f in run(forward, group):
+            running[position].add(f)
+            advance(len(f))
+        return [statistics.finish() for statistics in running]
 
-    yield ask
+    with slots.filled(draws.fixed):
+        yield Method(ask, steps=draws.count)

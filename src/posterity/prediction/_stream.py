@@ -14,6 +14,8 @@ from posterity.batches import Batches, Inputs, batches, inputs_of
 from posterity.curvature._inputs import length, take, tensors
 from posterity.errors import expected, require
 
+GROUP = 2**24  # bytes of inputs that are answered together
+
 
 def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
     """Batches of inputs, and their number if it is known.
@@ -48,8 +50,22 @@ def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:
     return (take(inputs, slice(start, start + batch_size)) for start in starts), len(starts)
 
 
-def check_numbers(inputs: Inputs) -> None:
-    """Raise if an input holds NaN."""
+def grouped(batches: Iterable[Inputs]) -> Iterator[list[Inputs]]:
+    """Consecutive batches, as many as fit a memory budget, checked for NaN."""
+    group: list[Inputs] = []
+    size = 0
+    for inputs in batches:
+        _check_numbers(inputs)
+        group.append(inputs)
+        size += sum(t.nbytes for t in tensors(inputs))
+        if size >= GROUP:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _check_numbers(inputs: Inputs) -> None:
     for t in tensors(inputs):
         if t.is_floating_point():
             count = int(t.isnan().sum())

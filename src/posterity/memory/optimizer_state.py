@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from posterity.curvature import DiagonalCovariance
 from posterity.errors import expected
+from posterity.optim._priors import posterior as posterior_of
 from posterity.optim._variational import VariationalOptimizer
 from posterity.trees import Tree, trainable
 
@@ -15,13 +16,14 @@ def covariance_of(optimizer: Optimizer, model: nn.Module, n: int) -> DiagonalCov
     """The diagonal covariance at temperature 1 that an optimizer's state stands for.
 
     - Variational optimizers have one of their own, 1/(ess (h + δ)), here with n in place of ess.
-    - Adam's squared gradients stand for the curvature: 1/(n (√v + δ)), δ the weight decay, v as it is stored.
+    - Adam's squared gradients v stand for the curvature: 1/(n √v + δ), δ = n · weight decay, but at least 1, the
+      precision of a standard normal prior.
     - SGD has a fixed Gaussian of variance lr/n. Self-influences eᵀVe are then lr‖∇ℓ‖²/n, the terms of TracIn.
 
     Before the first step of Adam there is no state yet, and it counts as SGD.
     """
     if isinstance(optimizer, VariationalOptimizer):
-        covariance = optimizer.posterior(model, likelihood="gaussian", n=n).covariance(untempered=True)
+        covariance = posterior_of(optimizer, model, "gaussian", n).covariance(untempered=True)
         assert isinstance(covariance, DiagonalCovariance)
         return covariance
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
@@ -34,5 +36,5 @@ def covariance_of(optimizer: Optimizer, model: nn.Module, n: int) -> DiagonalCov
         if squares is None:
             variance[name] = p.detach().new_full(p.shape, float(group["lr"]) / n)
         else:
-            variance[name] = 1 / (n * (squares.sqrt() + max(float(group["weight_decay"]), float(group["eps"]))))
+            variance[name] = 1 / (n * squares.sqrt() + max(n * float(group["weight_decay"]), 1.0))
     return DiagonalCovariance(variance)

@@ -27,7 +27,7 @@ class Alone:
         sites = step.layers[0].sites
         if not all(_plain(site) for site in sites.values()):
             return None
-        columns = [_column(site, step.logits) for site in sites.values()]
+        columns = [_column(site, step.outputs) for site in sites.values()]
         outputs = next(iter(sites.values())).shape[0]
         place = torch.arange(outputs * sum(c.shape[1] for c in columns), device=step.logits.device)
         places = place.view(outputs, -1).split([c.shape[1] for c in columns], dim=1)

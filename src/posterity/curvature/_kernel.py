@@ -75,9 +75,10 @@ def _add_layers(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCova
         for group, other_group in zip(layer.groups(b, bases), other_layer.groups(c, bases), strict=True):
             for name, site in group.sites.items():
                 other = other_group.sites[name]
-                for examples in left.split(site.numbers(roots) + site.pairs(roots, len(right.logits))):
+                turned = name in bases
+                for examples in left.split(site.numbers(roots, turned) + site.pairs(roots, len(right.logits))):
                     g = site.gradient(group.b[:, examples], examples, bases.get(name))
-                    for others in right.split(other.numbers(roots)):
+                    for others in right.split(other.numbers(roots, turned)):
                         h = other.gradient(other_group.b[:, others], others, bases.get(name))
                         total[examples, others] += _cross(g, h, covariance.variance[name])
 

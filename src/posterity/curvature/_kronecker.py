@@ -31,8 +31,11 @@ class Factors:
     def add(self, step: Pass, v: Tensor) -> None:
         """Add the signals of output directions v (R, n, ..., K); inputs count once for each pass."""
         for layer, b in step.signals(v):
+            plain = None  # the factor that a weight and its bias share
             for name, site in layer.sites.items():
-                self._add(step, name, site, site.signal_factor(b, self.reduce))
+                factor = plain if site.plain and plain is not None else site.signal_factor(b, self.reduce)
+                plain = factor if site.plain else plain
+                self._add(step, name, site, factor)
         for _, rows in step.rest_rows(v):
             for name, g in rows.items():
                 self._add_rows(name, g.flatten(0, 1))
@@ -48,7 +51,7 @@ class Factors:
         self.inputs[name] = site.input_axis
         self.sums[name][1 - site.input_axis] += signal_factor
         if step is not self.last and len(self.sums[name]) == 2:
-            for examples in step.split(site.numbers(0)):
+            for examples in step.split(site.numbers(0, turned=True)):
                 factor, count = site.input_factor(examples, self.reduce)
                 self.sums[name][site.input_axis] += factor
                 self.seen[name] += count

@@ -68,7 +68,7 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
             variance, others = group.output_variance(covariance.variance, bases)
             turned = torch.zeros_like(source) if variance is None else group.b[0] * variance.unsqueeze(1)
             for name, site in others.items():
-                for examples in push.step.split(site.numbers(1)):
+                for examples in push.step.split(site.numbers(1, name in bases)):
                     s = covariance.variance[name]
                     turned[examples] += site.spread(group.b[:, examples], s, examples, bases.get(name))
             source += group.back(turned)

@@ -44,8 +44,8 @@ class Site(ABC):
         """The same for the direction Σ G_n: signals (1, n, T, out) in, tangents (n, T, out) out."""
 
     @abstractmethod
-    def numbers(self, roots: int) -> int:
-        """How many numbers an example needs while its gradients, not written out, are in use."""
+    def numbers(self, roots: int, turned: bool = False) -> int:
+        """How many numbers an example needs while its gradients are in use, perhaps turned into Kronecker bases."""
 
     def pairs(self, roots: int, others: int) -> int:
         """How many numbers an example needs while its gradients meet those of so many others."""
@@ -129,7 +129,7 @@ class Matrix(Site):
         a = a.mean(1) if reduce else a
         return outer(a), a.shape[:-1].numel()
 
-    def numbers(self, roots: int) -> int:
+    def numbers(self, roots: int, turned: bool = False) -> int:
         outputs, inputs = self.shape[0], self.numel // self.shape[0]
         written_out = 0 if self.rank_one else roots * self.numel
         return written_out + self.positions * (self.groups * inputs + roots * outputs)
@@ -176,7 +176,7 @@ class Vector(Site):
         # The scale and shift of a normalisation have few enough entries for their exact block.
         return super().signal_factor(b, reduce) if self.plain else outer(self._rows(b, slice(None)))
 
-    def numbers(self, roots: int) -> int:
+    def numbers(self, roots: int, turned: bool = False) -> int:
         return (roots + 1) * self.numel * self.positions
 
     def _rows(self, b: Tensor, examples: slice) -> Tensor:
@@ -230,8 +230,10 @@ class Table(Site):
     def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
         return super().signal_factor(self._trained(b, self.index), reduce)
 
-    def numbers(self, roots: int) -> int:
-        return self.index.shape[1] * (2 * roots * self.shape[1] + self.index.shape[1])
+    def numbers(self, roots: int, turned: bool = False) -> int:
+        steps = self.index.shape[1]
+        looked_up = steps * (2 * roots * self.shape[1] + steps)
+        return looked_up + (roots * self.numel + steps * self.shape[0] if turned else 0)
 
     def pairs(self, roots: int, others: int) -> int:
         return others * self.index.shape[1] * (self.index.shape[1] + roots * self.shape[1])

@@ -126,7 +126,7 @@ def gram(step: Pass, v: Tensor, covariance: Covariance) -> Tensor:
                 signals = group.b[:, :, 0].transpose(0, 1)  # (n, R, out)
                 total += (signals * variance.unsqueeze(1)) @ signals.mT
             for name, site in others.items():
-                for examples in step.split(site.numbers(len(v))):
+                for examples in step.split(site.numbers(len(v), name in bases)):
                     gradient = site.gradient(group.b[:, examples], examples, bases.get(name))
                     total[examples] += gradient.gram(covariance.variance[name])
     for examples, found in step.rest_rows(v):

@@ -107,6 +107,31 @@ def test_kronecker_factors_are_exact_for_one_example_with_one_output() -> None:
             close(block, matrix[index][:, index])
 
 
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_a_head_on_a_frozen_trunk_is_that_of_the_whole(sharing: str) -> None:
+    model, inputs = CASES["tokens"].build()
+    data = batches((inputs, LABELS))
+    whole = kronecker_ggn(model, data, "categorical", sharing=sharing)
+    diagonal = diagonal_ggn(model, data, "categorical")
+    model.requires_grad_(False)
+    model.out.requires_grad_(True)
+    head = kronecker_ggn(model, data, "categorical", sharing=sharing)
+    assert list(head) == ["out.weight", "out.bias"]
+    for name, factors in head.items():
+        for found, wanted in zip(factors, whole[name], strict=True):
+            close(found, wanted)
+        close(diagonal_ggn(model, data, "categorical")[name], diagonal[name])
+
+
+def test_frozen_parameters_can_be_asked_for_by_name() -> None:
+    model, inputs = CASES["mlp"].build()
+    data = batches((inputs, LABELS))
+    wanted = full_ggn(model, data, "categorical", ["2.weight"])
+    model.requires_grad_(False)
+    close(full_ggn(model, data, "categorical", ["2.weight"]), wanted)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
 def test_scales_and_shifts_of_normalisations_have_their_exact_block() -> None:
     model, inputs = CASES["image"].build()
     data = batches((inputs, LABELS))
@@ -154,7 +179,7 @@ def test_what_does_not_fit_is_named() -> None:
     data = batches((inputs, LABELS))
     with pytest.raises(InvalidInput, match="sharing: expected 'expand' or 'reduce'"):
         kronecker_ggn(model, data, "categorical", sharing="none")
-    with pytest.raises(InvalidInput, match="names: expected trainable parameters"):
+    with pytest.raises(InvalidInput, match="names: expected parameters among"):
         full_ggn(model, data, "categorical", ["nowhere"])
     with pytest.raises(InvalidInput, match="expected at most 20000 rows"):
         kronecker_ggn(nn.Embedding(20_001, 1), data, "gaussian")

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_named() -> None:
     sigma = covariance(model, "diagonal")
     with pytest.raises(InvalidInput, match=r"e: expected shape \(5, 3\)"):
         prediction_covariance_product(model, x, sigma, torch.zeros(B, K + 1))
-    with pytest.raises(InvalidInput, match="names: expected trainable parameters"):
+    with pytest.raises(InvalidInput, match="names: expected parameters among"):
         prediction_covariance(model, x, DiagonalCovariance({"nowhere": torch.ones(3)}))
     with pytest.raises(InvalidInput, match=r"covariance of '0.weight': expected 24 variances, got 3"):
         prediction_covariance(model, x, DiagonalCovariance({"0.weight": torch.ones(3)}))

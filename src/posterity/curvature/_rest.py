@@ -53,6 +53,7 @@ def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: 
 
 def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, directions: Tree) -> Tensor:
     """J_n δ_n for each example: directions (B, *shape) by name to changes of the outputs (B, ..., K)."""
+    directions = {name: direction.to(parameters[name]) for name, direction in directions.items()}
 
     def one(direction: Tree, *x: Tensor) -> Tensor:
         f, pull = vjp(_output(model, inputs, x), _detached(parameters))[:2]

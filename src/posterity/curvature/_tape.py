@@ -27,18 +27,19 @@ class SlowPath(UserWarning):
 
 
 class Tape:
-    """A context in which `passes` records the layers that hold the parameters `names`.
+    """A context in which `passes` records the layers that hold the parameters `names` (the trainable ones by default).
 
-    The model is in evaluation mode inside, and left exactly as it was found: modes, gradients and hooks.
+    Inside, the model is in evaluation mode and those parameters require gradients, frozen or not. It is left exactly
+    as it was found: modes, gradients and hooks.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int | None = None) -> None:
-        known = trainable(model)
-        self.names = list(known) if names is None else list(names)
+        known = dict(model.named_parameters())
+        self.names = list(trainable(model)) if names is None else list(names)
         require(bool(self.names), "parameters", "at least one that requires a gradient", "none")
         for name in self.names:
             if name not in known:
-                raise expected("names", f"trainable parameters among {list(known)}", name)
+                raise expected("names", f"parameters among {list(known)}", name)
         self.model = model
         self.parameters = {name: known[name] for name in self.names}
         self.memory = _default_memory(self.device) if memory is None else memory
@@ -59,6 +60,9 @@ class Tape:
             stack.callback(_restore_modes, [(module, module.training) for module in self.model.modules()])
             _refuse_batch_statistics(self.model)
             self.model.eval()
+            for p in self.parameters.values():
+                stack.callback(p.requires_grad_, p.requires_grad)
+                p.requires_grad_(True)
             for module in self.model.modules():
                 if own := self._own(module):
                     reason = unsupported(module)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from posterity.errors import expected
 from posterity.optim._blocks import swap
 from posterity.trees import state_dtype
 
@@ -35,6 +36,7 @@ class Kept:
 
     def accumulate(self, a: Tensor, b: Tensor, gradient: Tensor) -> None:
         """Add (a − b) · gradient to the stored product."""
+        require_dense(gradient)
         dtype = state_dtype(gradient.dtype)
         term = (a.to(dtype) - b.to(dtype)).mul_(gradient)
         self.product = term if self.product is None else self.product.add_(term)
@@ -134,6 +136,12 @@ class Samples:
             kept.product = None if kept.product is None else kept.product * factor
             kept.gradients = None if kept.gradients is None else kept.gradients * factor
             kept.norm = None
+
+
+def require_dense(gradient: Tensor) -> None:
+    """Raise unless the gradient is an ordinary tensor."""
+    if gradient.layout is not torch.strided:
+        raise expected("gradient", "a dense tensor; sparse gradients are not supported", gradient.layout)
 
 
 def norm(gradient: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from posterity.optim._attach import Attachment
 from posterity.optim._blocks import Views
 from posterity.optim._checkpoint import checked
 from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
-from posterity.optim._samples import Samples, norm
+from posterity.optim._samples import Samples, norm, require_dense
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import Tree
 
@@ -234,8 +234,8 @@ class VariationalOptimizer(Optimizer):
     def _finite(self, parameters: list[Tensor]) -> bool:
         norms = []
         for p in parameters:
-            if p.grad is not None and p.grad.layout is not torch.strided:
-                raise expected("gradient", "a dense tensor; sparse gradients are not supported", p.grad.layout)
+            if p.grad is not None:
+                require_dense(p.grad)
             product = self._samples.kept[p].product if p in self._samples.kept else None
             norms += [norm(t) for t in (p.grad, product) if t is not None]
         return not norms or bool(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all())
@@ -255,7 +255,7 @@ class VariationalOptimizer(Optimizer):
     def _warn(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            warnings.warn(f"{type(self).__name__}: {message}", stacklevel=4)
+            warnings.warn(f"{type(self).__name__}: {message}", stacklevel=2)
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,105 @@
+"""Bad input gets an error that names what was expected and what came."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from optim.reference import data, loss, network
+from posterity.errors import InvalidInput
+from posterity.optim import IVON
+from posterity.posterior import Diagonal, Full
+
+WEIGHT = nn.Parameter(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -0.1}, "Invalid learning rate: .*got -0.1"),
+        ({"lr": math.nan}, "Invalid learning rate"),
+        ({"lr": torch.tensor([0.1, 0.2])}, "Tensor lr must be 1-element"),
+        ({"ess": 0}, "ess: expected a positive finite number, got 0"),
+        ({"ess": -3.0}, "ess: .*got -3.0"),
+        ({"ess": math.inf}, "ess"),
+        ({"hess_init": 0.0}, "hess_init: .*got 0.0"),
+        ({"betas": (1.0, 0.9)}, "Invalid beta parameter at index 0: .*got 1.0"),
+        ({"betas": (0.9, 1.5)}, "Invalid beta parameter at index 1: .*got 1.5"),
+        ({"betas": (0.9, "automatic")}, "index 1: .*'auto', got 'automatic'"),
+        ({"betas": (0.9, "auto")}, "total_steps: .*got None"),
+        ({"weight_decay": -1.0}, "Invalid weight_decay value: .*got -1.0"),
+        ({"clip_radius": 0.0}, "clip_radius: .*got 0.0"),
+        ({"mc_samples": 0}, "mc_samples: .*got 0"),
+        ({"hess_approx": "fisher"}, "hess_approx: expected 'price' or 'gradsq', got 'fisher'"),
+        ({"hess_approx": "gradsq"}, "batch_size: .*got None"),
+    ],
+)
+def test_hyperparameters(options, message):
+    with pytest.raises(ValueError, match=message):
+        IVON([WEIGHT], **{"lr": 0.1, "ess": 10, **options})
+
+
+def test_a_bad_group_is_refused_and_not_added():
+    optimizer = IVON([WEIGHT], lr=0.1, ess=10)
+    with pytest.raises(InvalidInput, match="learning rate"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": -1.0})
+    with pytest.raises(InvalidInput, match=r"real floating-point parameters, got torch\.complex64"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1, dtype=torch.complex64))]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match="optimizer got an empty parameter list"):
+        IVON([], lr=0.1, ess=10)
+    with pytest.raises(InvalidInput, match="only frozen ones"):
+        IVON(network().requires_grad_(False).parameters(), lr=0.1, ess=10)
+    with pytest.raises(InvalidInput, match="real floating-point"):
+        IVON([nn.Parameter(torch.zeros(2, dtype=torch.complex128))], lr=0.1, ess=10)
+
+
+def test_sparse_gradients_are_refused_at_the_mean():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+    optimizer = IVON(model.parameters(), lr=0.1, ess=10)
+    before = [p.detach().clone() for p in model.parameters()]
+    with optimizer.sampled_params(train=True):
+        model(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(InvalidInput, match="sparse"):
+        optimizer.step()
+    with pytest.raises(InvalidInput, match="sparse"), optimizer.sampled_params(train=True):
+        pass
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert not optimizer.state
+
+
+def test_priors():
+    model = network()
+    tree = {name: p.detach() for name, p in model.named_parameters()}
+    prior = Diagonal.isotropic(tree, 1.0)
+    with pytest.raises(InvalidInput, match="named parameters"):
+        IVON(model.parameters(), lr=0.1, ess=10, prior=prior)
+    with pytest.raises(InvalidInput, match=r"2\.bias"):
+        IVON(model.named_parameters(), lr=0.1, ess=10, prior=prior.restrict(("0.weight", "0.bias", "2.weight")))
+    wide = Diagonal.isotropic({**tree, "0.bias": torch.zeros(7)}, 1.0)
+    with pytest.raises(InvalidInput, match="shape"):
+        IVON(model.named_parameters(), lr=0.1, ess=10, prior=wide)
+    with pytest.raises(InvalidInput, match="Diagonal"):
+        IVON(model.named_parameters(), lr=0.1, ess=10, prior=Full({"w": torch.zeros(2)}, torch.eye(2)))
+
+
+def test_posterior_of_another_model():
+    model = network()
+    optimizer = IVON(model.parameters(), lr=0.1, ess=10, betas=(0.9, 0.1))
+    optimizer.step(lambda: loss(model, *data()).backward())
+    with pytest.raises(InvalidInput, match="trained parameters"):
+        optimizer.posterior(network(), likelihood="categorical", n=32)
+
+
+def test_posterior_with_several_ess():
+    model = network()
+    groups = [{"params": model[0].parameters(), "ess": 10}, {"params": model[2].parameters()}]
+    optimizer = IVON(groups, lr=0.1, ess=20, betas=(0.9, 0.1))
+    optimizer.step(lambda: loss(model, *data()).backward())
+    with pytest.raises(InvalidInput, match="same for all parameter groups"):
+        optimizer.posterior(model, likelihood="categorical", n=32)

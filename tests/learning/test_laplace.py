@@ -257,12 +257,18 @@ def test_prior_precisions_by_name():
     assert relative(posterior.structure.precision, curved + added.diag()) < 1e-14
 
 
-def test_half_precision_and_single_precision_models():
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("structure", ["diag", "kron", "full", "last_layer"])
+def test_lower_precisions(structure, dtype, tolerance):
     problem = Problem("mlp_classification")
     x, y = problem.data
-    wanted = problem.fit("kron", 1.0).variance
-    found = laplace(problem.model.float(), (x.float(), y), structure="kron", prior_precision=1.0).variance
-    assert max(relative(found[name].double(), wanted[name]) for name in wanted) < 1e-4
+    wanted = laplace(problem.model, (x, y), structure=structure)
+    found = laplace(problem.model.to(dtype), (x.to(dtype), y), structure=structure)
+    assert found.prior.precision["2.bias"].item() == pytest.approx(
+        wanted.prior.precision["2.bias"].item(), rel=tolerance
+    )
+    for name, variance in gaussian(wanted).variance.items():
+        assert relative(gaussian(found).variance[name].double(), variance) < tolerance
 
 
 X, Y = torch.zeros(6, 3, dtype=torch.float64), torch.arange(6) % 3

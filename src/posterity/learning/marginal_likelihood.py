@@ -7,8 +7,8 @@ precision δ_g for each group g of weights, it is a sum over directions,
 
     log Z(β, δ) = log p_β(D | θ*) − ½ Σ_g [ Σ_i log(1 + βλ_gi/δ_g) + δ_g ‖θ*_g − m_g‖² ],
 
-which is concave in (log β, log δ): det(βH + δ) is a polynomial in β and δ without negative coefficients, so its
-logarithm is a log-sum-exp of linear functions. Newton's method therefore finds the one maximum from any start, and
+which is concave in (log β, log δ): det(βH + δ) is a polynomial in β and δ without negative coefficients, so that its
+logarithm is a log-sum-exp of linear functions, which is convex. Newton's method therefore finds the one maximum, and
 the curvature is computed only once.
 """
 

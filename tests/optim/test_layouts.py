@@ -1,0 +1,79 @@
+"""Parameters keep their storage and their layout, and the noise does not depend on it."""
+
+import pytest
+import torch
+from torch import nn
+
+from optim.reference import data, loss, network
+from posterity.optim import IVON, _blocks
+
+SETTINGS = {"lr": 0.2, "ess": 50, "betas": (0.9, 0.99)}
+
+
+def train(parameters, function, steps=4, **options):
+    optimizer = IVON(parameters, **SETTINGS, **options)
+    for _ in range(steps):
+        with optimizer.sampled_params(train=True):
+            function().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def test_storage_is_never_exchanged():
+    model = network()
+    model.share_memory()
+    pointers = [p.data_ptr() for p in model.parameters()]
+    storages = [p.untyped_storage().nbytes() for p in model.parameters()]
+    train(model.parameters(), lambda: loss(model, *data()))
+    assert [p.data_ptr() for p in model.parameters()] == pointers
+    assert [p.untyped_storage().nbytes() for p in model.parameters()] == storages
+    assert all(p.is_shared() for p in model.parameters())
+
+
+def test_channels_last_is_kept_and_trains_like_contiguous():
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=layout)
+        image = torch.randn(2, 3, 4, 4).contiguous(memory_format=layout)
+        optimizer = train(model.parameters(), lambda m=model, x=image: m(x).square().mean())
+        assert model[0].weight.is_contiguous(memory_format=layout)
+        assert optimizer.state[model[0].weight]["hessian"].is_contiguous(memory_format=layout)
+        results.append([p.detach().contiguous() for p in model.parameters()])
+    for p, q in zip(*results, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "offset"])
+def test_views_train_like_contiguous_tensors(layout):
+    torch.manual_seed(0)
+    values = torch.randn(5, 7)
+    if layout == "transposed":
+        weight = torch.empty(7, 5).T.copy_(values)
+    elif layout == "strided":
+        weight = torch.empty(5, 7, 2)[..., 0].copy_(values)
+    else:
+        weight = torch.empty(36)[1:].view(5, 7).copy_(values)
+    plain, odd = nn.Parameter(values.clone()), nn.Parameter(weight)
+    for p in (plain, odd):
+        train([p], lambda p=p: ((p - 1) ** 2).mean())
+    torch.testing.assert_close(odd, plain)
+
+
+def test_blocks_of_any_size_give_the_same_numbers(monkeypatch):
+    results = []
+    for size in (1024, 1 << 17):
+        monkeypatch.setattr(_blocks, "BLOCK", size)
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(5000))
+        train([weight], lambda w=weight: (w**3).mean(), clip_radius=1.0)
+        results.append(weight.detach())
+    assert torch.equal(*results)
+
+
+def test_scalar_and_empty_parameters():
+    scalar, empty = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.zeros(0, 3))
+    optimizer = train([scalar, empty], lambda: scalar**2 + empty.sum(), steps=20)
+    assert abs(scalar.item()) < 2.0
+    assert optimizer.diagnostics().parameters == 1

@@ -155,7 +155,7 @@ class BayesianLearningRule:
         change = float("inf")
         for current in track(losses, "learning", total=steps, show=None if steps >= _LONG else False):
             before, state = state, self.advance(state, current)
-            change = _change(before.q.natural, state.q.natural)
+            change = relative_change(before.q.natural, state.q.natural)
             seen = Iterate(state.steps, self._lr(state.steps), state.q, change)
             if (callback is not None and callback(seen) is True) or (tolerance is not None and change <= tolerance):
                 return state.q
@@ -300,7 +300,7 @@ def _one_a_step(loss: AnyLoss | Iterable[AnyLoss]) -> Iterable[AnyLoss]:
     return itertools.repeat(loss)
 
 
-def _change(old: Coordinates, new: Coordinates) -> float:
+def relative_change(old: Coordinates, new: Coordinates) -> float:
     """The largest move of an entry of λ, relative to the largest entry of its block (or to 1)."""
     pairs = zip(old, new, strict=True)
     return max(((b - a).abs().amax() / a.abs().amax().clamp(min=1.0)).item() for a, b in pairs)

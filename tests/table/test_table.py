@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posterity import algorithms
+from posterity import algorithms, graph
 from posterity.errors import InvalidInput, MissingExtra
 from posterity.table import ROWS, markdown, row
 
@@ -26,6 +26,7 @@ def test_names_are_unique():
 
 def test_every_algorithm_has_a_row():
     functions = {name for name in algorithms.__all__ if name.islower()}
+    functions |= {name for name in graph.__all__ if "Posterior: " in (getattr(graph, name).__doc__ or "")}
     assert {line.algorithm.__name__ for line in ROWS} == functions
 
 

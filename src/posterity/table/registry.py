@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from posterity import algorithms
+from posterity import algorithms, graph
 from posterity.errors import expected
 from posterity.table._row import Row
-from posterity.table.comparisons import binary, conjugate, kalman, mixtures, optimisers, regression, variational
+from posterity.table.comparisons import (
+    binary,
+    conjugate,
+    hierarchies,
+    kalman,
+    messages,
+    mixtures,
+    optimisers,
+    regression,
+    variational,
+)
 
 _FIXED = "Gaussian, fixed covariance"
 _DIAGONAL = "diagonal Gaussian"
 _FULL = "full Gaussian"
 _MIXTURE = "mixture of Gaussians"
 _SIGNS = "Bernoulli, ±1"
+_FIELD = "mean field"
 
 ROWS: tuple[Row, ...] = (
     Row("gradient-descent", algorithms.gradient_descent, _FIXED, "delta",
@@ -72,6 +83,16 @@ ROWS: tuple[Row, ...] = (
         "scipy's maximum of the evidence bound", 1e-9, variational.gaussian_vi_logistic, "scipy"),
     Row("vi-poisson", algorithms.gaussian_vi, _FULL, "none (quadrature)",
         "scipy's maximum of the evidence bound", 1e-9, variational.gaussian_vi_poisson, "scipy"),
+    Row("em-mixture", graph.em, "labels exact, parameters a point", "delta at the parameters, ρ = 1",
+        "sklearn GaussianMixture, 1 and 5 steps", 1e-12, messages.em_mixture, "sklearn"),
+    Row("vmp-mixture", graph.vmp, _FIELD, "none (conjugate), ρ = 1",
+        "sklearn BayesianGaussianMixture, one sweep and at rest", 1e-9, messages.vmp_mixture, "sklearn"),
+    Row("vmp-regression", graph.vmp, _FIELD, "none (conjugate), ρ = 1",
+        "scipy's maximum of the evidence bound", 1e-9, hierarchies.vmp_regression, "scipy"),
+    Row("nonconjugate-vmp", graph.vmp, _FIELD, "none (quadrature), damped",
+        "scipy's maximum of the closed-form bound, Poisson", 1e-9, hierarchies.nonconjugate_poisson, "scipy"),
+    Row("svi-topics", graph.svi, _FIELD, "minibatch, local ρ = 1",
+        "sklearn LatentDirichletAllocation, two online steps", 1e-6, hierarchies.svi_topics, "sklearn", "relative"),
 )  # fmt: skip
 
 

@@ -1,0 +1,36 @@
+"""Message passing in conjugate-exponential models: VMP, SVI, EM, non-conjugate VMP and CVI, one engine."""
+
+from posterity.graph._em import em
+from posterity.graph._factor import Evaluation, Factor
+from posterity.graph._model import Model
+from posterity.graph._svi import svi, svi_step
+from posterity.graph._sweep import Fit
+from posterity.graph._vmp import vmp
+from posterity.graph.emissions import Emission, bernoulli, categorical, diagonal_gaussian, gaussian, poisson
+from posterity.graph.factors import Chain, Linear, Mixture, Observed, Shrinkage, Site, Topics
+from posterity.graph.modes import Point
+
+__all__ = [
+    "Chain",
+    "Emission",
+    "Evaluation",
+    "Factor",
+    "Fit",
+    "Linear",
+    "Mixture",
+    "Model",
+    "Observed",
+    "Point",
+    "Shrinkage",
+    "Site",
+    "Topics",
+    "bernoulli",
+    "categorical",
+    "diagonal_gaussian",
+    "em",
+    "gaussian",
+    "poisson",
+    "svi",
+    "svi_step",
+    "vmp",
+]

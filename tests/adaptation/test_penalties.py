@@ -23,7 +23,7 @@ from posterity.adaptation import (
     remember,
     weights_functions_labels,
 )
-from posterity.adaptation.combined import part_of
+from posterity.adaptation.past import part_of
 from posterity.adaptation.penalty import gradient
 from posterity.likelihoods import GaussianLikelihood, likelihood
 from posterity.posterior import Diagonal, Full, Posterior

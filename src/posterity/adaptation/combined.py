@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from posterity.adaptation.kprior import k_prior
 from posterity.adaptation.penalty import Penalty, Sum, gradient
 from posterity.adaptation.quadratic import Quadratic
-from posterity.adaptation.replay import Replay, ResidualReplay, rows_of
+from posterity.adaptation.replay import Replay, ResidualReplay
 from posterity.posterior import Memory, Posterior
 from posterity.trees import Tree
 
@@ -41,16 +41,14 @@ def weights_functions_labels(
     References:
         Daxberger et al., "Improving continual learning by accurate gradient reconstructions of the past", 2023.
     """
-    once = replace(memory, weights=torch.ones_like(memory.weights))
-    labels = ResidualReplay.at(model, once, posterior.likelihood, batch_size)
+    labels = labels_of(model, memory, posterior, batch_size)
     return k_prior(model, posterior, memory, batch_size=batch_size) + labels
 
 
-def part_of(memory: Memory, rows: Tensor) -> Memory:
-    """Some of the examples of a memory."""
-    predictions = None if memory.predictions is None else memory.predictions[rows]
-    inputs = rows_of(memory.inputs, rows)
-    return Memory(inputs, memory.targets[rows], memory.ids[rows], memory.weights[rows], predictions)
+def labels_of(model: nn.Module, memory: Memory, posterior: Posterior, batch_size: int | None = None) -> ResidualReplay:
+    """The true labels of a memory, each counted once."""
+    once = replace(memory, weights=torch.ones_like(memory.weights))
+    return ResidualReplay.at(model, once, posterior.likelihood, batch_size)
 
 
 def reconstruction_error(penalty: Penalty, model: nn.Module, posterior: Posterior, data: Memory) -> float:

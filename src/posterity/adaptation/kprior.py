@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, gaussian_of
-from posterity.adaptation.remainder import remainder
+from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
 from posterity.batches import Batch, batches, call, move
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -59,10 +59,10 @@ def k_prior(
     References:
         Khan and Swaroop, "Knowledge-adaptation priors", 2021.
     """
-    terms: list[tuple[float, Penalty]] = []
+    memory, rest = split(model, posterior, memory)
+    terms: list[tuple[float, Penalty]] = [(1.0, Quadratic(rest))]
     if memory is not None:
         terms.append((1.0, FunctionDivergence(memory, posterior.likelihood, batch_size=batch_size)))
-    terms.append((1.0, Quadratic(remainder(model, posterior, memory))))
     terms.append((posterior.n / posterior.ess, Quadratic(prior_at_mean(posterior))))
     return Sum(tuple(terms))
 

@@ -1,23 +1,27 @@
-"""What a memory leaves out: the curvature of all other data, as a Gaussian around the old weights.
+"""What a memory stands for and what it leaves out: weighted examples, and a Gaussian for the curvature of all others.
 
-R = (P − P₀ − Σ_{i∈M} w_i J_iᵀ Λ_i J_i)₊
+Σ_{i∈M} w_i J_iᵀ Λ_i J_i + R  =  P − P₀
 
-Memory and remainder together have the curvature of the posterior. Where weights make the memory count for more than
-all data in some direction, nothing remains there: the negative part is cut off.
+Memory and remainder together have the curvature of the posterior. Weights N/M make a memory count for more than all
+data in some directions, where R would be negative. A dense R takes the largest weights 1 + β(w − 1) that leave it
+positive; a diagonal R is cut off at zero.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.replay import rows_of
-from posterity.batches import batches
+from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn
 from posterity.likelihoods import Likelihood
 from posterity.linalg import symmetrise
-from posterity.posterior import Diagonal, Full, Gaussian, Memory, Posterior
+from posterity.posterior import Diagonal, Full, Memory, Posterior
 from posterity.trees import Tree, evaluating, to_vector
 
 
@@ -26,8 +30,8 @@ def covers_all(posterior: Posterior, memory: Memory | None) -> bool:
     return memory is not None and len(memory) == posterior.n and bool((memory.weights == 1).all())
 
 
-def remainder(model: nn.Module, posterior: Posterior, memory: Memory | None) -> Diagonal | Full:
-    """The Gaussian N(θ*, R⁻¹) of everything that the memory does not stand for.
+def split(model: nn.Module, posterior: Posterior, memory: Memory | None) -> tuple[Memory | None, Diagonal | Full]:
+    """The memory, with weights that it can bear, and the Gaussian N(θ*, R⁻¹) of everything it does not stand for.
 
     Kronecker posteriors are taken by the diagonal of their precision: Kronecker products do not subtract.
 
@@ -38,44 +42,68 @@ def remainder(model: nn.Module, posterior: Posterior, memory: Memory | None) -> 
     """
     gaussian = gaussian_of(posterior.structure)
     scale = posterior.n / posterior.ess
-    prior = posterior.prior.restrict(gaussian.names)
+    prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
     if covers_all(posterior, memory):
-        return Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
+        return memory, Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
     if isinstance(gaussian, Full):
-        rest = scale * (gaussian.precision - to_vector(prior.precision_diagonal()).to(gaussian.precision).diag())
-        if memory is not None:
-            rest = rest - _matrix(memory_curvature(gaussian, model, memory, posterior.likelihood)).to(rest)
-        return Full(gaussian.mean, positive_part(rest))
-    precision, known = gaussian.precision_diagonal(), prior.precision_diagonal()
-    inside = (
-        {}
-        if memory is None
-        else _tree(memory_curvature(Diagonal(gaussian.mean, precision), model, memory, posterior.likelihood))
-    )
-    left = {
-        name: scale * (p - known[name].to(p)) - inside.get(name, p.new_zeros(())).to(p) for name, p in precision.items()
-    }
-    return Diagonal(gaussian.mean, {name: r.clamp_min(0) for name, r in left.items()})
+        data = scale * (gaussian.precision - to_vector(prior).to(gaussian.precision).diag())
+        return _dense_split(model, posterior, memory, data, gaussian.mean)
+    inside = {} if memory is None else memory_diagonal(model, memory, posterior.likelihood)
+    left = {}
+    for name, p in gaussian.precision_diagonal().items():
+        all_data = scale * (p - prior[name].to(p))
+        left[name] = (all_data - inside[name].to(p) if inside else all_data).clamp_min(0)
+    return memory, Diagonal(gaussian.mean, left)
 
 
-def memory_curvature(like: Gaussian, model: nn.Module, memory: Memory, likelihood: Likelihood) -> Tree | Tensor:
-    """Σ_i w_i J_iᵀΛ_iJ_i at the model's weights: a matrix where `like` is full, its diagonal otherwise."""
-    names = list(like.names)
-    total: Tree | Tensor | None = None
-    with evaluating(model):
-        # One pass for each distinct weight: there are few, the curvature of a batch knows no weights.
-        for weight in memory.weights.unique().tolist():
-            rows = (memory.weights == weight).nonzero()[:, 0]
-            data = batches((rows_of(memory.inputs, rows), memory.targets[rows]))
-            if isinstance(like, Full):
-                matrix = weight * full_ggn(model, data, likelihood, names)
-                total = matrix if total is None else _matrix(total) + matrix
-            else:
-                found = diagonal_ggn(model, data, likelihood)
-                before = dict.fromkeys(names, 0.0) if total is None else _tree(total)
-                total = {name: before[name] + weight * found[name] for name in names}
-    assert total is not None
+def _dense_split(
+    model: nn.Module, posterior: Posterior, memory: Memory | None, data: Tensor, mean: Tree
+) -> tuple[Memory | None, Full]:
+    if memory is None:
+        return None, Full(mean, positive_part(data))
+    names, likelihood = list(mean), posterior.likelihood
+    once = memory_matrix(model, replace(memory, weights=torch.ones_like(memory.weights)), likelihood, names).to(data)
+    beyond = memory_matrix(model, memory, likelihood, names).to(data) - once
+    left = data - once
+    beta = _largest_share(left, beyond)
+    weights = 1 + beta * (memory.weights - 1)
+    return replace(memory, weights=weights), Full(mean, positive_part(left - beta * beyond))
+
+
+def _largest_share(whole: Tensor, part: Tensor) -> float:
+    """The largest β in [0, 1] with whole − β part positive."""
+    floor = 1e-10 * whole.diagonal().abs().mean().clamp_min(1e-300)
+    factor, failed = torch.linalg.cholesky_ex(symmetrise(whole) + floor * torch.eye(len(whole)).to(whole))
+    if bool(failed):
+        return 0.0
+    inside = torch.linalg.solve_triangular(factor, symmetrise(part), upper=False)
+    inside = torch.linalg.solve_triangular(factor, inside.mT, upper=False)
+    largest = torch.linalg.eigvalsh(symmetrise(inside))[-1].item()
+    return 1.0 if largest <= 1 + 1e-6 else 1 / largest
+
+
+def memory_diagonal(model: nn.Module, memory: Memory, likelihood: Likelihood) -> Tree:
+    """The diagonal of Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, for all trainable parameters."""
+    total: Tree = {}
+    for weight, data in _by_weight(memory):
+        with evaluating(model):
+            found = diagonal_ggn(model, data, likelihood)
+        total = {name: total.get(name, 0.0) + weight * h for name, h in found.items()}
     return total
+
+
+def memory_matrix(model: nn.Module, memory: Memory, likelihood: Likelihood, names: Sequence[str]) -> Tensor:
+    """Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, over some parameters."""
+    with evaluating(model):
+        parts = [w * full_ggn(model, data, likelihood, names) for w, data in _by_weight(memory)]
+    return torch.stack(parts).sum(0)
+
+
+def _by_weight(memory: Memory) -> Iterator[tuple[float, Batches]]:
+    """The examples of each distinct weight: there are few, and curvature knows no weights."""
+    for weight in memory.weights.unique().tolist():
+        rows = (memory.weights == weight).nonzero()[:, 0]
+        yield weight, batches((rows_of(memory.inputs, rows), memory.targets[rows]))
 
 
 def positive_part(matrix: Tensor) -> Tensor:
@@ -85,13 +113,3 @@ def positive_part(matrix: Tensor) -> Tensor:
     if bool((values >= 0).all()):
         return matrix
     return symmetrise((vectors * values.clamp_min(0)) @ vectors.mT)
-
-
-def _matrix(curvature: Tree | Tensor) -> Tensor:
-    assert isinstance(curvature, Tensor)
-    return curvature
-
-
-def _tree(curvature: Tree | Tensor) -> Tree:
-    assert not isinstance(curvature, Tensor)
-    return curvature

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -39,14 +40,18 @@ class OverMemory(Penalty):
     def total(self, model: nn.Module) -> Tensor:
         device = next(model.parameters()).device
         rows = self._rows()
-        with evaluating(model):
-            f = call(model, move(rows_of(self.memory.inputs, rows), device))
+        f = self.outputs(model, move(rows_of(self.memory.inputs, rows), device))
         weights = self.memory.weights if rows is None else self.memory.weights[rows] * (len(self.memory) / len(rows))
         return (weights.to(f) * self.each(f, rows)).sum()
 
+    def outputs(self, model: nn.Module, inputs: Inputs) -> Tensor:
+        """What the model says about the examples."""
+        with evaluating(model):
+            return call(model, inputs)
+
+    @abstractmethod
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
         """d(f_i) of the examples in these rows, without their weights."""
-        raise NotImplementedError
 
     def _rows(self) -> Tensor | None:
         if self.batch_size is None or self.batch_size >= len(self.memory):
@@ -61,6 +66,14 @@ class Replay(OverMemory):
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
         y = rows_of(self.memory.targets, rows).to(f.device)
         return self.likelihood.loss(f, y.to(f.dtype) if y.is_floating_point() else y)
+
+
+@dataclass(frozen=True, eq=False)
+class NewData(Replay):
+    """Σ_i w_i ℓ(f_i, y_i) over data that are being learnt: the model is looked at in the mode it is in."""
+
+    def outputs(self, model: nn.Module, inputs: Inputs) -> Tensor:
+        return call(model, inputs)
 
 
 @dataclass(frozen=True, eq=False)

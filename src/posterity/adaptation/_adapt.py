@@ -1,0 +1,161 @@
+"""`adapt`: a trained model with other data, another prior, more classes or another architecture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.by_descent import Settings, by_descent
+from posterity.adaptation.by_newton import by_newton, retrained
+from posterity.adaptation.changes import Remove, Request
+from posterity.adaptation.report import Report, distance, objective_gradient, row
+from posterity.adaptation.situation import Outcome, Situation
+from posterity.batches import Batch
+from posterity.errors import expected, require
+from posterity.posterior import Diagonal, Memory, Posterior
+
+METHODS = ("kprior", "ewc", "combined")
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """A model after a change, its posterior, and the report. The old ones are as they were."""
+
+    model: nn.Module
+    posterior: Posterior
+    report: Report
+
+
+def adapt(
+    model: nn.Module,
+    posterior: Posterior,
+    *,
+    data: Any = None,
+    add: Any = None,
+    remove: Remove | None = None,
+    relabel: Mapping[int, Any] | None = None,
+    prior_precision: float | Diagonal | None = None,
+    classes: int | Sequence[str] | None = None,
+    into: nn.Module | None = None,
+    memory: Memory | int | None = None,
+    method: str = "kprior",
+    epochs: int = 20,
+    batch_size: int = 128,
+    lr: float = 1e-3,
+    clip: float | None = None,
+    seed: int = 0,
+    compare: bool = False,
+) -> Adaptation:
+    """Change what a model was trained on, or how, without training it again.
+
+    What stands for the old data is a K-prior: the old predictions on a memory, a quadratic for everything that is not
+    in it. Generalised linear models, and last layers, are solved by Newton's method, and with all old data as memory
+    the result is that of retraining; other networks are trained from where they are.
+
+    Args:
+        model: The trained model; it stays as it is.
+        posterior: Its Gaussian posterior (`po.fit(method="ivon")`, `po.laplace`); it stays as it is.
+        data: The old training data, with ids or in a fixed order, where they are still there.
+        add: New data.
+        remove: Ids of examples to forget, or a function from a `Batch` to a mask: a class is
+            `lambda batch: batch.targets == 3`.
+        relabel: New targets by id.
+        prior_precision: Another precision of the prior, or another prior.
+        classes: How many classes there are afterwards, or their names; new ones get outputs of their own.
+        into: Another model to carry the knowledge into; a copy of it is trained.
+        memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
+            the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
+        method: "kprior"; "ewc" without memory; "combined" also with the memory's true labels.
+        epochs: For networks: passes over the new data, or over the memory where nothing is added.
+        batch_size: For networks: examples a step, of new data and of memory.
+        lr: For networks: learning rate of Adam.
+        clip: For networks: largest norm of the gradient of the mean loss.
+        seed: Of everything random.
+        compare: Also retrain, for linear models, and say how far away that is; needs `data`.
+
+    Returns:
+        The adapted model, its posterior (with its memory, for the next change), and a report.
+
+    Examples:
+        >>> import posterity as po
+        >>> x = torch.linspace(-1, 1, 40).unsqueeze(1).double()
+        >>> run = nn.Linear(1, 1).double()
+        >>> old = po.laplace(run, (x, 2 * x), structure="full", prior_precision=1.0, noise_precision=1.0)
+        >>> result = adapt(run, old, data=(x, 2 * x), prior_precision=0.1)
+        >>> result.report.exact
+        True
+
+    References:
+        Khan and Swaroop, "Knowledge-adaptation priors", 2021.
+    """
+    started = time.perf_counter()
+    settings = Settings(epochs, batch_size, lr, clip, seed)
+    request = Request(data, add, remove, relabel, prior_precision, classes, into, memory)
+    if method not in METHODS:
+        raise expected("method", f"one of {list(METHODS)}", method)
+    posterior.check(model)
+    situation = Situation.of(model, posterior, request, method, seed)
+    linear = situation.heads is not None
+    require(not compare or (linear and data is not None), "compare", "a linear model and its data", "one without")
+    outcome = by_newton(situation) if linear else by_descent(situation, settings, method)
+    adapted = Posterior.of(
+        outcome.model,
+        outcome.structure,
+        prior=situation.prior,
+        n=situation.n,
+        ess=situation.n / situation.scale,
+        likelihood=posterior.likelihood,
+        class_names=situation.change.class_names,
+        memory=outcome.memory,
+    )
+    return Adaptation(
+        outcome.model, adapted, _report(situation, outcome, method, time.perf_counter() - started, compare)
+    )
+
+
+def _report(situation: Situation, outcome: Outcome, method: str, seconds: float, compare: bool) -> Report:
+    """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
+    change, posterior, whole = situation.change, situation.posterior, situation.all_data()
+    models = {"no adaptation": situation.before(), "adapted": outcome.model}
+    if compare and whole is not None:
+        models["retrained"] = retrained(situation, whole)
+    rows = {
+        name: row(m, posterior.likelihood, change.added, change.removed, situation.memory) for name, m in models.items()
+    }
+    found = None
+    if whole is not None:
+        for name, model in models.items():
+            if name == "no adaptation" and situation.other_model():
+                continue  # the objective is that of the new model
+            g = objective_gradient(model, whole, posterior.likelihood, situation.prior, situation.scale)
+            rows[name]["gradient"] = g.norm().item()
+        found = rows["adapted"]["gradient"]
+    for name, model in models.items() if "retrained" in models else ():
+        rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)
+    smallest = min(p.min().item() for p in situation.prior.precision.values()) * situation.scale
+    memory = situation.memory
+    return Report(
+        method=method,
+        exact=outcome.exact,
+        steps=outcome.steps,
+        seconds=seconds,
+        passes=outcome.looked_at / situation.n,
+        residual=outcome.residual,
+        gradient=found,
+        bound=None if found is None or outcome.residual is None or smallest <= 0 else found / smallest,
+        memory=(0 if memory is None else len(memory), 0 if outcome.memory is None else len(outcome.memory)),
+        represented=0.0 if memory is None else memory.weights.sum().item(),
+        added=_ids(change.added),
+        removed=_ids(change.removed),
+        table=pd.DataFrame.from_dict(rows, orient="index"),
+    )
+
+
+def _ids(batch: Batch | None) -> Tensor:
+    return torch.empty(0, dtype=torch.int64) if batch is None else batch.ids

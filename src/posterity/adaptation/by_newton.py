@@ -1,0 +1,137 @@
+"""Adapting a generalised linear model or a last layer: past, prior and new data in one convex problem."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.heads import Head
+from posterity.adaptation.newton import Problem, Solution, as_means, minimise
+from posterity.adaptation.past import joined, refreshed
+from posterity.adaptation.quadratic import gaussian_of
+from posterity.adaptation.replay import predictions_of
+from posterity.adaptation.situation import Outcome, Situation
+from posterity.batches import Batch
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Diagonal, Full, LastLayer, Memory, Structure
+from posterity.trees import Tree, snapshot, trainable
+
+NESTED = 1e-6  # relative error up to which new features count as combinations of the old ones
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A head inside its model."""
+
+    model: nn.Module
+    head: Head
+
+    def rows(self, batch: Batch) -> Tensor:
+        """Features of a batch."""
+        return self.head.features(self.model, batch.inputs, len(batch))
+
+    def flat(self, tree: Tree) -> Tensor:
+        """Tensors of the head in the order of the flat W."""
+        return self.head.matrix(tree).reshape(-1).to(next(self.model.parameters()).device)
+
+    @torch.no_grad()
+    def write(self, theta: Tensor) -> None:
+        """Put weights into the model."""
+        there = dict(self.model.named_parameters())
+        for name, value in self.head.tree(theta.reshape(self.head.shape)).items():
+            there[name].copy_(value)
+
+
+def carried_over(old: Layer, new: Layer, batch: Batch | None) -> Tensor | None:
+    """T with θ_old = T θ_new: which old weights make the outputs that new weights make; None if there are none.
+
+    Classes that are new have no part in it. Where the features are others, they have to be combinations Aφ of the old
+    ones, as far as the examples at hand can tell: W φ_new = (W A) φ_old.
+    """
+    (k, d), (k_new, d_new) = old.head.shape, new.head.shape
+    device = next(new.model.parameters()).device
+    classes = torch.eye(k, k_new, dtype=torch.float64, device=device)
+    if old.model is new.model or batch is None:
+        return torch.kron(classes, torch.eye(d, dtype=torch.float64, device=device)) if d == d_new else None
+    before, after = old.rows(batch), new.rows(batch)
+    if before.shape == after.shape and torch.equal(before, after):
+        return torch.kron(classes, torch.eye(d, dtype=torch.float64, device=device))
+    a = torch.linalg.lstsq(before, after, driver="gelsd" if device.type == "cpu" else None).solution.T  # (D_new, D)
+    nested = (before @ a.T - after).norm() <= NESTED * after.norm()
+    return torch.kron(classes, a.T.contiguous()) if bool(nested) else None
+
+
+def by_newton(situation: Situation) -> Outcome:
+    """The minimum of the adapted objective, by Newton's method."""
+    assert situation.heads is not None
+    old, new = Layer(situation.old, situation.heads[0]), Layer(situation.new, situation.heads[1])
+    past, added, likelihood = situation.past, situation.change.added, situation.posterior.likelihood
+    t = carried_over(old, new, None if past.memory is None else past.memory.batch())
+    width = situation.scale * new.flat(situation.prior.precision_diagonal())
+    precision, linear = width.diag(), width * new.flat(situation.prior.mean)
+    start = torch.zeros_like(linear)
+    if t is not None:
+        order = torch.argsort(old.head.order()).to(linear.device)
+        rest = past.rest.precision_matrix().double().to(linear.device)[order][:, order]  # as W is flattened
+        mean, pull = old.flat(past.rest.mean), old.flat(past.pull)
+        precision = precision + t.T @ rest @ t
+        linear = linear + t.T @ (rest @ mean - pull)
+        start = torch.linalg.lstsq(t, mean).solution
+    rows = _rows(new, past.memory, added, likelihood)
+    solution = minimise(Problem(likelihood, *rows, precision, linear), start)
+    new.write(solution.theta)
+    memory = None if past.memory is None else refreshed(past.memory, new.model)
+    memory = memory if added is None else joined(memory, new.model, added)
+    looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
+    structure = _structure(situation, new, solution)
+    return Outcome(new.model, structure, memory, t is not None, solution.steps, looked_at, solution.residual)
+
+
+def retrained(situation: Situation, batch: Batch) -> nn.Module:
+    """The model that all data at hand lead to."""
+    assert situation.heads is not None
+    new = Layer(copy.deepcopy(situation.new), situation.heads[1])
+    width = situation.scale * new.flat(situation.prior.precision_diagonal())
+    centre, likelihood = new.flat(situation.prior.mean), situation.posterior.likelihood
+    rows = _rows(new, None, batch, likelihood)
+    new.write(minimise(Problem(likelihood, *rows, width.diag(), width * centre), centre).theta)
+    return new.model
+
+
+def _structure(situation: Situation, new: Layer, solution: Solution) -> Structure:
+    """The Gaussian at the minimum, of the structure that there was: full, or the diagonal."""
+    order = new.head.order().to(solution.hessian.device)
+    precision = solution.hessian[order][:, order] / situation.scale
+    there = dict(new.model.named_parameters())
+    mean = snapshot({name: there[name] for name in new.head.names})
+    full = Full(mean, precision)
+    before = situation.posterior.structure
+    inner = full if isinstance(gaussian_of(before), Full) else Diagonal(mean, full.precision_diagonal())
+    if not isinstance(before, LastLayer):
+        return inner
+    return LastLayer(inner, snapshot({name: p for name, p in trainable(new.model).items() if name not in mean}))
+
+
+def _rows(
+    new: Layer, memory: Memory | None, added: Batch | None, likelihood: Likelihood
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, expected targets and weights of the memory (soft labels) and of new data (their own)."""
+    k, d = new.head.shape
+    device = next(new.model.parameters()).device
+    features, targets, weights = [], [], []
+    if memory is not None:
+        soft = likelihood.mean(predictions_of(memory).double())
+        features.append(new.rows(memory.batch()))
+        targets.append(as_means(likelihood, soft, k).to(device))
+        weights.append(memory.weights.double().to(device))
+    if added is not None:
+        features.append(new.rows(added))
+        targets.append(as_means(likelihood, added.targets, k).to(device))
+        weights.append(torch.ones(len(added), dtype=torch.float64, device=device))
+    if not features:
+        empty = torch.zeros(0, d, dtype=torch.float64, device=device)
+        return empty, empty.new_zeros(0, k), empty.new_zeros(0)
+    return torch.cat(features), torch.cat(targets), torch.cat(weights)

@@ -1,0 +1,183 @@
+"""What is to change: examples added, removed or relabelled, more classes, another prior; checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.kprior import gathered
+from posterity.adaptation.past import rows_of_batch
+from posterity.batches import Batch, batches
+from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.likelihoods import CategoricalLikelihood
+from posterity.posterior import Diagonal, Memory, Posterior
+
+Remove = Tensor | Sequence[int] | Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What `adapt` was asked for; the arguments are explained there."""
+
+    data: Any = None
+    add: Any = None
+    remove: Remove | None = None
+    relabel: Mapping[int, Any] | None = None
+    prior_precision: float | Diagonal | None = None
+    classes: int | Sequence[str] | None = None
+    into: nn.Module | None = None
+    memory: Memory | int | None = None
+
+    def __post_init__(self) -> None:
+        asked = (self.add, self.remove, self.relabel, self.prior_precision, self.classes, self.into)
+        require(any(part is not None for part in asked), "adapt", "something to change", "nothing")
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A checked request.
+
+    Args:
+        added: New examples, and relabelled ones with their new targets.
+        removed: Examples that go, and relabelled ones with their old targets.
+        new: Number of examples that were not there before.
+        gone: Number of examples that are there no longer.
+        classes: Number of outputs afterwards, None where they stay.
+        class_names: Their names, if known.
+    """
+
+    added: Batch | None
+    removed: Batch | None
+    new: int
+    gone: int
+    classes: int | None
+    class_names: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, request: Request, posterior: Posterior, known: Batch | None, outputs: int) -> Change:
+        """The request, against the examples that can be looked up."""
+        count, names = _classes(posterior, request.classes, outputs)
+        new = None if request.add is None else _fresh(request.add, posterior, known)
+        gone = None if request.remove is None else _find(request.remove, known)
+        old, corrected = (None, None) if not request.relabel else _relabelled(request.relabel, known, gone)
+        left = posterior.n + _size(new) - _size(gone)
+        require(left >= 1, "remove", "at least one example left", f"{left} of {posterior.n}")
+        added = _joined(new, corrected)
+        if added is not None:
+            _check_targets(posterior, added.targets, count or outputs)
+        return cls(added, _joined(gone, old), _size(new), _size(gone), count, names)
+
+
+def everything(data: Any, posterior: Posterior) -> Batch:
+    """All old data as one batch, if they are as many as the posterior says."""
+    stream = batches(data, batch_size=1024)
+    require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
+    whole = gathered(list(stream))
+    require(len(whole) == posterior.n, "data", f"the {posterior.n} examples of the posterior", f"{len(whole)} examples")
+    return whole
+
+
+def changed_prior(posterior: Posterior, precision: float | Diagonal | None, like: Mapping[str, Tensor]) -> Diagonal:
+    """The prior of the adapted posterior, over parameters shaped as `like`: the old one's precision unless given."""
+    if isinstance(precision, Diagonal):
+        return precision
+    if precision is not None:
+        require_positive("prior_precision", precision)
+        return Diagonal.isotropic(like, float(precision))
+    old = posterior.prior
+    mean, width = {}, {}
+    for name, t in like.items():
+        fits = name in old.mean and old.mean[name].shape == t.shape
+        mean[name] = old.mean[name] if fits else torch.zeros_like(t)
+        width[name] = old.precision[name] if fits else _common(old).to(t)
+    return Diagonal(mean, width)
+
+
+def _common(prior: Diagonal) -> Tensor:
+    """One precision for parameters that the old prior does not know: the mean of those it does."""
+    return torch.cat([p.reshape(-1).double() for p in prior.precision_diagonal().values()]).mean()
+
+
+def _classes(
+    posterior: Posterior, classes: int | Sequence[str] | None, outputs: int
+) -> tuple[int | None, tuple[str, ...] | None]:
+    if classes is None:
+        return None, posterior.class_names
+    names = None if isinstance(classes, int) else tuple(classes)
+    count = classes if isinstance(classes, int) else len(classes)
+    categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
+    require(categorical, "classes", "a categorical likelihood", posterior.likelihood.name)
+    require(count >= outputs, "classes", f"at least the {outputs} that there are", count)
+    if names is not None and posterior.class_names is not None:
+        kept = names[:outputs] == posterior.class_names
+        require(kept, "classes", f"the old names {posterior.class_names} first", names)
+    return (count if count > outputs else None), names
+
+
+def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
+    """New examples; without ids of their own, they get the next free ones."""
+    own = isinstance(add, (tuple, list)) and len(add) == 3
+    batch = gathered(list(batches(add, batch_size=1024)))
+    if not own:
+        first = posterior.n if known is None else max(posterior.n, int(known.ids.max()) + 1)
+        return Batch(batch.inputs, batch.targets, first + torch.arange(len(batch)))
+    if known is not None:
+        twice = batch.ids[torch.isin(batch.ids, known.ids)]
+        require(len(twice) == 0, "ids of added examples", "new ones", twice[:3].tolist())
+    return batch
+
+
+def _find(remove: Remove, known: Batch | None) -> Batch:
+    """The examples that are meant, by id or by a function that picks them."""
+    if known is None:
+        raise expected("remove", "data or a memory beside it, to look the examples up", "neither")
+    if callable(remove):
+        rows = remove(known).nonzero()[:, 0]
+        require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
+        return rows_of_batch(known, rows)
+    ids = torch.as_tensor(remove).reshape(-1)
+    require(len(ids) > 0 and not ids.is_floating_point(), "remove", "ids, integers, at least one", ids.tolist())
+    return _lookup(ids.unique(), known, "remove")
+
+
+def _lookup(ids: Tensor, known: Batch, what: str) -> Batch:
+    absent = ids[~torch.isin(ids, known.ids)]
+    if len(absent):
+        raise InvalidInput(f"{what}: expected ids that are in the data or the memory, got {absent[:5].tolist()}")
+    place = {int(i): row for row, i in enumerate(known.ids.tolist())}
+    return rows_of_batch(known, torch.tensor([place[int(i)] for i in ids]))
+
+
+def _relabelled(relabel: Mapping[int, Any], known: Batch | None, gone: Batch | None) -> tuple[Batch, Batch]:
+    """The same examples with their old and with their new targets."""
+    if known is None:
+        raise expected("relabel", "data or a memory beside it, to look the examples up", "neither")
+    ids = torch.tensor([int(i) for i in relabel])
+    old = _lookup(ids, known, "relabel")
+    if gone is not None:
+        both = ids[torch.isin(ids, gone.ids)]
+        require(len(both) == 0, "relabel", "examples that are not removed", both[:3].tolist())
+    targets = torch.stack(
+        [torch.as_tensor(y, dtype=old.targets.dtype).reshape(old.targets.shape[1:]) for y in relabel.values()]
+    )
+    return old, Batch(old.inputs, targets.to(old.targets.device), ids)
+
+
+def _check_targets(posterior: Posterior, targets: Tensor, outputs: int) -> None:
+    if isinstance(posterior.likelihood, CategoricalLikelihood) and not targets.is_floating_point():
+        top = int(targets.max())
+        wanted = f"labels in 0..{outputs - 1}, or classes={top + 1} to declare new ones"
+        require(top < outputs and int(targets.min()) >= 0, "classes", wanted, f"label {top}")
+
+
+def _joined(a: Batch | None, b: Batch | None) -> Batch | None:
+    parts = [part for part in (a, b) if part is not None]
+    return gathered(parts) if parts else None
+
+
+def _size(batch: Batch | None) -> int:
+    return 0 if batch is None else len(batch)

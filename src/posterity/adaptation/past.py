@@ -1,0 +1,137 @@
+"""The past as an adaptation sees it: a memory, a quadratic for what is not in it, and the pull of the data at θ*.
+
+Σ_past ℓ  ≈  Σ_{i∈M} w_i D(h(f*_i) ‖ h(f_i)) + ½ (θ − θ*)ᵀ R (θ − θ*) + ⟨g, θ⟩,    g = −P₀(θ* − m₀) − Σ_removed ∇ℓ_i(θ*)
+
+At the optimum θ* the data pull as hard as the prior N(m₀, P₀⁻¹) does, the other way; what is removed pulls no longer.
+The prior stands apart, so that it can change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.kprior import FunctionDivergence, gathered, outputs_of
+from posterity.adaptation.penalty import Penalty, Sum
+from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
+from posterity.adaptation.remainder import split
+from posterity.adaptation.replay import predictions_of, rows_of
+from posterity.batches import Batch, move
+from posterity.curvature import pullback
+from posterity.likelihoods import Likelihood
+from posterity.posterior import Diagonal, Full, Memory, Posterior
+from posterity.trees import Tree, evaluating
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """What stands for the old data, without those that were removed.
+
+    Args:
+        memory: Weighted examples with the old model's predictions, if any are left.
+        rest: N(θ*, R⁻¹), the remainder.
+        pull: g, the gradient of the old data at θ*.
+    """
+
+    memory: Memory | None
+    rest: Diagonal | Full
+    pull: Tree
+
+    @classmethod
+    def of(cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch | None) -> Past:
+        """The past of a model at its posterior mean."""
+        covering = memory if removed is None else cover(model, posterior, memory, removed)
+        pull = _pull_of_prior(posterior)
+        if removed is not None:
+            lost = data_gradient(model, removed, posterior.likelihood, tuple(pull))
+            pull = {name: g - lost[name].to(g) for name, g in pull.items()}
+        covering, rest = split(model, posterior, covering)
+        left = covering if removed is None or covering is None else without(covering, removed.ids)
+        return cls(left, rest, pull)
+
+    def penalty(self, posterior: Posterior, batch_size: int | None = None) -> Sum:
+        """The past as a penalty on a model of the same parameters, without the prior."""
+        terms: list[tuple[float, Penalty]] = [(1.0, Quadratic(self.rest)), (1.0, Slope(self.pull))]
+        if self.memory is not None:
+            terms.append((1.0, FunctionDivergence(self.memory, posterior.likelihood, batch_size=batch_size)))
+        return Sum(tuple(terms))
+
+
+def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: Batch) -> Memory:
+    """The memory with these examples in it, each standing for itself alone; the others stand for all the rest."""
+    if memory is None:
+        return joined(None, model, batch)
+    listed = torch.isin(memory.ids, batch.ids)
+    missing = (~torch.isin(batch.ids, memory.ids)).nonzero()[:, 0]
+    weights = memory.weights.double()
+    represented = min(weights.sum().item() + len(missing), posterior.n)
+    others = weights[~listed].sum().item()
+    share = max(represented - len(batch), 0.0) / others if others > 0 else 1.0
+    weights = torch.where(listed, 1.0, share * weights).to(memory.weights)
+    return joined(replace(memory, weights=weights), model, rows_of_batch(batch, missing))
+
+
+def rows_of_batch(batch: Batch, rows: Tensor) -> Batch:
+    """Some of the examples of a batch."""
+    return Batch(rows_of(batch.inputs, rows), batch.targets[rows], batch.ids[rows])
+
+
+def joined(memory: Memory | None, model: nn.Module, added: Batch, weights: Tensor | None = None) -> Memory:
+    """A memory with more examples, and what the model says about them."""
+    if memory is not None and len(added) == 0:
+        return memory
+    weights = torch.ones(len(added)) if weights is None else weights
+    predictions = outputs_of(model, added)
+    if memory is None:
+        return Memory(added.inputs, added.targets, added.ids, weights, predictions)
+    both = gathered([memory.batch(), added])
+    old = predictions_of(memory)
+    return Memory(
+        both.inputs,
+        both.targets,
+        both.ids,
+        torch.cat((memory.weights, weights.to(memory.weights))),
+        torch.cat((old, predictions.to(old))),
+    )
+
+
+def refreshed(memory: Memory, model: nn.Module) -> Memory:
+    """A memory with what another model says."""
+    return replace(memory, predictions=outputs_of(model, memory.batch()))
+
+
+def without(memory: Memory, ids: Tensor) -> Memory | None:
+    """A memory in which these examples are no longer."""
+    rows = (~torch.isin(memory.ids, ids)).nonzero()[:, 0]
+    return part_of(memory, rows) if len(rows) else None
+
+
+def part_of(memory: Memory, rows: Tensor) -> Memory:
+    """Some of the examples of a memory."""
+    predictions = None if memory.predictions is None else memory.predictions[rows]
+    inputs = rows_of(memory.inputs, rows)
+    return Memory(inputs, memory.targets[rows], memory.ids[rows], memory.weights[rows], predictions)
+
+
+def _pull_of_prior(posterior: Posterior) -> Tree:
+    """−P₀(θ* − m₀), untempered."""
+    scale, prior = posterior.n / posterior.ess, posterior.prior
+    mean = gaussian_of(posterior.structure).mean
+    return {name: -scale * prior.precision[name].to(m) * (m - prior.mean[name].to(m)) for name, m in mean.items()}
+
+
+def data_gradient(
+    model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...], chunk: int = 1024
+) -> Tree:
+    """Σ ∇ℓ_i of a batch at the model's weights, in evaluation mode."""
+    device = next(model.parameters()).device
+    total: Tree = {}
+    with evaluating(model):
+        for rows in torch.arange(len(batch)).split(chunk):
+            part = rows_of_batch(batch, rows)
+            e = likelihood.residual(outputs_of(model, part), part.targets).to(device)
+            found = pullback(model, move(part.inputs, device), e, list(names))
+            total = found if not total else {name: g + found[name] for name, g in total.items()}
+    return total

@@ -1,0 +1,93 @@
+"""What an adaptation says about itself: what it did, how good that can be, and what doing nothing would have meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.kprior import FunctionDivergence, outputs_of
+from posterity.adaptation.past import data_gradient
+from posterity.batches import Batch
+from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.posterior import Diagonal, Memory
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report:
+    """The account of an adaptation.
+
+    Args:
+        method: "kprior", "ewc" or "combined".
+        exact: Whether the adapted problem was linear and solved by Newton's method, and the past could be carried over.
+        steps: Newton steps, or steps of descent.
+        seconds: How long it took.
+        passes: Examples looked at, as passes over all the data that retraining would go over; a Newton step counts one
+            for each time it looks at its rows.
+        residual: Largest entry of the gradient of the adapted objective at the result (None for networks).
+        gradient: Norm of the gradient of the retraining objective at the result, where all data were at hand.
+        bound: Largest distance ‖θ − θ_retrained‖ that this gradient allows, for linear models.
+        memory: Number of examples remembered before and after.
+        represented: How many examples the memory before stood for.
+        added: Ids of the added examples.
+        removed: Ids of the removed examples.
+        table: "no adaptation", "adapted" and perhaps "retrained", side by side.
+    """
+
+    method: str
+    exact: bool
+    steps: int
+    seconds: float
+    passes: float
+    residual: float | None
+    gradient: float | None
+    bound: float | None
+    memory: tuple[int, int]
+    represented: float
+    added: Tensor
+    removed: Tensor
+    table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        how = "exact" if self.exact else "approximate"
+        head = f"Report({self.method}, {how}, {self.steps} steps, {self.seconds:.2f} s, {self.passes:.2g} passes)"
+        return f"{head}\n{self.table.to_string(float_format=lambda v: f'{v:.4g}')}"
+
+
+def row(
+    model: nn.Module, likelihood: Likelihood, added: Batch | None, removed: Batch | None, memory: Memory | None
+) -> dict[str, float]:
+    """How a model does on what was added and removed, and how far it is from the old one on the memory."""
+    found = {}
+    for name, batch in (("added", added), ("removed", removed)):
+        if batch is not None:
+            f = outputs_of(model, batch)
+            found[f"loss on {name}"] = likelihood.loss(f, batch.targets).mean().item()
+            if isinstance(likelihood, CategoricalLikelihood) and not batch.targets.is_floating_point():
+                found[f"accuracy on {name}"] = (f.argmax(-1) == batch.targets).double().mean().item()
+    if memory is not None:
+        with torch.no_grad():
+            total = FunctionDivergence(memory, likelihood).total(model)
+        found["divergence on memory"] = total.item() / memory.weights.sum().item()
+    return found
+
+
+def objective_gradient(model: nn.Module, batch: Batch, likelihood: Likelihood, prior: Diagonal, scale: float) -> Tensor:
+    """The gradient of the retraining objective, loss over all data and prior, as one vector in float64."""
+    there = dict(model.named_parameters())
+    data = data_gradient(model, batch, likelihood, prior.names)
+    parts = []
+    for name, m in prior.mean.items():
+        pull = scale * prior.precision[name].double() * (there[name].detach() - m.to(there[name])).double()
+        parts.append((data[name].double() + pull.to(data[name].device)).reshape(-1))
+    return torch.cat(parts)
+
+
+def distance(model: nn.Module, other: nn.Module, names: tuple[str, ...]) -> float:
+    """‖θ − θ′‖ over some parameters; nan between models of other shapes."""
+    a, b = dict(model.named_parameters()), dict(other.named_parameters())
+    if any(name not in a or a[name].shape != b[name].shape for name in names):
+        return float("nan")
+    return torch.cat([(a[name] - b[name]).detach().double().reshape(-1) for name in names]).norm().item()

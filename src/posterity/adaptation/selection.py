@@ -1,0 +1,109 @@
+"""Which examples to remember: the most uncertain, the most influential, random ones, or those far from each other.
+
+Weights make the chosen stand for all: within each class N_c/M_c unless said otherwise, so that they sum to N.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.kprior import gathered, outputs_of
+from posterity.adaptation.replay import rows_of
+from posterity.batches import Batch, batches
+from posterity.errors import expected, require
+from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.memory import dual
+from posterity.posterior import Memory, Posterior
+
+RULES = ("random", "curvature", "leverage", "k-centre")
+
+
+def select(
+    model: nn.Module,
+    posterior: Posterior,
+    data: Any,
+    size: int,
+    *,
+    by: str = "random",
+    weighted: bool = True,
+    seed: int = 0,
+) -> Memory:
+    """Choose examples to remember.
+
+    Args:
+        model: The model at the posterior mean.
+        posterior: Its posterior; "leverage" needs its covariance, all rules its likelihood.
+        data: The data to choose from.
+        size: How many examples; classes share them evenly.
+        by: "random"; "curvature" takes the largest Σ_c p_c(1 − p_c), the trace of Λ; "leverage" the largest V Λ, with
+            V the variance of the prediction; "k-centre" each time the example that is farthest from those chosen.
+        weighted: Whether the chosen stand for all of `data`; otherwise each for itself.
+        seed: Of the random rule.
+
+    Returns:
+        A memory with the model's predictions.
+
+    References:
+        Pan et al., "Continual deep learning by functional regularisation of memorable past", 2020 (curvature).
+        Nickl et al., "The memory-perturbation equation", 2023 (leverage).
+        Nguyen, Li, Bui and Turner, "Variational continual learning", 2018 (k-centre).
+    """
+    everything = gathered(list(batches(data, batch_size=1024)))
+    require(1 <= size <= len(everything), "size", f"a number of examples in 1..{len(everything)}", size)
+    if by not in RULES:
+        raise expected("by", f"one of {list(RULES)}", by)
+    f = outputs_of(model, everything)
+    scores = _scores(by, model, posterior, everything, f, seed)
+    groups = _groups(posterior.likelihood, everything.targets)
+    rows, weights = [], []
+    for group, share in zip(groups, _shares([len(g) for g in groups], size)):
+        chosen = _centres(everything, group, share) if scores is None else group[scores[group].topk(share).indices]
+        rows.append(chosen)
+        weights.append(torch.full((share,), len(group) / share if weighted and share else 1.0))
+    index = torch.cat(rows)
+    inputs = rows_of(everything.inputs, index)
+    return Memory(inputs, everything.targets[index], everything.ids[index], torch.cat(weights), f[index])
+
+
+def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Tensor, seed: int) -> Tensor | None:
+    if by == "random":
+        return torch.rand(len(data), generator=torch.Generator().manual_seed(seed))
+    if by == "curvature":
+        return posterior.likelihood.curvature(f).diagonal(dim1=-2, dim2=-1).sum(-1)
+    if by == "leverage":
+        return dual(model, posterior, (data.inputs, data.targets, data.ids)).leverage.to(f)
+    return None
+
+
+def _groups(likelihood: Likelihood, targets: Tensor) -> list[Tensor]:
+    """Positions of each class; all together where targets are not classes."""
+    if isinstance(likelihood, CategoricalLikelihood) and not targets.is_floating_point() and targets.ndim == 1:
+        return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
+    return [torch.arange(len(targets))]
+
+
+def _shares(counts: list[int], size: int) -> list[int]:
+    """How many of each class: as evenly as the classes have examples."""
+    shares = [0] * len(counts)
+    while sum(shares) < size:
+        open_groups = [i for i, count in enumerate(counts) if shares[i] < count]
+        each = max((size - sum(shares)) // len(open_groups), 1)
+        for i in open_groups[: size - sum(shares)]:
+            shares[i] += min(each, counts[i] - shares[i])
+    return shares
+
+
+def _centres(data: Batch, group: Tensor, count: int) -> Tensor:
+    """Greedy k-centre from the first example on: each next one is the farthest from all before."""
+    if not isinstance(data.inputs, Tensor):
+        raise expected("inputs", "one tensor, for distances between examples", type(data.inputs).__name__)
+    x = data.inputs[group].flatten(1).double()
+    chosen = [0][:count]
+    nearest = (x - x[0]).square().sum(1)
+    while len(chosen) < count:
+        chosen.append(int(nearest.argmax()))
+        nearest = torch.minimum(nearest, (x - x[chosen[-1]]).square().sum(1))
+    return group[chosen]

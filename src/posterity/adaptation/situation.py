@@ -1,0 +1,191 @@
+"""Everything an adaptation starts from, and what it ends with."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.adaptation.changes import Change, Request, changed_prior, everything
+from posterity.adaptation.heads import Head, find_head, grown, is_linear
+from posterity.adaptation.kprior import gathered, outputs_of
+from posterity.adaptation.past import Past, joined, rows_of_batch
+from posterity.adaptation.replay import rows_of
+from posterity.adaptation.selection import select
+from posterity.batches import Batch, batches, call, move
+from posterity.errors import InvalidInput, expected, require
+from posterity.posterior import Diagonal, LastLayer, Memory, Posterior, Structure
+from posterity.trees import trainable
+
+REMEMBERED = 10  # networks remember one in so many examples, unless told otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """Before: a model at its posterior mean, the past, and what is to change.
+
+    Args:
+        old: A copy of the model at the posterior mean.
+        new: The model to be adapted, with outputs for all classes.
+        heads: The linear layers of both that hold all that is learnt; None if other layers learn too.
+        posterior: The old posterior.
+        whole: All old data, where they are at hand.
+        memory: What is remembered.
+        past: What stands for the old data.
+        change: What is to change.
+        prior: The prior afterwards.
+    """
+
+    old: nn.Module
+    new: nn.Module
+    heads: tuple[Head, Head] | None
+    posterior: Posterior
+    whole: Batch | None
+    memory: Memory | None
+    past: Past
+    change: Change
+    prior: Diagonal
+
+    @classmethod
+    def of(cls, model: nn.Module, posterior: Posterior, request: Request, method: str, seed: int) -> Situation:
+        """What a request means for a model and its posterior; nothing that was given is changed."""
+        whole = None if request.data is None else everything(request.data, posterior)
+        old = at_mean(model, posterior)
+        remembered = _remembered(old, posterior, request.memory)
+        new_data = None if request.add is None else next(iter(batches(request.add)))
+        inputs = one_example(whole, remembered, new_data)
+        head, outputs = find_head(old, inputs), _outputs(old, inputs)
+        linear = is_linear(old, posterior, head)
+        chosen = request.memory if isinstance(request.memory, int) else None
+        memory = remembered if remembered is not None else _chosen(old, posterior, chosen, whole, linear, seed)
+        known = whole if whole is not None else None if memory is None else memory.batch()
+        change = Change.of(request, posterior, known, outputs)
+        new = _successor(old, head, request.into, change)
+        past = Past.of(old, posterior, None if method == "ewc" else memory, change.removed)
+        found = find_head(new, inputs)
+        linear = linear and found is not None and (_last_layer(posterior) or set(trainable(new)) == set(found.names))
+        heads = (head, found) if linear and head is not None and found is not None else None
+        names = found.names if _last_layer(posterior) and found is not None else tuple(trainable(new))
+        there = dict(new.named_parameters())
+        prior = changed_prior(posterior, request.prior_precision, {name: there[name] for name in names})
+        return cls(old, new, heads, posterior, whole, memory, past, change, prior)
+
+    @property
+    def scale(self) -> float:
+        """n/ess: what untempers a precision."""
+        return self.posterior.n / self.posterior.ess
+
+    @property
+    def n(self) -> int:
+        """Number of examples afterwards."""
+        return self.posterior.n + self.change.new - self.change.gone
+
+    def other_model(self) -> bool:
+        """Whether the new model is not the old one with, perhaps, more outputs."""
+        return [type(m) for m in self.old.modules()] != [type(m) for m in self.new.modules()]
+
+    def before(self) -> nn.Module:
+        """What there would be without adaptation: the old model, with outputs for new classes."""
+        head = find_head(self.old, one_example(self.whole, self.memory, self.change.added))
+        if self.change.classes is None or head is None:
+            return self.old
+        return grown(self.old, head, self.change.classes)
+
+    def all_data(self) -> Batch | None:
+        """What retraining would train on, where all of it is at hand."""
+        if self.whole is None:
+            return None
+        removed = self.change.removed
+        stays = torch.ones(len(self.whole), dtype=torch.bool)
+        if removed is not None:
+            stays &= ~torch.isin(self.whole.ids, removed.ids)
+        rows = stays.nonzero()[:, 0]
+        kept = rows_of_batch(self.whole, rows)
+        return kept if self.change.added is None else gathered([kept, self.change.added])
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """After: the model, what the posterior is made of, and how it came about."""
+
+    model: nn.Module
+    structure: Structure
+    memory: Memory | None
+    exact: bool
+    steps: int
+    looked_at: float
+    residual: float | None
+
+
+def at_mean(model: nn.Module, posterior: Posterior) -> nn.Module:
+    """A copy of the model at the posterior mean, in evaluation mode."""
+    old = copy.deepcopy(model)
+    posterior.apply(old)
+    return old.eval()
+
+
+def _remembered(old: nn.Module, posterior: Posterior, memory: Memory | int | None) -> Memory | None:
+    """The memory that was given or that the posterior carries, with predictions, which have to be this model's."""
+    memory = posterior.memory if memory is None else memory
+    if memory is None or isinstance(memory, int):
+        return None
+    if not isinstance(memory, Memory):
+        raise expected("memory", "a Memory, a number of examples or None", type(memory).__name__)
+    try:
+        f = outputs_of(old, memory.batch())
+    except (RuntimeError, TypeError) as why:
+        raise InvalidInput(f"memory: expected inputs that the model takes, got an error: {why}") from why
+    given = memory.predictions
+    if given is not None:
+        same = given.shape == f.shape and torch.allclose(given.to(f), f, rtol=1e-3, atol=1e-3)
+        require(same, "memory", "this model's predictions at its posterior mean", "those of another model")
+    return replace(memory, predictions=f)
+
+
+def _chosen(
+    old: nn.Module, posterior: Posterior, count: int | None, whole: Batch | None, linear: bool, seed: int
+) -> Memory | None:
+    """Examples chosen from the data: so many, or all for linear models and one in ten for networks."""
+    if whole is None:
+        require(count is None, "memory", "a Memory, or data beside a number to choose from", count)
+        return None
+    if count is None:
+        count = len(whole) if linear else -(-len(whole) // REMEMBERED)
+    if count >= len(whole):
+        return joined(None, old, whole)
+    return select(old, posterior, (whole.inputs, whole.targets, whole.ids), count, seed=seed)
+
+
+def one_example(*sources: Batch | Memory | None) -> Any:
+    """Inputs to run a model on."""
+    for source in sources:
+        if source is not None:
+            return source.inputs
+    raise expected("data", "old data, a memory or added data (nothing else is known of the past)", "none of them")
+
+
+def _last_layer(posterior: Posterior) -> bool:
+    return isinstance(posterior.structure, LastLayer)
+
+
+def _outputs(model: nn.Module, inputs: Any) -> int:
+    """Number of outputs."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        f = call(model, move(rows_of(inputs, torch.arange(1)), device))
+    require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
+    return f.shape[1]
+
+
+def _successor(old: nn.Module, head: Head | None, into: nn.Module | None, change: Change) -> nn.Module:
+    """The model that is to be adapted: a copy of the old one, with more outputs if need be, or of another."""
+    if into is not None:
+        return copy.deepcopy(into)
+    if change.classes is None:
+        return copy.deepcopy(old)
+    if head is None:
+        raise expected("classes", "a model whose outputs come from a linear layer", type(old).__name__)
+    return grown(old, head, change.classes)

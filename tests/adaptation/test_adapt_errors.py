@@ -1,0 +1,98 @@
+"""Bad requests get clear errors, and nothing that was given is ever changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import posterity as po
+from adaptation.problems import classes, glm, logistic, newton_logistic
+from posterity.adaptation import adapt, remember
+from posterity.posterior import Ensemble, Posterior
+from posterity.trees import snapshot, trainable
+
+
+@pytest.fixture
+def old():
+    x, y = logistic(30)
+    w, _ = newton_logistic(x, y, 1.0)
+    return (*glm(w, x), x, y)
+
+
+def refuses(match, *args, **kwargs):
+    with pytest.raises(po.PosterityError, match=match):
+        adapt(*args, **kwargs)
+
+
+def test_requests_that_cannot_be_right(old):
+    model, posterior, x, y = old
+    refuses("something to change", model, posterior, data=(x, y))
+    refuses(r"remove: expected ids .* \[30, 99\]", model, posterior, data=(x, y), remove=[1, 30, 99])
+    refuses("relabel: expected ids", model, posterior, data=(x, y), relabel={77: 1.0})
+    refuses("not removed", model, posterior, data=(x, y), remove=[1], relabel={1: 1.0})
+    refuses("at least one", model, posterior, data=(x, y), remove=[])
+    refuses("at least one example left", model, posterior, data=(x, y), remove=list(range(30)))
+    refuses("none picked", model, posterior, data=(x, y), remove=lambda batch: batch.targets[:, 0] > 5)
+    refuses("data or a memory", model, posterior, remove=[1], add=(x, y))
+    refuses("at least one example", model, posterior, data=(x, y), add=(x[:0], y[:0]))
+    refuses("the 30 examples", model, posterior, data=(x[:20], y[:20]), remove=[1])
+    refuses("new ones", model, posterior, data=(x, y), add=(x[:2], y[:2], torch.tensor([29, 30])))
+    refuses("prior_precision", model, posterior, data=(x, y), prior_precision=-1.0)
+    refuses("method", model, posterior, data=(x, y), remove=[1], method="magic")
+    refuses("categorical", model, posterior, data=(x, y), classes=3)
+    refuses("old data, a memory", model, posterior, prior_precision=2.0)
+    refuses("number to choose", model, posterior, add=(x, y), memory=3)
+    refuses("compare", model, posterior, add=(x, y), compare=True)
+
+
+def test_memory_and_posterior_of_other_models(old):
+    model, posterior, x, y = old
+    memory = remember(model, (x, y))
+    other, _ = glm(np.ones(4), x)
+    refuses("those of another model", model, posterior, memory=remember(other, (x, y)), remove=[1])
+    wide = type(memory)(torch.randn(30, 7).double(), y, memory.ids)
+    refuses("inputs that the model takes", model, posterior, memory=wide, remove=[1])
+    refuses("shape", nn.Linear(7, 1, bias=False), posterior, memory=memory, remove=[1])
+    point = Posterior.of(
+        model, Ensemble([snapshot(trainable(model))]), prior=posterior.prior, n=30, ess=30, likelihood="bernoulli"
+    )
+    refuses("a Gaussian one", model, point, data=(x, y), remove=[1])
+
+
+def test_classes_have_to_be_declared():
+    x, y = classes(40)
+    model, posterior = glm(np.zeros((3, 4)), x, likelihood="categorical")
+    refuses("classes=5", model, posterior, data=(x, y), add=(x[:2], torch.tensor([1, 4])))
+    refuses("at least the 3", model, posterior, data=(x, y), classes=2)
+    named = Posterior.of(
+        model, posterior.structure, prior=posterior.prior, n=40, ess=40, likelihood="categorical", class_names="abc"
+    )
+    refuses("old names", model, named, data=(x, y), classes=["b", "a", "c", "d"])
+    result = adapt(model, named, data=(x, y), add=(x[:2], torch.tensor([3, 3])), classes=["a", "b", "c", "d"])
+    assert result.posterior.class_names == ("a", "b", "c", "d")
+
+
+def test_an_interrupted_adaptation_leaves_everything_as_it_was():
+    torch.manual_seed(0)
+    x, y = classes(60)
+    x = x.float()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    posterior = po.laplace(model, (x, y), structure="diag", prior_precision=1.0)
+    weights, mean = snapshot(model.state_dict()), snapshot(posterior.mean)
+    calls = 0
+
+    def interrupt(module, args):
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            raise KeyboardInterrupt
+
+    handle = model.register_forward_pre_hook(interrupt)  # copies of the model carry the hook along
+    with pytest.raises(KeyboardInterrupt):
+        adapt(model, posterior, data=(x, y), add=(x + 1, y), epochs=50)
+    handle.remove()
+    assert calls > 20
+    assert all(torch.equal(model.state_dict()[name], t) for name, t in weights.items())
+    assert all(torch.equal(posterior.mean[name], t) for name, t in mean.items())

@@ -23,7 +23,7 @@ def fit(
     *,
     method: str = "ivon",
     likelihood: str | Likelihood | None = None,
-    epochs: int = 50,
+    epochs: int | None = None,
     batch_size: int = 64,
     lr: float | None = None,
     schedule: str | Schedule | None = None,
@@ -55,7 +55,7 @@ def fit(
         method: "ivon", "adamw", "sgd", "laplace", "dropout", "ensemble", "swag" or "bayes_by_backprop".
         likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
             Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
-        epochs: Passes over the data.
+        epochs: Passes over the data; by default 20, or as many more as it takes to make 2000 steps.
         batch_size: Examples a batch, unless `data` is a loader.
         lr: Learning rate before the schedule; by default the method's.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.

@@ -66,7 +66,7 @@ class Loop:
 
     def run(self) -> None:
         """Train until the end, until validation stops improving, or until somebody asks to stop."""
-        with own_randomness(), stop_on_interrupt() as stop:
+        with own_randomness(self.stepper.device), stop_on_interrupt() as stop:
             try:
                 self._tell("start", stop, self._running)
                 first = self.step // self.steps_per_epoch
@@ -88,15 +88,17 @@ class Loop:
         for group in self._groups(epoch):
             self._step(group, check)
             self._tell("step", stop, self._running)
+            if self.step % self.steps_per_epoch == 0:
+                break
             if self.checkpoints is not None and self.checkpoints.due(self.step):
                 self.checkpoints.save(self.state())
-            if stop.requested and self.step % self.steps_per_epoch:
+            if stop.requested:
                 return
         self.learner.epoch_done(self.step / self.steps)
         row = {"epoch": float(epoch + 1), **self._running(), **self._validate()}
         self.history.append(row | {"seconds": time.perf_counter() - started})
         self.tally = Tally()
-        if self.checkpoints is not None and self.checkpoints.every is None:
+        if self.checkpoints is not None and (self.checkpoints.every is None or self.checkpoints.due(self.step)):
             self.checkpoints.save(self.state())
         self._tell("epoch", stop, lambda: self.history[-1])
 
@@ -110,13 +112,14 @@ class Loop:
         self.tally.rows += seen.rows
         if self.noise is not None:
             _, _, error, count = seen.sums().tolist()
-            self.objective = self.objective.with_precision(self.noise.update(error, count))
+            if count > 0:
+                self.objective = self.objective.with_precision(self.noise.update(error, count))
 
     def _groups(self, epoch: int) -> Iterator[list[Batch]]:
         """The batches of each step that is still to be done in an epoch."""
         stream = self.data.epoch(epoch)
         for step in range(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch):
-            seed_step(self.seed, step)
+            seed_step(self.seed, step, self.stepper.device)
             group = list(islice(stream, self.accumulate))
             if not group:
                 raise InvalidInput(f"data: expected {len(self.data)} batches an epoch, got fewer")
@@ -194,7 +197,7 @@ class Loop:
             "optimizer": _copied(self.learner.optimizer.state_dict()["state"]),
             "groups": [_numbers(group) for group in self.learner.optimizer.param_groups],
             "method": snapshot(self.learner.state()),
-            "noise": None if self.noise is None else [self.noise.error, self.noise.mass],
+            "noise": None if self.noise is None else torch.tensor(list(self.noise.window), dtype=torch.float64),
         }
 
     @torch.no_grad()
@@ -208,7 +211,7 @@ class Loop:
         optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.learner.load(learnt["method"])
         if self.noise is not None:
-            self.noise.error, self.noise.mass = learnt["noise"]
+            self.noise = NoisePrecision(self.noise.memory, map(tuple, learnt["noise"].tolist()))
             self.objective = self.objective.with_precision(self.noise.value)
 
 

@@ -54,8 +54,9 @@ def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) 
 
 def _make(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
     """Member k before training: made by the function, or a copy with its weights drawn anew."""
-    with own_randomness():
-        seed_step(seed, k)
+    cpu = torch.device("cpu")
+    with own_randomness(cpu):
+        seed_step(seed, k, cpu)
         if not isinstance(model, nn.Module):
             made = model()
             if not isinstance(made, nn.Module):

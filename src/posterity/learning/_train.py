@@ -29,6 +29,8 @@ from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Posterior
 from posterity.trees import fingerprint, trainable
 
+FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
+
 
 @dataclass(frozen=True)
 class Run:
@@ -57,7 +59,7 @@ class Request:
 
     method: str
     likelihood: str | Likelihood | None
-    epochs: int
+    epochs: int | None
     batch_size: int
     lr: float | None
     schedule: str | Schedule | None
@@ -82,10 +84,9 @@ class Request:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        whole = {"epochs": self.epochs, "batch_size": self.batch_size, "accumulate": self.accumulate}
-        optional = {"n": self.n, "patience": self.patience, "checkpoint_every": self.checkpoint_every}
-        for name, value in (whole | {k: v for k, v in optional.items() if v is not None}).items():
-            require(isinstance(value, int) and value >= 1, name, "an integer >= 1", value)
+        for name in ("epochs", "batch_size", "accumulate", "n", "patience", "checkpoint_every"):
+            value = getattr(self, name)
+            require(value is None or (isinstance(value, int) and value >= 1), name, "an integer >= 1", value)
         for name, number in {"lr": self.lr, "clip": self.clip}.items():
             if number is not None:
                 require_positive(name, number)
@@ -119,17 +120,21 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
     learner_type = request.learner_type()
     stream = batches(data, batch_size=request.batch_size, shuffle=True, seed=request.seed)
     require(len(stream) > 0, "data", "at least one batch", "an empty loader")
-    with own_randomness():
-        seed_step(request.seed, 0)
-        objective, noise = _examine(model, next(stream.epoch(0)), request)
-    if noise is not None:
-        noise.memory = max(len(stream) // request.accumulate, 1)
+    device = next(model.parameters()).device
+    with own_randomness(device):
+        seed_step(request.seed, 0, device)
+        objective = _examine(model, next(stream.epoch(0)), request)
+    steps_per_epoch = -(-len(stream) // request.accumulate)
+    learns_noise = isinstance(objective.likelihood, GaussianLikelihood) and not isinstance(
+        request.likelihood, Likelihood
+    )
+    epochs = request.epochs or max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
     plan = Plan(
         n=request.n or stream.n,
-        steps=request.epochs * -(-len(stream) // request.accumulate),
+        steps=epochs * steps_per_epoch,
         lr=learner_type.default_lr if request.lr is None else request.lr,
         seed=request.seed,
-        learns_noise=noise is not None,
+        learns_noise=learns_noise,
         class_names=None if request.class_names is None else tuple(request.class_names),
     )
     learner = learner_type(model, plan, **request.options)
@@ -137,13 +142,13 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
         stepper=Stepper(learner, request.clip, request.amp, request.augment, request.penalty),
         objective=objective,
         data=stream,
-        epochs=request.epochs,
+        epochs=epochs,
         schedule=learner.schedule() if request.schedule is None else find_schedule(request.schedule),
         seed=request.seed,
         accumulate=request.accumulate,
         validation=None if request.validation is None else batches(request.validation, batch_size=request.batch_size),
         patience=request.patience,
-        noise=noise,
+        noise=NoisePrecision.over(epochs, steps_per_epoch) if learns_noise else None,
         callbacks=[*request.callbacks, *_bar(request.progress)],
         checkpoints=None if request.checkpoint is None else _checkpoints(request, model, plan),
     )
@@ -167,17 +172,15 @@ def _bar(progress: bool | None) -> list[Callback]:
 
 
 @torch.no_grad()
-def _examine(model: nn.Module, batch: Batch, request: Request) -> tuple[Objective, NoisePrecision | None]:
-    """Look at one batch: what the outputs mean, whether the targets fit, how large the noise of a regression is."""
+def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
+    """Look at one batch: what the outputs mean, whether the targets fit, how far off a regression starts."""
     check_inputs(model, batch)
+    batch = batch.to(next(model.parameters()).device)
     was_training = model.training
-    model.eval()
-    f = call(model, batch.to(next(model.parameters()).device).inputs)
+    f, y = call(model.eval(), batch.inputs), batch.targets
     model.train(was_training)
-    y = batch.targets.to(f.device)
     require(len(trainable(model)) > 0, "model", "trainable parameters", "none")
-    given = request.likelihood
-    weights = request.class_weights
+    given, weights = request.likelihood, request.class_weights
     objective = Objective(
         infer_likelihood(f, y) if given is None else likelihoods.likelihood(given),
         None if weights is None else torch.as_tensor(weights, dtype=torch.float32),
@@ -185,8 +188,6 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> tuple[Objectiv
         request.ignore_index,
     )
     objective.check(f, y)
-    if isinstance(given, Likelihood) or not isinstance(objective.likelihood, GaussianLikelihood):
-        return objective, None
-    noise = NoisePrecision()
-    precision = noise.update((f - y).square().sum().item(), y.numel())
-    return objective.with_precision(precision), noise
+    if not isinstance(objective.likelihood, GaussianLikelihood) or isinstance(given, Likelihood):
+        return objective
+    return objective.with_precision(y.numel() / max((f - y).square().sum().item(), 1e-8))

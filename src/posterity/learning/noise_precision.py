@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Iterable
 
-_SMALLEST, _LARGEST = 1e-8, 1e8
+_LARGEST = 1e8
 
 
-@dataclass
 class NoisePrecision:
     """The precision β of y ~ N(f, 1/β) that maximises the evidence lower bound, followed step by step.
 
@@ -15,28 +16,32 @@ class NoisePrecision:
 
     With weights held in q, this is the M-step of variational EM: the squared residual at the mean plus the variance
     of the function under q, so a network that has memorised its targets does not believe them to be noiseless.
-    Training passes already run at weights drawn from q: their squared errors, averaged over the last epoch's worth
-    of steps (exponential weights, debiased), are the estimate and cost nothing. For methods that draw no weights,
-    q is a point and β the maximum-likelihood value on the training residuals.
+    Training passes already run at weights drawn from q: their squared errors over the last epoch, or over the last
+    twentieth of training where that is longer, are the estimate, and cost nothing. For methods that draw no weights,
+    q is a point and β the maximum-likelihood value on the training residuals; Laplace learns it anew, by the evidence.
 
     Args:
-        memory: Number of steps the average looks back, one epoch's worth.
+        memory: Number of steps that are averaged.
+        window: Summed squared error and number of targets of each of the last steps.
     """
 
-    memory: int = 1
-    error: float = 0.0
-    mass: float = 0.0
+    def __init__(self, memory: int, window: Iterable[tuple[float, float]] = ()) -> None:
+        self.memory = memory
+        self.window = deque(window, maxlen=memory)
+
+    @classmethod
+    def over(cls, epochs: int, steps_per_epoch: int) -> NoisePrecision:
+        """The average that suits a training of that length: whole epochs, so that every example counts the same."""
+        return cls(max(epochs // 20, 1) * steps_per_epoch)
 
     def update(self, squared_error: float, count: float) -> float:
         """Take in one step's summed squared error over `count` targets and return the new precision."""
-        keep = 1 - 1 / self.memory
-        self.error = keep * self.error + squared_error
-        self.mass = keep * self.mass + count
+        self.window.append((squared_error, count))
         return self.value
 
     @property
     def value(self) -> float:
         """The current precision."""
-        if self.error == 0:
-            return 1.0 if self.mass == 0 else _LARGEST
-        return min(max(self.mass / self.error, _SMALLEST), _LARGEST)
+        error = math.fsum(e for e, _ in self.window)
+        mass = math.fsum(c for _, c in self.window)
+        return min(mass / error, _LARGEST) if error > 0 else _LARGEST

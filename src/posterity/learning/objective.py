@@ -40,10 +40,14 @@ class Objective:
 
     def __post_init__(self) -> None:
         require(0 <= self.label_smoothing < 1, "label_smoothing", "a number in [0, 1)", self.label_smoothing)
-        if not isinstance(self.likelihood, CategoricalLikelihood):
-            for name in ("class_weights", "label_smoothing", "ignore_index"):
-                if getattr(self, name) not in (None, 0.0):
-                    raise expected(name, "a categorical likelihood beside it", self.likelihood.name)
+        given = {
+            "class_weights": self.class_weights is not None,
+            "label_smoothing": self.label_smoothing > 0,
+            "ignore_index": self.ignore_index is not None,
+        }
+        for name, there in given.items():
+            fits = isinstance(self.likelihood, CategoricalLikelihood) or not there
+            require(fits, name, "a categorical likelihood beside it", self.likelihood.name)
 
     def mass(self, y: Tensor) -> Tensor:
         """Σ w: by how much the summed loss of these targets is divided."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
+from typing import Literal
 
 from torch import nn
 
@@ -26,12 +27,13 @@ class Variational(Learner):
         ess: Effective sample size, N unless given; larger is colder.
         hess_init: Initial value of the Hessian estimate.
         beta1: Decay of the momentum.
-        beta2: Decay of the Hessian estimate.
+        beta2: Decay of the Hessian estimate; by default 1 − 1/steps, so that two thirds of the Hessian are learnt.
+            Faster averages follow the noise in ĥ; slower ones leave the width of the posterior to `hess_init`.
         clip_radius: Bound on every component of a step's direction.
         draws: Draws of the weights for each batch.
     """
 
-    default_lr = 0.1
+    default_lr = 0.3
 
     def __init__(
         self,
@@ -40,9 +42,9 @@ class Variational(Learner):
         *,
         prior: Prior = 1.0,
         ess: float | None = None,
-        hess_init: float = 0.1,
+        hess_init: float = 1.0,
         beta1: float = 0.9,
-        beta2: float | None = None,
+        beta2: float | Literal["auto"] | None = None,
         clip_radius: float = math.inf,
         draws: int = 1,
     ) -> None:
@@ -55,10 +57,11 @@ class Variational(Learner):
             lr=plan.lr,
             ess=plan.n if ess is None else ess,
             hess_init=hess_init,
-            betas=(beta1, 1 - 10 / max(plan.steps, 20) if beta2 is None else beta2),
+            betas=(beta1, 1 - 1 / max(plan.steps, 2) if beta2 is None else beta2),
             clip_radius=clip_radius,
             prior=self.prior,
             seed=plan.seed,
+            total_steps=plan.steps,
         )
 
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:

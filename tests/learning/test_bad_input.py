@@ -1,0 +1,134 @@
+"""What `fit` refuses, and in which words; the model is left as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from learning.problems import blobs, line, mlp
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.learning import dropout, ensemble, fit, insert_dropout
+
+# Most runs here are far too short for IVON's Hessian, and it says so.
+pytestmark = pytest.mark.filterwarnings("ignore:IVON. only .* of the Hessian has been learnt")
+
+X, Y = blobs(40)
+
+
+def spoiled(x, position, value):
+    x = x.clone()
+    x[position, 0] = value
+    return x
+
+
+BAD = {
+    "NaN inputs": (
+        {"data": (spoiled(X, 33, torch.nan), Y), "batch_size": 8},
+        r"inputs: expected finite numbers, got NaN or infinity in the examples \[33\]",
+    ),
+    "labels out of range": (
+        {"data": (X, Y + torch.arange(40).eq(30) * 9), "batch_size": 8},
+        r"labels: expected integers in 0\.\.2",
+    ),
+    "negative labels": ({"data": (X, Y - 1)}, r"labels: expected integers in 0\.\.2, got 'values from -1"),
+    "float64 inputs": ({"data": (X.double(), Y)}, r"inputs: expected the dtype of the model, torch\.float32"),
+    "targets without an axis": (
+        {"model": mlp(3, 4, 1), "data": (line(40)[0], line(40)[1].squeeze(1))},
+        r"targets: expected shape \(40, 1\) like the outputs, got \(40,\)",
+    ),
+    "infinite targets": (
+        {"model": mlp(3, 4, 1), "data": (line(40)[0], spoiled(line(40)[1], 3, torch.inf))},
+        r"targets: expected finite numbers",
+    ),
+    "likelihood that does not fit": ({"likelihood": "gaussian"}, r"targets: expected shape \(40, 3\)"),
+    "categorical with one output": (
+        {"model": mlp(2, 4, 1), "likelihood": "categorical"},
+        "outputs: expected at least two logits for a categorical likelihood",
+    ),
+    "counts below zero": (
+        {"model": mlp(3, 4, 1), "data": line(40), "likelihood": "poisson"},
+        "counts: expected whole numbers >= 0",
+    ),
+    "unknown likelihood": ({"likelihood": "gauss"}, r"likelihood: expected one of \['bernoulli'"),
+    "unknown method": ({"method": "adam"}, r"method: expected one of \['adamw', .*'swag'\], got 'adam'"),
+    "unknown option": ({"hess": 1.0}, r"option of method 'ivon': expected one of \['prior', 'ess', .* got 'hess'"),
+    "option of another method": ({"method": "sgd", "ess": 1.0}, "option of method 'sgd'.*got 'ess'"),
+    "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),
+    "unknown precision": ({"amp": "fp8"}, r"amp: expected one of \['bf16', 'fp16'\] or None, got 'fp8'"),
+    "no epochs": ({"epochs": 0}, "epochs: expected an integer >= 1, got 0"),
+    "half a batch": ({"batch_size": 0.5}, "batch_size: expected an integer >= 1, got 0.5"),
+    "no n": ({"n": 0}, "n: expected an integer >= 1, got 0"),
+    "negative lr": ({"lr": -1.0}, r"lr: expected a positive finite number, got -1\.0"),
+    "negative prior": ({"prior": -1.0}, r"prior: expected a precision >= 0, got -1\.0"),
+    "patience alone": ({"patience": 3}, "patience: expected validation data beside it"),
+    "resume from nowhere": ({"resume": True}, "checkpoint: expected a folder"),
+    "dropout without dropout": ({"method": "dropout"}, r"model: expected dropout modules \(or p=\.\.\."),
+    "data of no kind": ({"data": 3}, r"data: expected \(inputs, targets\), a Dataset or a DataLoader, got 'int'"),
+    "a model that is none": ({"model": torch.sin}, r"model: expected a torch\.nn\.Module"),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_bad_input_is_named(case):
+    arguments, message = BAD[case]
+    arguments = {"model": mlp(), "data": (X, Y), "epochs": 2, "batch_size": 40, **arguments}
+    with pytest.raises(InvalidInput, match=message):
+        fit(arguments.pop("model"), arguments.pop("data"), **arguments)
+
+
+def test_only_frozen_parameters():
+    model = mlp()
+    for p in model.parameters():
+        p.requires_grad_(False)
+    with pytest.raises(InvalidInput, match="model: expected trainable parameters, got 'none'"):
+        fit(model, (X, Y))
+
+
+def test_a_bad_validation_set():
+    with pytest.raises(InvalidInput, match=r"labels: expected integers in 0\.\.2"):
+        fit(mlp(), (X, Y), epochs=1, validation=(X, Y + 7))
+
+
+def test_checkpoints_are_not_mixed_up(tmp_path):
+    with pytest.raises(RefusedFile, match="expected a checkpoint to resume, got none"):
+        fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)
+    fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
+    with pytest.raises(InvalidInput, match="checkpoint: expected an empty folder, or resume=True"):
+        fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
+    with pytest.raises(InvalidInput, match=r"lr: expected 0\.3 as in the checkpoint to resume, got 0\.5"):
+        fit(mlp(), (X, Y), epochs=1, lr=0.5, checkpoint=tmp_path, resume=True)
+    with pytest.raises(InvalidInput, match=r"architecture: expected .* as in the checkpoint to resume"):
+        fit(mlp(hidden=9), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)
+
+
+def test_ensembles_need_fresh_weights():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(2, 3))
+
+        def forward(self, x):
+            return x @ self.w
+
+    with pytest.raises(
+        InvalidInput, match=r"expected a method reset_parameters \(or a function that makes the model\)"
+    ):
+        ensemble(Bare(), (X, Y), members=2, epochs=1)
+    with pytest.raises(InvalidInput, match="members: expected an integer >= 1, got 0"):
+        ensemble(mlp, (X, Y), members=0)
+    with pytest.raises(InvalidInput, match=r"base: expected one of .* got 'ensemble'"):
+        ensemble(mlp, (X, Y), base="ensemble")
+    with pytest.raises(InvalidInput, match=r"expected a function that makes a torch\.nn\.Module, got 'int'"):
+        ensemble(lambda: 3, (X, Y))
+
+
+def test_dropout_needs_a_place():
+    with pytest.raises(InvalidInput, match=r"after: expected modules among .* got 'x'"):
+        insert_dropout(mlp(), 0.1, after=["x"])
+    with pytest.raises(InvalidInput, match=r"p: expected a probability in \(0, 1\), got 1\.0"):
+        insert_dropout(mlp(), 1.0)
+    with pytest.raises(InvalidInput, match="at least two linear or convolutional layers"):
+        insert_dropout(nn.Linear(2, 3), 0.1)
+    with pytest.raises(InvalidInput, match="expected dropout modules"):
+        dropout(mlp(), likelihood="categorical", n=40)

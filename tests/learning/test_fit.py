@@ -1,0 +1,297 @@
+"""The training loop against plain torch loops, and what it promises around them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from learning.problems import blobs, digits, line, mlp
+from posterity.batches import batches
+from posterity.errors import InvalidInput, PosterityError
+from posterity.learning import Callback, fit
+from posterity.learning.learners import METHODS
+from posterity.likelihoods import GaussianLikelihood
+from posterity.metrics import accuracy, ece, nll
+from posterity.prediction import predict
+from posterity.trees import to_vector, trainable
+
+# Most runs here are far too short for IVON's Hessian, and it says so.
+pytestmark = pytest.mark.filterwarnings("ignore:IVON. only .* of the Hessian has been learnt")
+
+
+def weights(model):
+    return to_vector(trainable(model)).detach().clone()
+
+
+def plain_sgd(model, data, loss, *, epochs, batch_size, lr, momentum=0.9, weight_decay=0.0, clip=None):
+    """The loop everybody writes, over the batches that `fit` sees."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+    stream = batches(data, batch_size=batch_size, shuffle=True, seed=0)
+    for epoch in range(epochs):
+        for batch in stream.epoch(epoch):
+            optimizer.zero_grad()
+            loss(model(batch.inputs), batch.targets).backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("option", [
+    {"class_weights": [1.0, 2.0, 0.5]},
+    {"label_smoothing": 0.2},
+    {"ignore_index": 2},
+    {"class_weights": [1.0, 2.0, 0.5], "label_smoothing": 0.2, "ignore_index": 1},
+], ids=str)  # fmt: skip
+def test_loss_options_train_as_in_torch(option):
+    data = blobs()
+    ours, theirs = mlp(), mlp()
+    fit(ours, data, method="sgd", schedule="constant", lr=0.1, epochs=3, batch_size=16, prior=2.0, **option)
+    as_torch = {"weight" if k == "class_weights" else k: v for k, v in option.items()}
+    if "weight" in as_torch:
+        as_torch["weight"] = torch.tensor(as_torch["weight"])
+    plain_sgd(
+        theirs, data, lambda f, y: F.cross_entropy(f, y, **as_torch),
+        epochs=3, batch_size=16, lr=0.1, weight_decay=2.0 / 100,
+    )  # fmt: skip
+    torch.testing.assert_close(weights(ours), weights(theirs))
+
+
+def test_penalty_clip_and_fixed_noise_train_as_in_torch():
+    data = line(64)
+    ours, theirs = mlp(3, 8, 1), mlp(3, 8, 1)
+
+    def penalty(model):
+        return 0.1 * weights_squared(model)
+
+    def weights_squared(model):
+        return sum(p.square().sum() for p in model.parameters())
+
+    fit(
+        ours, data, method="sgd", likelihood=GaussianLikelihood(3.0), schedule="constant", lr=0.05, epochs=2,
+        batch_size=16, prior=0.0, penalty=penalty, clip=0.5,
+    )  # fmt: skip
+    plain_sgd(
+        theirs, data, lambda f, y: 1.5 * F.mse_loss(f, y) + penalty(theirs),
+        epochs=2, batch_size=16, lr=0.05, clip=0.5,
+    )  # fmt: skip
+    torch.testing.assert_close(weights(ours), weights(theirs))
+
+
+@pytest.mark.parametrize("method", ["sgd", "adamw"])
+def test_accumulation_equals_the_big_batch(method):
+    data = blobs(96)
+    data[1][::5] = -1  # micro-batches of unequal mass
+    big, small = mlp(), mlp()
+    settings = {"method": method, "epochs": 3, "ignore_index": -1, "class_weights": [1.0, 2.0, 3.0]}
+    fit(big, data, batch_size=32, **settings)
+    fit(small, data, batch_size=8, accumulate=4, **settings)
+    torch.testing.assert_close(weights(big), weights(small), rtol=1e-5, atol=1e-6)
+
+
+def test_the_schedule_reaches_the_optimizer():
+    seen = []
+
+    class Watch(Callback):
+        def step(self, moment):
+            seen.append(moment.optimizer.param_groups[0]["lr"])
+
+    fit(mlp(), blobs(), method="sgd", epochs=2, batch_size=25, lr=0.5, schedule=lambda t: 1 - t, callbacks=[Watch()])
+    assert seen == pytest.approx([0.5 * (1 - (k + 0.5) / 8) for k in range(8)])
+
+
+def test_early_stopping_keeps_the_best():
+    """With a wildly growing learning rate the first epochs are the best; training stops and goes back to them."""
+    data, held_out = blobs(100), blobs(200, seed=1)
+    model = mlp()
+    states = []
+
+    class Keep(Callback):
+        def epoch(self, moment):
+            states.append((moment.metrics()["validation_loss"], weights(moment.model)))
+
+    run = fit(
+        model, data, method="adamw", lr=0.01, schedule=lambda t: math.exp(20 * (t - 0.1)), epochs=40, batch_size=20,
+        validation=held_out, patience=3, callbacks=[Keep()],
+    )  # fmt: skip
+    losses = [loss for loss, _ in states]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + 3 < 40
+    assert torch.equal(weights(run.model), states[best][1])
+    theirs = F.cross_entropy(model(held_out[0]), held_out[1]).item()
+    assert theirs == pytest.approx(min(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_an_interrupted_run_is_usable(method):
+    class Impatient(Callback):
+        def step(self, moment):
+            if moment.step == 7:
+                raise KeyboardInterrupt
+
+    options = {"p": 0.2} if method == "dropout" else {}
+    before = signal.getsignal(signal.SIGINT)
+    run = fit(mlp(), blobs(), method=method, epochs=10, batch_size=20, callbacks=[Impatient()], **options)
+    assert run.interrupted
+    assert run.steps == 7
+    assert len(run.history) == 1
+    assert predict(run.model, run.posterior, blobs()[0], samples=2).probs.shape == (100, 3)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_real_ctrl_c_stops_after_the_step():
+    class CtrlC(Callback):
+        def step(self, moment):
+            if moment.step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    run = fit(mlp(), blobs(), epochs=10, callbacks=[CtrlC()])
+    assert run.interrupted
+    assert run.steps == 3
+
+
+def test_history_and_moments():
+    moments = []
+
+    class Watch(Callback):
+        def start(self, moment):
+            moments.append(("start", moment.step))
+
+        def epoch(self, moment):
+            moments.append(("epoch", moment.epoch))
+            assert moment.posterior().n == 100
+            assert "hessian" in moment.optimizer.state[next(moment.model.parameters())]
+
+        def end(self, moment):
+            moments.append(("end", moment.step))
+
+    run = fit(mlp(), blobs(), epochs=2, batch_size=50, validation=blobs(20, seed=1), callbacks=[Watch()])
+    assert moments == [("start", 0), ("epoch", 1), ("epoch", 2), ("end", 4)]
+    names = {"epoch", "loss", "accuracy", "lr", "sigma", "validation_loss", "validation_accuracy", "seconds"}
+    assert set(run.history[0]) == names
+    assert [row["epoch"] for row in run.history] == [1, 2]
+
+
+def test_augmentation_does_not_change_n():
+    seen = []
+
+    def augment(x):
+        seen.append(len(x))
+        return x + 0.1 * torch.randn_like(x)
+
+    run = fit(mlp(), blobs(), epochs=2, batch_size=50, augment=augment)
+    assert sum(seen) == 200
+    assert (run.posterior.n, run.posterior.ess) == (100, 100)
+    assert fit(mlp(), blobs(), epochs=1, n=70).posterior.n == 70
+
+
+class Records(Dataset):
+    """Examples as mappings, the way tokenised text comes."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        x, y = blobs(40)
+        return {"a": x[i, :1], "b": x[i, 1:], "labels": y[i]}
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, a, b):
+        return self.inner(torch.cat((a, b), -1))
+
+
+def test_mappings_loaders_and_datasets_are_the_same_data():
+    x, y = blobs(40)
+    given = [
+        Records(),
+        ({"a": x[:, :1], "b": x[:, 1:]}, y),
+        DataLoader(Records(), batch_size=40),
+    ]
+    found = []
+    for data in given:
+        model = TwoInputs()
+        fit(model, data, method="sgd", epochs=3, batch_size=40)
+        found.append(weights(model))
+    plain = mlp()
+    fit(plain, DataLoader(TensorDataset(x, y), batch_size=40), method="sgd", epochs=3)
+    for one in found:
+        torch.testing.assert_close(one, weights(plain))
+
+
+def test_dense_targets_with_classes_last():
+    """Logits (batch, height, width, classes): each image is one example, each pixel a target."""
+    x = torch.randn(30, 4, 4, 2)
+    y = (x.sum(-1) > 0).long()
+    run = fit(nn.Linear(2, 2), (x, y), method="adamw", lr=0.1, epochs=30, batch_size=10)
+    assert run.history[-1]["accuracy"] > 0.95
+    assert run.posterior.n == 30
+
+
+def test_the_callers_generator_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    fit(nn.Sequential(nn.Dropout(0.5), mlp()), blobs(), method="adamw", epochs=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+@pytest.mark.parametrize("method", ["ivon", "adamw"])
+def test_mixed_precision(amp, method):
+    run = fit(mlp(), blobs(200), method=method, amp=amp, epochs=20, batch_size=20, lr=0.05, clip=1.0, accumulate=2)
+    plain = fit(mlp(), blobs(200), method=method, epochs=20, batch_size=20, lr=0.05, clip=1.0, accumulate=2)
+    assert run.history[-1]["loss"] == pytest.approx(plain.history[-1]["loss"], rel=0.05)
+    assert all(p.dtype == torch.float32 for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_defaults_learn_digits_with_calibration(network):
+    train, test = digits()
+    torch.manual_seed(0)
+    if network == "mlp":
+        model = mlp(64, 100, 10)
+    else:
+        model = nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(256, 10),
+        )  # fmt: skip
+    run = fit(model, train)
+    probs = predict(model, run.posterior, test[0], samples=32).probs
+    assert accuracy(probs, test[1]) > 0.97
+    assert nll(probs, test[1]) < 0.12
+    assert ece(probs, test[1]) < 0.03
+
+
+def test_fine_tuning_goes_on_from_the_given_weights():
+    data = blobs()
+    model = mlp()
+    fit(model, data, method="adamw", epochs=20)
+    start = copy.deepcopy(model)
+    fit(model, data, method="adamw", epochs=1, lr=1e-6)
+    assert (weights(model) - weights(start)).abs().max() < 1e-4
+
+
+def test_divergence_is_said():
+    with pytest.raises(PosterityError, match="training diverged"):
+        fit(mlp(3, 8, 1), line(), method="sgd", likelihood=GaussianLikelihood(1.0), lr=1e4, epochs=3, batch_size=10)
+
+
+def test_empty_and_unfitting_data():
+    with pytest.raises(InvalidInput, match="at least one"):
+        fit(mlp(), (torch.zeros(0, 2), torch.zeros(0).long()))
+    loader = DataLoader(TensorDataset(*blobs(5)), batch_size=10, drop_last=True)
+    with pytest.raises(InvalidInput, match="data: expected at least one batch, got 'an empty loader'"):
+        fit(mlp(), loader)

@@ -1,0 +1,167 @@
+"""SWAG, Bayes by backprop, dropout and ensembles against what can be computed without them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from learning.problems import blobs, line, mlp
+from posterity.learning import Callback, bayes_by_backprop, dropout, ensemble, fit, insert_dropout, swag
+from posterity.likelihoods import GaussianLikelihood
+from posterity.posterior import Diagonal, Dropout, Ensemble, LowRank, Mixture
+from posterity.prediction import predict
+from posterity.trees import to_vector, trainable
+
+# Most runs here are far too short for IVON's Hessian, and it says so.
+pytestmark = pytest.mark.filterwarnings("ignore:IVON. only .* of the Hessian has been learnt")
+
+
+def flat(model):
+    return to_vector(trainable(model)).detach().double().numpy()
+
+
+def fresh():
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Path(Callback):
+    """The weights after each epoch."""
+
+    def __init__(self):
+        self.weights = []
+
+    def epoch(self, moment):
+        self.weights.append(flat(moment.model).copy())
+
+
+def test_swag_moments():
+    path = Path()
+    run = fit(mlp(), blobs(), method="swag", epochs=20, rank=4, start=0.5, callbacks=[path])
+    snapshots = np.stack(path.weights[10:])
+    means = np.cumsum(snapshots, 0) / np.arange(1, 11)[:, None]
+    rows = (snapshots - means)[-4:]
+    covariance = 0.5 * np.diag(snapshots.var(0)) + 0.5 * rows.T @ rows / 3
+    structure = run.posterior.structure
+    assert isinstance(structure, LowRank)
+    np.testing.assert_allclose(to_vector(structure.mean).numpy(), snapshots.mean(0), atol=1e-6)
+    np.testing.assert_allclose(structure.covariance_matrix().numpy(), covariance, atol=1e-6)
+    np.testing.assert_allclose(flat(run.model), snapshots.mean(0), atol=1e-6)
+
+
+def test_swag_refreshes_batch_norm():
+    x, y = blobs()
+    model = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    posterior = swag(model, (x, y), epochs=10, batch_size=100)
+    hidden = model[0](x)
+    torch.testing.assert_close(posterior.buffers["1.running_mean"], hidden.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(posterior.buffers["1.running_var"], hidden.var(0), rtol=1e-4, atol=1e-5)
+    assert model[1].momentum == 0.1
+
+
+def test_bayes_by_backprop_finds_the_mean_field_optimum():
+    """Linear regression: the mean is that of the exact posterior, each precision the diagonal of the exact one."""
+    x, y = line(60, noise=0.5)
+    model = nn.Linear(3, 1)
+    posterior = bayes_by_backprop(
+        model, (x, y), likelihood=GaussianLikelihood(4.0), prior=2.0, epochs=600, batch_size=60, draws=4, lr=0.03
+    )
+    design = np.column_stack([x.double().numpy(), np.ones(60)])
+    precision = 4 * design.T @ design + 2 * np.eye(4)
+    mean = np.linalg.solve(precision, 4 * design.T @ y.double().numpy())
+    sigma = 1 / np.sqrt(np.diag(precision))
+    assert isinstance(posterior.structure, Diagonal)
+    np.testing.assert_array_less(np.abs(to_vector(posterior.mean).numpy() - mean[:, 0]) / sigma, 0.15)
+    np.testing.assert_allclose(to_vector(posterior.variance).sqrt().numpy(), sigma, rtol=0.05)
+
+
+def test_the_penalty_of_bayes_by_backprop_is_the_kl():
+    """Without data that matter (a constant loss), q goes to the prior, whatever it is."""
+    x, y = torch.zeros(50, 3), torch.zeros(50, 1)
+    model = nn.Linear(3, 1, bias=False)
+    prior = Diagonal({"weight": torch.tensor([[1.0, -1.0, 2.0]])}, {"weight": torch.tensor([[4.0, 25.0, 100.0]])})
+    posterior = bayes_by_backprop(
+        model, (x, y), likelihood=GaussianLikelihood(1.0), prior=prior, epochs=1000, batch_size=50, lr=0.05
+    )
+    assert float(posterior.kl(prior)) < 1e-3
+    assert posterior.prior is prior
+
+
+def test_yesterdays_posterior_is_todays_prior():
+    first = fit(mlp(), blobs(), epochs=20).posterior
+    for method in ("ivon", "bayes_by_backprop"):
+        second = fit(mlp(), blobs(seed=1), method=method, prior=first, epochs=1).posterior
+        assert torch.equal(to_vector(second.prior.mean), to_vector(first.mean))
+        torch.testing.assert_close(to_vector(second.prior.variance), to_vector(first.variance))
+
+
+def test_dropout_is_inserted_without_renaming():
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2))
+    x = torch.randn(8, 1, 4, 4)
+    names, before = list(dict(model.named_parameters())), model(x)
+    insert_dropout(model, 0.4)
+    assert list(dict(model.named_parameters())) == names
+    assert torch.equal(model.eval()(x), before)
+    hidden = model[0].train()(x.expand(8, 1, 4, 4))
+    assert 0.2 < (hidden == 0).float().mean() < 0.6
+    torch.testing.assert_close(hidden[hidden != 0], (model[0].eval()(x) / 0.6)[hidden != 0])
+
+
+def test_dropout_posterior_draws_masks():
+    model = mlp()
+    run = fit(model, blobs(), method="dropout", p=0.3, epochs=10)
+    assert isinstance(run.posterior.structure, Dropout)
+    assert run.posterior.structure.rates == {"0.dropout": 0.3}
+    x = blobs()[0]
+    averaged = predict(model, run.posterior, x, samples=0)
+    torch.testing.assert_close(averaged.probs, model(x).softmax(-1).detach())
+    first, again = (predict(model, run.posterior, x, samples=5) for _ in range(2))
+    assert torch.equal(first.probs, again.probs)
+    assert (first.probs - averaged.probs).abs().max() > 0.01
+    posterior = dropout(model, likelihood="categorical", n=100)
+    assert torch.equal(predict(model, posterior, x, samples=5).probs, first.probs)
+
+
+def test_ensemble_members_differ_and_are_reproducible():
+    data = blobs()
+    posterior = ensemble(fresh, data, members=3, epochs=5, base="sgd")
+    assert isinstance(posterior.structure, Ensemble)
+    members = [to_vector(member) for member in posterior.structure.members]
+    assert min((a - b).abs().max() for a, b in itertools.pairwise(members)) > 0.01
+    again = ensemble(fresh, data, members=3, epochs=5, base="sgd")
+    assert all(torch.equal(a, to_vector(b)) for a, b in zip(members, again.structure.members, strict=True))
+
+
+def test_a_model_is_drawn_anew_for_each_member():
+    model = mlp()
+    before = flat(model)
+    posterior = ensemble(model, blobs(), members=2, epochs=1, lr=1e-9)
+    members = [to_vector(member).numpy() for member in posterior.structure.members]
+    assert np.abs(members[0] - members[1]).max() > 0.1
+    np.testing.assert_array_equal(flat(model), before)
+
+
+def test_ensembles_carry_the_statistics_of_each_member():
+    def make():
+        return nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+
+    run = fit(make, blobs(), method="ensemble", members=2, epochs=2)
+    means = [member["1.running_mean"] for member in run.posterior.structure.members]
+    assert not torch.equal(*means)
+    assert predict(run.model, run.posterior, blobs()[0], samples=2).probs.shape == (100, 3)
+
+
+def test_an_ensemble_of_gaussians_is_a_mixture_and_noises_average():
+    run = fit(lambda: mlp(3, 8, 1), line(), method="ensemble", base="ivon", members=2, epochs=3)
+    assert isinstance(run.posterior.structure, Mixture)
+    singles = [row["noise_precision"] for row in run.history if row["epoch"] == 3]
+    assert run.posterior.likelihood.precision == pytest.approx(2 / sum(1 / b for b in singles))
+
+
+def test_laplace_after_training():
+    run = fit(mlp(3, 8, 1), line(), method="laplace", structure="diag", prior_precision=3.0, epochs=30, lr=0.01)
+    assert run.posterior.prior.precision["0.weight"] == 3
+    assert run.posterior.likelihood.precision == pytest.approx(4.0, rel=0.25)

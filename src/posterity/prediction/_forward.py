@@ -38,21 +38,20 @@ class Networks(Protocol):
 
 
 class Runner:
-    """Runs all networks on all batches of a group, in the way that suits the first batch it sees.
+    """Runs all networks on all batches of a group, in the way that suits its first batch.
 
     Networks are in the outer loop, so that each is drawn once for the whole group.
     """
 
     def __init__(self, model: nn.Module, networks: Networks) -> None:
         self._model, self._networks = model, networks
-        self._at_once = 0  # not decided yet
         self._vectorises = True
 
     def __call__(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
         """Outputs (networks, batch, ...) of some networks, with the position of their batch in the group."""
-        self._at_once = self._at_once or self._block_size(group[0])
-        for start in range(0, self._networks.count, self._at_once):
-            numbers = range(start, min(start + self._at_once, self._networks.count))
+        at_once = self._block_size(group[0])
+        for start in range(0, self._networks.count, at_once):
+            numbers = range(start, min(start + at_once, self._networks.count))
             block = self._networks.stacked(numbers)
             for position, inputs in enumerate(group):
                 yield position, self._outputs(forward, numbers, block, inputs)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from posterity.batches import Inputs, call
 from posterity.curvature import Covariance, prediction_covariance
-from posterity.curvature._inputs import length
 from posterity.errors import expected, require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
@@ -32,12 +31,12 @@ def linearised(question: Question) -> Iterator[Method]:
     require(question.samples >= least, "samples", f"a whole number >= {least}", question.samples)
     covariance = question.posterior.covariance()
 
-    def answer(inputs: Inputs, start: int) -> Statistics:
+    def answer(inputs: Inputs) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
         if gaussian and not question.keep:
             return Statistics(f, V.diagonal(dim1=-2, dim2=-1))
         running = Running(question.likelihood, question.keep)
-        running.add(f + _noise(question, start, f, V))
+        running.add(f + _noise(question, V))
         statistics = running.finish()
         return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
 
@@ -56,7 +55,7 @@ def probit(question: Question) -> Iterator[Method]:
         raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
     covariance = question.posterior.covariance()
 
-    def answer(inputs: Inputs, start: int) -> Statistics:
+    def answer(inputs: Inputs) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
         return Statistics(question.likelihood.mean(moderated), None, log_probs(question.likelihood, moderated))
@@ -65,14 +64,13 @@ def probit(question: Question) -> Iterator[Method]:
         yield one_by_one(answer)
 
 
-def one_by_one(answer: Callable[[Inputs, int], Statistics]) -> Method:
-    """A method that needs nothing but one batch and the number of examples before it."""
+def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
+    """A method that answers one batch after the other."""
 
-    def ask(group: Sequence[Inputs], start: int, advance: Advance) -> list[Statistics]:
+    def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
         answers = []
         for inputs in group:
-            answers.append(answer(inputs, start))
-            start += length(inputs)
+            answers.append(answer(inputs))
             advance(1)
         return answers
 
@@ -100,11 +98,17 @@ def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tupl
     return f, prediction_covariance(question.model, inputs, covariance).to(f.dtype)
 
 
-def _noise(question: Question, start: int, f: Tensor, V: Tensor) -> Tensor:
-    """Draws (S, B, K) of N(0, V); the noise of an example follows from its place in the data, not in the batch."""
+def _noise(question: Question, V: Tensor) -> Tensor:
+    """Draws (S, B, K) of N(0, V), in pairs ±.
+
+    All examples share the standard normals, and the symmetric root V^½ depends smoothly on V: like a drawn network,
+    a draw varies smoothly over inputs and does not depend on how they are batched. Pairs leave the mean unmoved.
+    """
     values, vectors = torch.linalg.eigh(V)
-    root = vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)  # V may be singular: no Cholesky factor
-    size, classes = f.numel(), f.shape[-1]
-    keys = [Key(question.seed, 0, k) for k in range(question.samples)]
-    noise = torch.stack([normal(key, size, start=start * classes, device=f.device, dtype=f.dtype) for key in keys])
-    return torch.einsum("bkr,sbr->sbk", root, noise.reshape(-1, *f.shape))
+    root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT  # V may be singular: no Cholesky factor
+    pairs = [
+        normal(Key(question.seed, 0, k), V.shape[-1], device=V.device, dtype=V.dtype)
+        for k in range((question.samples + 1) // 2)
+    ]
+    both = torch.stack([sign * noise for noise in pairs for sign in (1.0, -1.0)])[: question.samples]
+    return torch.einsum("bkl,sl->sbk", root, both)

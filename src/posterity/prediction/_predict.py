@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from posterity.batches import Inputs, move
-from posterity.curvature._inputs import length, tensors
+from posterity.curvature._inputs import tensors
 from posterity.errors import expected, require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.posterior import Posterior
@@ -106,11 +106,9 @@ def _answers(method: Method, model: nn.Module, batches: Iterable[Inputs], total:
             next(bar)
 
     answers: list[Statistics] = []
-    seen = 0
     with closing(bar):
         for group in grouped(batches):
             home = next(tensors(group)).device
-            answers += [answer.to(home) for answer in method.ask(move(group, device), seen, advance)]
-            seen += sum(length(inputs) for inputs in group)
+            answers += [answer.to(home) for answer in method.ask(move(group, device), advance)]
     require(len(answers) > 0, "inputs", "at least one batch", "an empty loader")
     return answers

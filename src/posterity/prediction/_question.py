@@ -20,7 +20,7 @@ Advance = Callable[[int], None]  # to be called with the number of steps done
 class Method(NamedTuple):
     """A way to answer, ready for use."""
 
-    ask: Callable[[Sequence[Inputs], int, Advance], list[Statistics]]  # some batches, the examples before them
+    ask: Callable[[Sequence[Inputs], Advance], list[Statistics]]
     steps: int  # steps of one batch, for the progress bar
 
 

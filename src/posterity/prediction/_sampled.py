@@ -30,7 +30,7 @@ def sampled(question: Question) -> Iterator[Method]:
         with slots.filled(weights):
             return question.arranged(call(model, inputs))
 
-    def ask(group: Sequence[Inputs], start: int, advance: Advance) -> list[Statistics]:
+    def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
         running = [Running(question.likelihood, question.keep) for _ in group]
         for position, f in run(forward, group):
             running[position].add(f)

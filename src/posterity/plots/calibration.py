@@ -1,0 +1,101 @@
+"""Pictures of trust: is a confidence true, does uncertainty find errors, does it notice foreign inputs?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posterity import metrics
+from posterity.plots.style import BLUE, COLOURS, INK, MUTED, ORANGE, VERMILION, Array, named, numpy, panels, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@styled
+def reliability(probs: Array | Mapping[str, Array], labels: Array, *, bins: int = 15) -> Figure:
+    """Accuracy against confidence: honest confidences lie on the diagonal; below it the model is too sure of itself.
+
+    Args:
+        probs: Probabilities (..., K), or several models' by name, one panel each.
+        labels: Integers (...).
+        bins: Bins of equal width.
+
+    Returns:
+        A figure; under each panel, where the confidences lie.
+    """
+    models = named(probs, "")
+    figure, axes = panels(2, len(models), height=2.6, sharex=True, sharey="row", height_ratios=(3, 1))
+    for (name, values), (curve, shares) in zip(models.items(), axes.T, strict=True):
+        _reliability(curve, shares, metrics.calibration_bins(values, labels, bins=bins), bins)
+        curve.set_title(name or "Reliability")
+    axes[0, 0].set_ylabel("accuracy")
+    axes[1, 0].set_ylabel("share")
+    return figure
+
+
+def _reliability(curve: Axes, shares: Axes, found: metrics.CalibrationBins, bins: int) -> None:
+    confidence, accuracy, weight = (numpy(column) for column in found)
+    curve.plot([0, 1], [0, 1], color=MUTED, linestyle="--", linewidth=1)
+    curve.vlines(confidence, confidence, accuracy, color=VERMILION, linewidth=5, alpha=0.45, label="gap")
+    curve.plot(confidence, accuracy, "o-", color=BLUE, markersize=5, label="model")
+    curve.text(0.04, 0.95, f"ECE {found.error:.3f}\n({bins} bins)", transform=curve.transAxes, va="top")
+    curve.set(xlim=(0, 1), ylim=(0, 1.02), aspect="auto")
+    curve.grid(True)
+    left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
+    shares.bar(left, weight, width=1 / bins, align="edge", color=BLUE, edgecolor="white")
+    shares.set(xlabel="confidence", ylim=(0, None))
+
+
+@styled
+def risk_coverage(curves: Mapping[str, tuple[Array, Array]]) -> Figure:
+    """The error among the examples that are kept when the least certain ones are handed to somebody else.
+
+    Args:
+        curves: For each name, the uncertainty and the loss (0/1 errors, say) of every example.
+
+    Returns:
+        A figure; the number in the legend is the area under the curve.
+    """
+    figure, ((axes,),) = panels(width=6.0, height=4.2)
+    for colour, (name, (uncertainty, losses)) in zip(COLOURS, curves.items(), strict=False):
+        coverage, risk = metrics.risk_coverage(uncertainty, losses)
+        area = metrics.aurc(uncertainty, losses)
+        axes.plot(100 * numpy(coverage), numpy(risk), color=colour, label=f"{name} (AURC {area:.4f})")
+        axes.plot(100, risk[-1], "o", color=colour, clip_on=False)
+    axes.set(xlabel="kept, most certain first (%)", ylabel="mean loss of what is kept", xlim=(0, 100), ylim=(0, None))
+    axes.set_title("Risk and coverage")
+    axes.grid(True)
+    axes.legend()
+    return figure
+
+
+@styled
+def entropy_in_out(inside: Array, outside: Array | Mapping[str, Array], *, bins: int = 40) -> Figure:
+    """Predictive entropy on inputs like the training data and on foreign ones: the less overlap, the better.
+
+    Args:
+        inside: Entropy of in-distribution inputs.
+        outside: Entropy of foreign inputs, one set or several by name.
+        bins: Bins of the histograms.
+
+    Returns:
+        A figure; the numbers in the legend are the AUROCs of telling the two apart.
+    """
+    known, foreign = numpy(inside).ravel(), named(outside, "foreign")
+    largest = max(known.max(), *(numpy(values).max() for values in foreign.values()), 1e-9)
+    edges = np.linspace(0, largest, bins + 1)
+    figure, ((axes,),) = panels(width=6.4, height=3.8)
+    axes.hist(known, edges, density=True, color=BLUE, alpha=0.35, label="in distribution")
+    axes.hist(known, edges, density=True, color=BLUE, histtype="step", linewidth=1.8)
+    for colour, (name, values) in zip((ORANGE, *COLOURS[2:]), foreign.items(), strict=False):
+        label = f"{name} (AUROC {metrics.ood_auroc(inside, values):.3f})"
+        axes.hist(numpy(values).ravel(), edges, density=True, color=colour, alpha=0.25, label=label)
+        axes.hist(numpy(values).ravel(), edges, density=True, color=colour, histtype="step", linewidth=1.8)
+    axes.set(xlabel="predictive entropy (nats)", ylabel="density", xlim=(0, largest), yticks=[])
+    axes.set_title("Entropy in and out of distribution", color=INK)
+    axes.legend()
+    return figure

@@ -69,7 +69,7 @@ class Attachment:
             self._hidden = True
 
     def _after_forward(self, model: nn.Module, _: Any, output: Any) -> None:
-        if model is not self._model():
+        if model is not self._model() or _inside_backward():
             return
         if self._hidden:
             self._hidden = False
@@ -118,6 +118,7 @@ class _Hook:
     def __init__(self, function: Any) -> None:
         self._function = function
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def __call__(self, *args: Any) -> None:
         self._function(*args)
 

@@ -139,7 +139,7 @@ class VariationalOptimizer(Optimizer):
 
     def _perturb(self, p: Tensor, group: Group, key: Key, buffer: Tensor) -> None:
         tensors = {"p": p.detach(), "buffer": buffer, **self._tensors(p)}
-        perturb = kernels.perturb_compiled if self.fused else kernels.perturb
+        perturb = kernels.perturb_compiled if self.fused and self._steps(p) else kernels.perturb
         perturb(self.precision, tensors, self.numbers(p, group), key)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """The same through torch.compile: the equations are the optimizers' own, the loops are the compiler's.
 
 The first call compiles, which takes some tens of seconds; sizes and numbers are dynamic, so that nothing is compiled
-again when a learning rate changes.
+again when a learning rate changes. What is passed in is `.data`: the compiler would otherwise guard on the shape of the
+tensor behind a view, and compile again for every number of dimensions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from posterity.noise import HALF, Key, box_muller, hash_pairs, words
 from posterity.optim._blocks import Views
@@ -25,9 +27,11 @@ def perturb_compiled(precision: Precision, tensors: Views, numbers: Numbers, key
     if not whole or not _contiguous(tensors):
         return perturb(precision, tensors, numbers, key)
     flat = {name: t.view(-1) for name, t in tensors.items()}
-    halves = {name: t[:whole].view(-1, 2, HALF).unbind(1) for name, t in flat.items()}
+    pairs = {name: t[:whole].view(-1, 2, HALF) for name, t in flat.items()}
+    left, right = ({name: t[:, half].data for name, t in pairs.items()} for half in (0, 1))
     a, b = (torch.tensor(word, dtype=torch.int32, device=tensors["p"].device) for word in words(key))
-    _compiled(_perturb_pairs)(precision, *_by_half(halves), numbers, a, b)
+    _compiled(_perturb_pairs)(precision, left, right, numbers, a, b)
+    increment_version(tensors["p"])
     if whole < tensors["p"].numel():
         perturb(precision, {name: t[whole:] for name, t in flat.items()}, numbers, key, offset=whole)
     return None
@@ -37,7 +41,8 @@ def update_compiled(equations: Equations, tensors: Views, numbers: Numbers) -> N
     """`update` in one loop."""
     if not _contiguous(tensors):
         return update(equations, tensors, numbers)
-    _compiled(update_block)(equations, {name: t.view(-1) for name, t in tensors.items()}, numbers)
+    _compiled(update_block)(equations, {name: t.view(-1).data for name, t in tensors.items()}, numbers)
+    increment_version(tensors["p"])
     return None
 
 
@@ -51,10 +56,6 @@ def _perturb_pairs(precision: Precision, left: Views, right: Views, numbers: Num
         # A plain buffer.copy_(p) would be reordered after the write to p (torch 2.11 to 2.13); a computed value is not.
         view["buffer"].copy_(torch.where(noise == noise, view["p"], theta))
         view["p"].copy_(theta)
-
-
-def _by_half(halves: dict[str, tuple[Tensor, ...]]) -> tuple[Views, Views]:
-    return {name: pair[0] for name, pair in halves.items()}, {name: pair[1] for name, pair in halves.items()}
 
 
 def _contiguous(tensors: Views) -> bool:

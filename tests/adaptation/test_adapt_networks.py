@@ -1,0 +1,164 @@
+"""Networks: a new class, a removed class, another architecture; held to retraining and to doing nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import posterity as po
+from posterity.adaptation import adapt, select
+from posterity.batches import Batch
+from posterity.trees import to_vector
+
+
+def network(outputs, hidden=(40,)):
+    torch.manual_seed(0)
+    sizes = (64, *hidden)
+    layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    raw = load_digits()
+    order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
+    x, y = torch.tensor(raw.data / 16, dtype=torch.float32)[order], torch.tensor(raw.target)[order]
+    return (x[:1000], y[:1000]), (x[1000:], y[1000:])
+
+
+def trained(outputs, data):
+    model = po.fit(network(outputs), data, method="adamw", epochs=15, lr=5e-3).model
+    return model, po.laplace(model, data, structure="diag", prior_precision=1.0)
+
+
+@pytest.fixture(scope="module")
+def ten(digits):
+    return trained(10, digits[0])
+
+
+def accuracy(model, data, keep):
+    x, y = data[0][keep(data[1])], data[1][keep(data[1])]
+    return (model(x).argmax(1) == y).float().mean().item()
+
+
+def test_a_new_class(digits):
+    (x, y), test = digits
+    old = y < 9
+    model, posterior = trained(9, (x[old], y[old]))
+    new = (x[~old], y[~old])
+    result = adapt(model, posterior, data=(x[old], y[old]), add=new, classes=10, epochs=60, lr=3e-3)
+    naive = adapt(model, posterior, add=new, classes=10, method="ewc", epochs=60, lr=3e-3)
+    assert accuracy(result.model, test, lambda y: y < 9) > 0.9
+    assert accuracy(result.model, test, lambda y: y == 9) > 0.75
+    assert accuracy(result.model, test, lambda y: y >= 0) > accuracy(naive.model, test, lambda y: y >= 0)
+    table = result.report.table
+    assert table.loc["no adaptation", "accuracy on added"] < 0.2 < table.loc["adapted", "accuracy on added"]
+    assert result.posterior.n == 1000
+    assert result.posterior.memory.weights.sum().item() == pytest.approx(1000, rel=1e-3)
+    assert result.report.memory[0] == -(-int(old.sum()) // 10)
+
+
+def test_the_same_seed_gives_the_same_bits(ten, digits):
+    model, posterior = ten
+    first, again = (
+        adapt(model, posterior, data=digits[0], remove=[0], epochs=2, seed=3).model.state_dict() for _ in range(2)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_removed_class_is_forgotten_and_the_rest_is_not(ten, digits):
+    (x, y), test = digits
+    model, posterior = ten
+    wanted, _ = trained(10, (x[y != 3], y[y != 3]))
+
+    def away(other, keep):
+        inputs = test[0][keep(test[1])]
+        p, q = torch.log_softmax(wanted(inputs), 1), torch.log_softmax(other(inputs), 1)
+        return (p.exp() * (p - q)).sum(1).mean().item()
+
+    result = adapt(model, posterior, data=(x, y), remove=lambda batch: batch.targets == 3, epochs=60, lr=3e-3)
+    assert away(result.model, lambda y: y == 3) < 0.5 * away(model, lambda y: y == 3)
+    assert accuracy(result.model, test, lambda y: y == 3) < 0.5
+    assert accuracy(result.model, test, lambda y: y != 3) > 0.9
+    assert not (result.posterior.memory.targets == 3).any()
+    assert result.posterior.n == int((y != 3).sum())
+
+
+def test_relabelled_examples_are_learnt(ten, digits):
+    (x, y), _ = digits
+    model, posterior = ten
+    ids = (y == 1).nonzero()[:20, 0].tolist()
+    result = adapt(model, posterior, data=(x, y), relabel=dict.fromkeys(ids, 7), epochs=80, lr=3e-3)
+    before, after = (m(x[ids]).softmax(1)[:, 7].mean() for m in (model, result.model))
+    assert after > 10 * before
+    assert result.posterior.n == 1000
+
+
+def test_knowledge_moves_into_another_architecture(ten, digits):
+    train, test = digits
+    model, posterior = ten
+    deeper = network(10, hidden=(50, 30))
+    untouched = to_vector(dict(deeper.named_parameters())).clone()
+    memory = select(model, posterior, train, 300)
+    result = adapt(model, posterior, memory=memory, into=deeper, epochs=60, lr=1e-2)
+    assert accuracy(result.model, test, lambda y: y >= 0) > 0.9
+    assert torch.equal(to_vector(dict(deeper.named_parameters())), untouched)
+    assert result.posterior.n == 1000
+    result.posterior.check(result.model)
+
+
+@pytest.mark.parametrize("by", ["random", "curvature", "leverage", "k-centre"])
+def test_memories_stand_for_all_data(ten, digits, by):
+    (x, y), _ = digits
+    model, posterior = ten
+    memory = select(model, posterior, (x[:300], y[:300]), 40, by=by)
+    assert len(memory) == 40 == len(memory.ids.unique())
+    assert torch.equal(memory.inputs, x[memory.ids])
+    assert torch.equal(memory.targets, y[memory.ids])
+    counts = torch.bincount(y[:300], minlength=10).float()
+    for label in range(10):
+        assert memory.weights[memory.targets == label].sum().item() == pytest.approx(counts[label].item(), rel=1e-5)
+    assert torch.allclose(memory.predictions, model(memory.inputs), atol=1e-5)
+    if by == "curvature":  # the top of each class by Σ p(1 − p)
+        p = model(x[:300]).softmax(1)
+        score = (p * (1 - p)).sum(1)
+        for label in range(10):
+            chosen = memory.ids[memory.targets == label]
+            others = [i for i in (y[:300] == label).nonzero()[:, 0].tolist() if i not in chosen]
+            assert score[chosen].min() >= score[others].max()
+
+
+def test_k_centre_is_greedy_and_unweighted_memories_count_once():
+    model = nn.Linear(1, 1)
+    x = torch.tensor([[0.0], [1.0], [10.0], [4.0]])
+    posterior = po.laplace(model, (x, x), prior_precision=1.0, noise_precision=1.0)
+    memory = select(model, posterior, (x, x), 3, by="k-centre", weighted=False)
+    assert memory.ids.tolist() == [0, 2, 3]
+    assert memory.weights.tolist() == [1, 1, 1]
+    for bad in ({"size": 9}, {"size": 2, "by": "magic"}):
+        with pytest.raises(po.PosterityError):
+            select(model, posterior, (x, x), **bad)
+
+
+def test_batches_of_mappings_can_be_adapted():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, a, b):
+            """Logits from two inputs."""
+            return self.linear(torch.cat((a, b), 1))
+
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3), torch.randint(0, 2, (40,))
+    data = ({"a": x[:, :1], "b": x[:, 1:]}, y)
+    model = Named()
+    posterior = po.laplace(model, data, structure="full", prior_precision=1.0)
+    result = adapt(model, posterior, data=data, remove=lambda batch: batch.inputs["a"][:, 0] > 1)
+    assert isinstance(result.posterior.memory.batch(), Batch)
+    assert result.posterior.n == int((x[:, 0] <= 1).sum())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.families import Dirichlet, Family
+from posterity.families import Coordinates, Dirichlet, Family
 from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
 from posterity.graph.emissions import Emission
 
@@ -28,12 +29,12 @@ class Mixture(Factor):
     no prior.
 
     Args:
-        weights: Name of π, a `Dirichlet`.
+        weights: Name of π, a `Dirichlet`; None where all components are known to be equally frequent.
         components: Name of θ, with plates (K, ...), of the emission's conjugate family.
         emission: The observations.
     """
 
-    weights: str
+    weights: str | None
     components: str
     emission: Emission
     separable = True
@@ -44,10 +45,13 @@ class Mixture(Factor):
 
     @property
     def neighbours(self) -> Mapping[str, type[Family]]:
-        return {self.weights: Dirichlet, self.components: self.emission.family}
+        family = {self.components: self.emission.family}
+        return family if self.weights is None else {self.weights: Dirichlet, **family}
 
     def check(self, q: Mapping[str, Family]) -> None:
         super().check(q)
+        if self.weights is None:
+            return
         classes = q[self.weights].event_shapes[0][0]
         plates = batch_shape(q[self.components])
         require(plates[:1] == (classes,), f"plates of {self.components!r}", f"({classes}, ...)", plates)
@@ -67,11 +71,15 @@ class Mixture(Factor):
             average = self.emission.message(torch.full_like(responsibilities[:, :1], _EMPTY / len(self.emission)))
             return tuple(s + torch.where(empty.reshape(-1, *[1] * (s.ndim - 1)), a, 0.0) for s, a in zip(sums, average))
 
-        return Evaluation(log_density.sum(), {self.weights: lambda: (counts,), self.components: to_components})
+        messages: dict[str, Callable[[], Coordinates]] = {self.components: to_components}
+        if self.weights is not None:
+            messages[self.weights] = lambda: (counts,)
+        return Evaluation(log_density.sum(), messages)
 
     def responsibilities(self, q: Beliefs) -> tuple[Tensor, Tensor]:
         """r (N, K), and log Σ_k exp E[log π_k + log p(x_n | θ_k)], (N,); both zero where x_n is missing."""
-        logits = self.emission.energies(q[self.components].expectation) + q[self.weights].expectation[0]
+        energies = self.emission.energies(q[self.components].expectation)
+        logits = energies + (-math.log(energies.shape[-1]) if self.weights is None else q[self.weights].expectation[0])
         log_density = logits.logsumexp(-1)
         responsibilities = torch.sub(logits, log_density.unsqueeze(-1)).exp_()
         there = self.emission.present

@@ -302,10 +302,11 @@ class VariationalOptimizer(Optimizer):
         super().__setstate__(state)
         for group in self.param_groups:
             for name, value in self.defaults.items():
-                group.setdefault(name, value)
+                if name != "differentiable":  # torch adds this one to the defaults of whatever is loaded
+                    group.setdefault(name, value)
         for values in self.state.values():
             if "step" in values:
-                values["step"] = torch.as_tensor(values["step"], dtype=torch.float32)
+                values["step"] = torch.as_tensor(values["step"], dtype=torch.float32).clone()  # torch shares it
 
     # ── the prior and the posterior ──────────────────────────────────────────────────────────────────────────────
 

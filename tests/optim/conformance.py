@@ -1,0 +1,64 @@
+"""The optimizers under the conformance suite, and the problems they are driven with.
+
+The checks, in `test_conformance_*.py`, say in our own words what PyTorch's generic tests ask of its own optimizers.
+A new optimizer adds one line to `CASES`.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.optim import IVON
+
+
+def ivon(**settings):
+    return lambda params, **options: IVON(params, **{"lr": 0.05, "ess": 1000, **settings, **options})
+
+
+CASES = {
+    "IVON": ivon(betas=(0.9, 0.99)),
+    "IVON, two samples": ivon(mc_samples=2),
+    "IVON, clipped": ivon(clip_radius=1.0),
+}
+
+all_optimizers = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+at_the_mean = pytest.mark.filterwarnings("ignore:.*at the mean")  # plain steps are part of the contract
+
+
+class Problem:
+    """Fit weight · input + bias to zero: convex, with a matrix and a vector to learn."""
+
+    def __init__(self, contiguous=True, dtype=torch.float32, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(10, 5, 2, generator=generator, dtype=dtype)
+        bias = torch.randn(10, 2, generator=generator, dtype=dtype)
+        weight, bias = (
+            (weight[..., 0], bias[..., 0]) if not contiguous else (weight[..., 0].clone(), bias[..., 0].clone())
+        )
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.input = torch.randn(5, generator=generator, dtype=dtype)
+
+    @property
+    def parameters(self):
+        return [self.weight, self.bias]
+
+    @property
+    def named(self):
+        return [("weight", self.weight), ("bias", self.bias)]
+
+    def loss(self):
+        return (self.weight.mv(self.input) + self.bias).pow(2).sum()
+
+    def closure(self, optimizer):
+        def evaluate():
+            optimizer.zero_grad()
+            value = self.loss()
+            value.backward()
+            return value
+
+        return evaluate
+
+    def gradients(self):
+        for p in self.parameters:
+            p.grad = None
+        self.loss().backward()

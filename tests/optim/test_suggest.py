@@ -1,0 +1,52 @@
+"""The proposed hyperparameters train, and mean what they say."""
+
+import pytest
+import torch
+from torch import nn
+
+from optim.reference import network
+from posterity.errors import InvalidInput
+from posterity.optim import IVON, suggest
+
+
+def blobs(n=600):
+    torch.manual_seed(0)
+    labels = torch.randint(3, (n,))
+    return torch.randn(n, 4) + 2 * nn.functional.one_hot(labels, 4), labels
+
+
+def test_the_suggestion_trains_and_leaves_the_model_alone():
+    inputs, labels = blobs()
+    model = network()
+    before = [p.detach().clone() for p in model.parameters()]
+    suggestion = suggest(model, (inputs, labels), batch_size=50)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert suggestion.ess == 600
+    optimizer = IVON(model.parameters(), **suggestion._asdict())
+    start = nn.functional.cross_entropy(model(inputs), labels).item()
+    for k in range(100):
+        picks = torch.arange(k * 50, k * 50 + 50) % 600
+        with optimizer.sampled_params(train=True):
+            nn.functional.cross_entropy(model(inputs[picks]), labels[picks]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    end = nn.functional.cross_entropy(model(inputs), labels).item()
+    assert end < 0.4 * start
+    with torch.no_grad():
+        noisy = []
+        for _ in range(20):
+            with optimizer.sampled_params():
+                noisy.append(nn.functional.cross_entropy(model(inputs), labels).item())
+    assert sum(noisy) / 20 < 1.5 * end, "the noise does not drown what was learnt"
+
+
+def test_more_noise_tolerance_means_a_wider_posterior():
+    model = network()
+    narrow, wide = (suggest(model, blobs(), tolerance=t).hess_init for t in (0.003, 0.5))
+    assert narrow > wide
+
+
+def test_a_loss_that_is_never_finite_is_said():
+    inputs, labels = blobs(50)
+    with pytest.raises(InvalidInput, match="finite loss"), pytest.warns(UserWarning, match="skipped"):
+        suggest(network(), (inputs * torch.nan, labels))

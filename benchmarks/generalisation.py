@@ -1,0 +1,183 @@
+"""Does the leave-one-out NLL of the training data predict the test NLL, epoch by epoch, without a validation set?
+
+A tenth of the labels is flipped, in the training and in the test data alike, so that training overfits: test NLL falls
+and rises again. At chosen epochs the mean leave-one-out NLL is estimated with each covariance. Correlation over epochs
+alone proves nothing (the training loss has it, too, where nothing overfits): what counts is the epoch that the
+estimate would stop at, what stopping there costs, and the level of the estimate.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import datasets
+import networks
+import numpy as np
+import report
+import torch
+import torch.nn.functional as F
+from label_noise import digits, flipped
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+import posterity as po
+from posterity.batches import batches
+from posterity.memory import MemoryTracker, leave_one_out
+from posterity.optim import IVON
+
+Data = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data, a network, a prior, and when to look."""
+
+    data: Callable[[argparse.Namespace], tuple[Data, Data]]
+    network: Callable[[], nn.Module]
+    delta: float
+    epochs: tuple[int, ...]
+    structures: tuple[str, ...]
+    batch_size: int = 50
+    lr: float = 1e-2
+
+
+def split_digits(options: argparse.Namespace) -> tuple[Data, Data]:
+    x, y = digits(options)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))  # the file is not in random order
+    return (x[order[:1000]], y[order[:1000]]), (x[order[1000:]], y[order[1000:]])
+
+
+def fashion(options: argparse.Namespace) -> tuple[Data, Data]:
+    root = datasets.folder(options.data)
+    return datasets.digits_like(root, "FashionMNIST", "train"), datasets.digits_like(root, "FashionMNIST", "t10k")
+
+
+def cifar10(options: argparse.Namespace) -> tuple[Data, Data]:
+    root = datasets.folder(options.data)
+    return datasets.cifar10(root, "train"), datasets.cifar10(root, "test")
+
+
+OFTEN = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
+SELDOM = (1, 2, 4, 7, 10, 15, 20, 30)
+SETTINGS = {
+    "digits, MLP 64-20-10": Setting(
+        split_digits, lambda: networks.mlp((64, 20, 10)), 1.0, OFTEN, ("full", "kron", "diag")
+    ),
+    "digits, MLP 64-100-10": Setting(split_digits, lambda: networks.mlp((64, 100, 10)), 1.0, OFTEN, ("kron", "diag")),
+    "Fashion-MNIST, LeNet": Setting(fashion, networks.lenet, 10.0, SELDOM, ("kron", "diag", "last_layer"), 256, 1e-3),
+    "CIFAR-10, ResNet-20": Setting(cifar10, networks.ResNet20, 10.0, SELDOM, ("kron", "diag", "last_layer"), 256, 1e-3),
+}
+
+
+def mean_nll(model: nn.Module, data: Data) -> float:
+    with torch.no_grad():
+        losses = [F.cross_entropy(model(x), y, reduction="sum") for x, y in zip(*(part.split(1024) for part in data))]
+    return (torch.stack(losses).sum() / len(data[1])).item()
+
+
+def curves(name: str, method: str, options: argparse.Namespace, seed: int) -> report.Line:
+    """Train and look: test NLL, training NLL and every estimate, at the chosen epochs."""
+    setting = SETTINGS[name]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    train, test = setting.data(options)
+    train = (train[0].to(device), flipped(train[1], seed)[0].to(device))
+    test = (test[0].to(device), flipped(test[1], seed + 1)[0].to(device))
+    n = len(train[1])
+    torch.manual_seed(seed)
+    model = setting.network().to(device)
+    decay = setting.delta / n
+    if method == "ivon":
+        optimizer: torch.optim.Optimizer = IVON(model.parameters(), lr=0.2, ess=n, hess_init=0.1, weight_decay=decay)
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr, weight_decay=decay)
+    tracker = MemoryTracker(model, optimizer, train, batch_size=1024)
+    found: dict[str, list[float]] = {}
+    stream = batches(train, batch_size=setting.batch_size, shuffle=True, seed=seed)
+    for epoch in range(max(setting.epochs)):
+        model.train()
+        for batch in stream.epoch(epoch):
+            optimizer.zero_grad()
+            if isinstance(optimizer, IVON):
+                with optimizer.sampled_params(train=True):
+                    F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            else:
+                F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            optimizer.step()
+        if epoch + 1 in setting.epochs:
+            look(found, model.eval(), tracker, setting, train, test)
+    return {"setting": name, "method": method, "seed": seed, "epochs": list(setting.epochs), "curves": found}
+
+
+def look(
+    found: dict[str, list[float]], model: nn.Module, tracker: MemoryTracker, setting: Setting, train: Data, test: Data
+) -> None:
+    """Add one point to every curve."""
+    tracker.snapshot()
+    point = {"test": mean_nll(model, test), "training NLL": mean_nll(model, train)}
+    point["optimizer's state, first order"] = float(tracker.history["loo_nll"].iloc[-1])
+    for structure in setting.structures:
+        posterior = po.laplace(model, train, structure=structure, prior_precision=setting.delta, batch_size=1024)
+        for deflate in (True, False) if structure in ("full", "last_layer") else (False,):
+            loo = leave_one_out(model, posterior, train, deflate=deflate, batch_size=1024)
+            point[f"{structure}, {'deflated' if deflate else 'first order'}"] = loo.nll.mean().item()
+    for key, value in point.items():
+        found.setdefault(key, []).append(value)
+
+
+def main() -> None:
+    parser = report.parser(__doc__)
+    parser.add_argument("--settings", nargs="+", default=[name for name in SETTINGS if name.startswith("digits")])
+    parser.add_argument("--methods", nargs="+", default=["adam", "ivon"], choices=["adam", "ivon"])
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    lines = report.gather(options, runs)
+    if not options.raw:
+        publish(lines, options)
+
+
+def runs(options: argparse.Namespace) -> Iterator[report.Line]:
+    for name in options.settings:
+        for method in options.methods:
+            for seed in range(options.seeds):
+                yield curves(name, method, options, seed)
+
+
+def judged(line: report.Line, estimate: str) -> dict[str, float]:
+    """Where an estimate would stop, what that costs, and how far its level is off."""
+    true, guess, epochs = (np.array(a) for a in (line["curves"]["test"], line["curves"][estimate], line["epochs"]))
+    best, chosen = int(true.argmin()), int(np.nanargmin(guess))
+    return {
+        "true epoch": epochs[best],
+        "epoch": epochs[chosen],
+        "cost": true[chosen] / true[best] - 1,
+        "level": guess[best] / true[best] - 1,
+        "last": guess[-1] / true[-1] - 1,
+        "spearman": spearmanr(guess, true).statistic,
+    }
+
+
+def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
+    text = report.header("Leave-one-out NLL as a predictor of test NLL, 10 % of the labels wrong")
+    text += "\nStop: the epoch with the smallest estimate. Cost: how much larger the test NLL is there than at its own "
+    text += (
+        "smallest. Level: estimate against test NLL, at the truly best and at the last epoch. Medians over the seeds.\n"
+    )
+    for name, method in dict.fromkeys((line["setting"], line["method"]) for line in lines):
+        mine = [line for line in lines if (line["setting"], line["method"]) == (name, method)]
+        rows = []
+        for estimate in mine[0]["curves"]:
+            if estimate != "test":
+                found = [judged(line, estimate) for line in mine]
+                mid = {key: float(np.median([f[key] for f in found])) for key in found[0]}
+                stops = " / ".join(f"{f['epoch']:.0f} ({f['true epoch']:.0f})" for f in found)
+                rows.append([estimate, stops, f"{mid['cost']:+.1%}", f"{mid['level']:+.0%}", f"{mid['spearman']:.2f}"])
+        text += f"\n### {name}, {method} ({len(mine)} seeds)\n\n"
+        columns = ["estimate", "stop (truly best), by seed", "cost", "level at best", "level at last", "Spearman"]
+        text += report.table(columns, rows)
+    report.publish("generalisation", text, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Record what mergekit itself answers on small tensors, for the tests; run in an environment that has mergekit.
+
+python benchmarks/record_mergekit.py tests/merging/mergekit.json
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from mergekit.merge_methods import merge_tensors
+
+WEIGHTS = [0.7, 0.4, 1.2]
+CASES: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "task_arithmetic": {"normalize": False},
+    "ties": {"density": 0.4, "normalize": True},
+    "dare_linear": {"density": 0.5, "normalize": False, "rescale": True},
+    "dare_ties": {"density": 0.5, "normalize": True, "rescale": True},
+    "slerp": {"t": 0.3},
+}
+
+
+def answer(method: str, options: dict[str, Any], base: torch.Tensor, models: list[torch.Tensor]) -> dict[str, Any]:
+    """What mergekit makes of the tensors, with the masks that it drew meanwhile."""
+    masks = []
+    draw = torch.bernoulli
+
+    def recorded(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        masks.append(draw(*arguments, **keywords))
+        return masks[-1]
+
+    if method == "slerp":
+        tensors, parameters, first = models[:2], options, 0
+    elif method == "linear":
+        tensors, parameters, first = models, options | {"weight": WEIGHTS, "normalize": True}, None
+    else:
+        tensors, parameters, first = [base, *models], options | {"weight": WEIGHTS}, 0
+    torch.manual_seed(1)
+    with mock.patch("torch.bernoulli", recorded):
+        merged = merge_tensors(tensors, method, parameters=parameters, base_index=first)
+    return {"options": options, "merged": merged.tolist(), "masks": [m.tolist() for m in masks]}
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    base = torch.randn(6, 5)
+    models = [base + 0.1 * torch.randn(6, 5) for _ in WEIGHTS]
+    recorded = {
+        "mergekit": importlib.metadata.version("mergekit"),
+        "base": base.tolist(),
+        "models": [m.tolist() for m in models],
+        "weights": WEIGHTS,
+        "cases": {name: answer(name, options, base, models) for name, options in CASES.items()},
+    }
+    Path(sys.argv[1]).write_text(json.dumps(recorded) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Merging: several fine-tuned models into one, weighted by what each is sure of, and the removal of a task."""
+
+from posterity.merging._merge import merge
+from posterity.merging._method import Method, Stretch
+from posterity.merging.dare import Dare
+from posterity.merging.fisher import FisherAverage
+from posterity.merging.gradient_matching import GradientMatching
+from posterity.merging.linear import Linear
+from posterity.merging.methods import METHODS, merge_state_dicts
+from posterity.merging.regmean import RegMean
+from posterity.merging.slerp import Slerp
+from posterity.merging.task_arithmetic import TaskArithmetic
+from posterity.merging.ties import Ties
+
+__all__ = [
+    "METHODS",
+    "Dare",
+    "FisherAverage",
+    "GradientMatching",
+    "Linear",
+    "Method",
+    "RegMean",
+    "Slerp",
+    "Stretch",
+    "TaskArithmetic",
+    "Ties",
+    "merge",
+    "merge_state_dicts",
+]

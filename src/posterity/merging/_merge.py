@@ -1,0 +1,139 @@
+"""`merge`: several posteriors into one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from posterity.errors import expected, require
+from posterity.merging._method import Method
+from posterity.merging.methods import merge_state_dicts, method_of, weights_of
+from posterity.posterior import Diagonal, Posterior, Site
+from posterity.trees import Tree, check_same_shapes
+
+
+def merge(
+    posteriors: Mapping[str, Posterior],
+    base: Posterior | None = None,
+    *,
+    method: str | Method = "gradient_matching",
+    weights: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Posterior:
+    """Merge posteriors of fine-tuned models into one, each weighted by what it is sure of.
+
+    A task's curvature N_t H_t is the precision that its data added to its prior (its site), so nothing has to be
+    computed from data; the base's is its whole precision P₀. By default task vectors are matched in their gradients:
+
+        P = P₀ + Σ_t α_t N_t H_t,    m = m₀ + P⁻¹ Σ_t α_t (P₀ + N_t H_t)(m_t − m₀)
+
+    For models trained with the base as their prior this is the base plus their sites, times α. With α = −1 a task is
+    removed. Other methods choose another mean; the precision is the same. Averages, which have no base, start from
+    the prior of the first posterior and count every model's data once.
+
+    Args:
+        posteriors: The fine-tuned posteriors, by name. Structures that are not diagonal are projected.
+        base: The posterior that all were fine-tuned from; averages ("linear", "fisher", "slerp") take none.
+        method: Name of a method, or a `Method`.
+        weights: For each posterior a number α_t, 1 unless given.
+        **options: Options of the method ("density", "convention", ...).
+
+    Returns:
+        The merged posterior. Buffers are averaged over the examples behind them; there is no memory of examples.
+
+    Examples:
+        >>> def posterior(mean, precision, prior):
+        ...     q = Diagonal({"w": torch.tensor([mean])}, {"w": torch.tensor([precision])})
+        ...     return Posterior(q, prior=prior or q, n=10, ess=10, likelihood="gaussian")
+        >>> base = posterior(0.0, 1.0, None)
+        >>> a, b = posterior(1.0, 2.0, base.structure), posterior(-1.0, 4.0, base.structure)
+        >>> merged = merge({"a": a, "b": b}, base)
+        >>> merged.mean["w"], merged.structure.precision["w"], merged.n
+        (tensor([-0.4000]), tensor([5.]), 30)
+
+    References:
+        Daheim, Möllenhoff, Ponti, Gurevych and Khan, "Model merging by uncertainty-based gradient matching", 2024.
+    """
+    chosen = method_of(method, options)
+    _check_alike(posteriors, base)
+    start = next(iter(posteriors.values())) if base is None else base
+    numbers = weights_of(weights, list(posteriors))
+    sites = {name: _site(posterior, start) for name, posterior in posteriors.items()}
+    ground = start.prior if base is None else _diagonal(base)
+    mean = merge_state_dicts(
+        {name: posterior.mean for name, posterior in posteriors.items()},
+        None if base is None else base.mean,
+        method=chosen,
+        weights=weights,
+        curvatures={name: site.precision for name, site in sites.items()},  # type: ignore[misc]  # all are diagonal
+        base_precision=ground.precision,
+    )
+    counts = [1.0] * len(sites) if chosen.averages else numbers
+    added = [site.scaled(count) for site, count in zip(sites.values(), counts, strict=True)]
+    precision = _total(ground, added)
+    n = (0 if base is None else base.n) + round(sum(site.n for site in added))
+    require(n >= 1, "weights", "at least one example left after merging", f"n = {n}")
+    return Posterior(
+        Diagonal(mean, precision),
+        prior=start.prior,
+        n=n,
+        ess=n * start.ess / start.n,
+        likelihood=start.likelihood,
+        buffers=_buffers(posteriors, base, numbers),
+        class_names=start.class_names,
+        architecture=start.architecture,
+    )
+
+
+def _check_alike(posteriors: Mapping[str, Posterior], base: Posterior | None) -> None:
+    require(len(posteriors) > 0, "posteriors", "at least one", "none")
+    like = next(iter(posteriors.values())) if base is None else base
+    for name, other in posteriors.items():
+        check_same_shapes(other.mean, like.mean, f"posterior {name!r}")
+        for what in ("architecture", "class_names"):
+            found, wanted = getattr(other, what), getattr(like, what)
+            if found and wanted and found != wanted:
+                raise expected(f"{what} of {name!r}", f"{wanted!r} as in the others", found)
+        wanted, found = like.likelihood.settings(), other.likelihood.settings()
+        require(found == wanted, f"likelihood of {name!r}", f"{wanted} as in the others", found)
+
+
+def _diagonal(posterior: Posterior) -> Diagonal:
+    structure = posterior.project("diagonal").structure
+    if not isinstance(structure, Diagonal):
+        raise expected("structure", "one whose precision has a diagonal over all parameters", structure.kind)
+    return structure
+
+
+def _site(posterior: Posterior, start: Posterior) -> Site:
+    """What the data of a task added to its prior, at the temperature of the posterior that merging starts from."""
+    diagonal = replace(posterior, structure=_diagonal(posterior))
+    site = diagonal - diagonal.prior
+    factor = (start.ess / start.n) / (posterior.ess / posterior.n)
+    return replace(site.scaled(factor), n=site.n)
+
+
+def _total(ground: Diagonal, sites: list[Site]) -> Tree:
+    """P₀ + Σ_t α_t N_t H_t."""
+    total = Site(ground.mean, ground.precision_diagonal())
+    for site in sites:
+        total = total + site
+    assert isinstance(total.precision, dict)
+    return total.precision
+
+
+def _buffers(posteriors: Mapping[str, Posterior], base: Posterior | None, weights: list[float]) -> Tree:
+    """Statistics that are not learnt, averaged over the examples of the models that are put together."""
+    parts = [(p.n, p.buffers) for p, weight in zip(posteriors.values(), weights, strict=True) if weight > 0]
+    parts += [] if base is None else [(base.n, base.buffers)]
+    examples = sum(n for n, _ in parts)
+    merged: Tree = {}
+    for name, t in parts[-1][1].items():
+        if t.is_floating_point():
+            merged[name] = torch.stack([tree[name].double() * (n / examples) for n, tree in parts]).sum(0).to(t.dtype)
+        else:
+            merged[name] = t
+    return merged

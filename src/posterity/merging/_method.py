@@ -1,0 +1,100 @@
+"""What a merging method is: an equation on the same stretch of one tensor in every model."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from posterity.errors import require
+
+Scope = Literal["element", "tensor", "model", "whole"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """A stretch of one tensor, in the base and in every model.
+
+    Args:
+        models: θ_t, the stretch in each model.
+        weights: α_t, one number for each model.
+        base: θ₀, the stretch in the base, for methods that start from one.
+        curvatures: N_t H_t of each model, for methods that use them (Gram matrices for RegMean).
+        base_precision: δ₀ + N₀ H₀ of the base.
+        parameter: A number that stands for the tensor, for methods that draw noise.
+        start: Index of the first element of the stretch in its tensor.
+    """
+
+    models: Sequence[Tensor]
+    weights: Sequence[float]
+    base: Tensor | None = None
+    curvatures: Sequence[Tensor] = ()
+    base_precision: Tensor | None = None
+    parameter: int = 0
+    start: int = 0
+
+    @property
+    def anchor(self) -> Tensor:
+        """θ₀, which a method with `needs_base` can rely on."""
+        assert self.base is not None
+        return self.base
+
+    @property
+    def deltas(self) -> list[Tensor]:
+        """Task vectors Δ_t = θ_t − θ₀."""
+        return [model - self.anchor for model in self.models]
+
+
+Stretches = Callable[[], Iterator[Stretch]]
+"""Reads all stretches of a tensor, or of a model, as often as it is called."""
+
+
+class Method(ABC):
+    """One way of merging, with its options.
+
+    A method first measures what it must know of a whole tensor or model, one stretch after another, then combines
+    stretch by stretch: no model ever has to be in memory.
+    """
+
+    name: ClassVar[str]
+    needs_base: ClassVar[bool] = True
+    needs_curvature: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
+    """Whether weights only matter relative to each other."""
+
+    @property
+    def scope(self) -> Scope:
+        """What has to be measured before the first stretch, or "whole" where a tensor cannot be cut."""
+        return "element"
+
+    def measure(self, stretches: Stretches) -> Any:
+        """What `combine` must know of all stretches in the scope."""
+        return None
+
+    @abstractmethod
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        """The merged stretch."""
+
+    def check(self, weights: Sequence[float]) -> None:
+        """Refuse weights that this method cannot use."""
+        require(len(weights) > 0, "models", "at least one", "none")
+        for weight in weights:
+            require(math.isfinite(weight), "weights", "finite numbers", weight)
+        if self.averages:
+            total = sum(weights)
+            require(abs(total) > 1e-12 * max(map(abs, weights), default=0.0), "sum of weights", "not zero", total)
+
+
+def weighted_sum(weights: Sequence[float | Tensor], tensors: Sequence[Tensor]) -> Tensor:
+    """Σ_t w_t x_t, one accumulator in memory."""
+    total = tensors[0] * weights[0]
+    for weight, t in zip(weights[1:], tensors[1:], strict=True):
+        if isinstance(weight, Tensor):
+            total.addcmul_(weight, t)
+        else:
+            total.add_(t, alpha=weight)
+    return total

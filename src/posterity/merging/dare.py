@@ -1,0 +1,81 @@
+"""DARE: drop changes at random and rescale what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from posterity.errors import expected, require
+from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
+from posterity.merging.ties import Convention, check_convention, elect_and_average
+from posterity.noise import Key, normal
+
+
+@dataclass(frozen=True)
+class Dare(Method):
+    """θ = θ₀ + Σ_t α_t s_t m_t Δ_t, with random masks m_t ~ Bernoulli(density).
+
+    Args:
+        density: Probability of keeping a change.
+        rescale: "paper": s = 1/density, which keeps the expectation; "l1": s_t = ‖Δ_t‖₁ / ‖m_t Δ_t‖₁ over each
+            tensor, as mergekit does, which keeps the norm.
+        seed: Seed of the masks; the same seed drops the same changes, in memory or streamed.
+        convention: Let the changes that are left elect signs as in TIES, by one of its conventions; a plain sum
+            where it is None.
+
+    References:
+        Yu, Yu, Yu, Huang and Li, "Language models are super Mario: absorbing abilities from homologous models", 2024.
+    """
+
+    density: float = 0.5
+    rescale: Literal["paper", "l1"] = "paper"
+    seed: int = 0
+    convention: Convention | None = None
+    name = "dare"
+
+    def __post_init__(self) -> None:
+        require(0 < self.density <= 1, "density", "a fraction above 0, at most 1", self.density)
+        if self.rescale not in ("paper", "l1"):
+            raise expected("rescale", "'paper' or 'l1'", self.rescale)
+        if self.convention is not None:
+            check_convention(self.convention)
+
+    @property
+    def scope(self) -> Scope:
+        return "element" if self.rescale == "paper" else "tensor"
+
+    def keep(self, model: int, stretch: Stretch) -> Tensor:
+        """The mask of one model: where its standard normal lies below the quantile of the density."""
+        like = stretch.models[model]
+        if self.density == 1:
+            return torch.ones_like(like, dtype=torch.bool)
+        key = Key(self.seed, 0, model, stretch.parameter)
+        noise = normal(key, like.numel(), start=stretch.start, device=like.device)
+        quantile = torch.special.ndtri(torch.tensor(self.density, dtype=torch.float64)).item()
+        return (noise < quantile).reshape(like.shape)
+
+    def measure(self, stretches: Stretches) -> list[float]:
+        """The factors s_t."""
+        if self.rescale == "paper":
+            return []
+        norms = [(_norms(stretch.deltas), _norms(self._dropped(stretch))) for stretch in stretches()]
+        whole, kept = (torch.stack(column).sum(0) for column in zip(*norms, strict=True))
+        return torch.where(kept > 0, whole / kept, 1.0).tolist()
+
+    def _dropped(self, stretch: Stretch) -> list[Tensor]:
+        return [delta.mul_(self.keep(t, stretch)) for t, delta in enumerate(stretch.deltas)]
+
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        factors = measured or [1 / self.density] * len(stretch.models)
+        left = [delta.mul_(factor) for delta, factor in zip(self._dropped(stretch), factors, strict=True)]
+        if self.convention is None:
+            return stretch.anchor + weighted_sum(stretch.weights, left)
+        return stretch.anchor + elect_and_average(left, stretch.weights, self.convention)
+
+
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([t.abs().sum(dtype=torch.float64) for t in tensors])

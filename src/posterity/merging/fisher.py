@@ -1,0 +1,33 @@
+"""Fisher averaging: every weight is averaged by how sure each model is of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.merging._method import Method, Stretch, weighted_sum
+from posterity.merging.linear import Linear
+
+
+@dataclass(frozen=True)
+class FisherAverage(Method):
+    """θ = Σ_t w_t F_t θ_t / Σ_t w_t F_t; where no model knows anything, the plain average.
+
+    References:
+        Matena and Raffel, "Merging models with Fisher-weighted averaging", 2022.
+    """
+
+    name = "fisher"
+    needs_base = False
+    needs_curvature = True
+    averages = True
+
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        total = weighted_sum(stretch.weights, stretch.curvatures)
+        known = total != 0
+        pulls = [weight * F for weight, F in zip(stretch.weights, stretch.curvatures, strict=True)]
+        average = weighted_sum(pulls, stretch.models) / total.where(known, 1)
+        return torch.where(known, average, Linear().combine(stretch, None))

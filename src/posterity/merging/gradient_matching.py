@@ -1,0 +1,46 @@
+"""Uncertainty-based gradient matching: task vectors weighted by the curvature that stands behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import InvalidInput
+from posterity.merging._method import Method, Stretch, weighted_sum
+
+
+@dataclass(frozen=True)
+class GradientMatching(Method):
+    """The sum of what each task added to the base, in natural parameters.
+
+        θ = θ₀ + H̄⁻¹ Σ_t α_t (P₀ + N_t H_t) Δ_t,    H̄ = P₀ + Σ_t α_t N_t H_t,    P₀ = δ₀ + N₀ H₀
+
+    For quadratic losses and models trained with the base as prior this is the joint optimum, and a task with α = −1 is
+    gone as if the model had never seen it. Without curvature (H = 0) it is task arithmetic, which is what is done
+    where P₀ and all H_t vanish.
+
+    References:
+        Daheim, Möllenhoff, Ponti, Gurevych and Khan, "Model merging by uncertainty-based gradient matching", 2024.
+    """
+
+    name = "gradient_matching"
+    needs_curvature = True
+
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        prior = stretch.base_precision
+        assert prior is not None
+        precision = prior + weighted_sum(stretch.weights, stretch.curvatures)  # H̄
+        blank = (prior == 0) & (precision == 0)
+        if not bool(((precision > 0) | blank).all()):
+            raise InvalidInput(
+                f"H̄: expected a positive precision after merging, got {precision.min().item():.3g}; "
+                "more was removed than was there"
+            )
+        pulls = [
+            torch.where(blank, weight, weight * (prior + curvature) / precision)
+            for weight, curvature in zip(stretch.weights, stretch.curvatures, strict=True)
+        ]
+        return stretch.anchor + weighted_sum(pulls, stretch.deltas)

@@ -1,0 +1,147 @@
+"""The methods by name, and merging of state dicts that are in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import expected, require
+from posterity.merging._method import Method, Stretch
+from posterity.merging.dare import Dare
+from posterity.merging.fisher import FisherAverage
+from posterity.merging.gradient_matching import GradientMatching
+from posterity.merging.linear import Linear
+from posterity.merging.regmean import RegMean
+from posterity.merging.slerp import Slerp
+from posterity.merging.task_arithmetic import TaskArithmetic
+from posterity.merging.ties import Ties
+from posterity.trees import Tree, check_same_shapes, state_dtype
+
+METHODS: dict[str, type[Method]] = {
+    m.name: m for m in (Linear, TaskArithmetic, FisherAverage, GradientMatching, Ties, Dare, Slerp, RegMean)
+}
+
+
+def method_of(method: str | Method, options: Mapping[str, Any] | None = None) -> Method:
+    """A method by name with its options, or the method itself."""
+    if isinstance(method, Method):
+        return method
+    if method not in METHODS:
+        raise expected("method", f"one of {sorted(METHODS)}", method)
+    kind = METHODS[method]
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # all methods are dataclasses
+    for option in options or {}:
+        if option not in known:
+            raise expected(f"options of {method!r}", f"among {known}" if known else "none", option)
+    return kind(**options or {})
+
+
+def parameter_number(name: str) -> int:
+    """The number that stands for a tensor in the keys of noise: it depends on the name alone."""
+    return zlib.crc32(name.encode())
+
+
+def weights_of(weights: Mapping[str, float] | None, names: Sequence[str]) -> list[float]:
+    """One weight for each model, 1 where none is given."""
+    weights = weights or {}
+    for name in weights:
+        if name not in names:
+            raise expected("weights", f"names of models among {list(names)}", name)
+    return [float(weights.get(name, 1.0)) for name in names]
+
+
+def merge_state_dicts(
+    models: Mapping[str, Mapping[str, Tensor]],
+    base: Mapping[str, Tensor] | None = None,
+    *,
+    method: str | Method = "task_arithmetic",
+    weights: Mapping[str, float] | None = None,
+    curvatures: Mapping[str, Mapping[str, Tensor]] | None = None,
+    base_precision: Mapping[str, Tensor] | None = None,
+    **options: Any,
+) -> Tree:
+    """Merge state dicts that are in memory, tensor by tensor.
+
+    Arithmetic is done in float32 at least, results have the dtype of the base, or of the first model. Tensors of
+    integers are taken from there as they are.
+
+    Args:
+        models: The state dicts, by name.
+        base: What they were fine-tuned from; needed by methods on task vectors, refused by averages.
+        method: Name of a method, or a `Method`.
+        weights: For each model a number, 1 unless given; a negative one removes a task.
+        curvatures: For each model N_t H_t, the curvature summed over its data (or Gram matrices for "regmean").
+        base_precision: δ₀ + N₀ H₀, zero unless given.
+        **options: Options of the method ("density", "convention", ...).
+
+    Returns:
+        The merged state dict.
+
+    Examples:
+        >>> base = {"w": torch.tensor([1.0, 1.0])}
+        >>> tasks = {"a": {"w": torch.tensor([2.0, 1.0])}, "b": {"w": torch.tensor([1.0, 4.0])}}
+        >>> merge_state_dicts(tasks, base, method="task_arithmetic")
+        {'w': tensor([2., 4.])}
+        >>> certain = {"a": {"w": torch.tensor([9.0, 1.0])}, "b": {"w": torch.tensor([1.0, 1.0])}}
+        >>> merge_state_dicts(tasks, method="fisher", curvatures=certain)
+        {'w': tensor([1.9000, 2.5000])}
+    """
+    chosen = method_of(method, options)
+    names = list(models)
+    numbers = weights_of(weights, names)
+    chosen.check(numbers)
+    like = _checked(chosen, models, base, curvatures)
+
+    def stretch(name: str) -> Stretch:
+        dtype = state_dtype(like[name].dtype)
+        known = curvatures is not None and all(name in curvatures[m] for m in names)
+        precision = (base_precision or {}).get(name, torch.zeros(()))
+        return Stretch(
+            [models[m][name].to(dtype) for m in names],
+            numbers,
+            None if base is None else base[name].to(dtype),
+            [curvatures[m][name].to(dtype) for m in names] if curvatures and known else (),
+            precision.to(like[name].device, dtype),
+            parameter_number(name),
+        )
+
+    def every() -> Iterator[Stretch]:
+        return (stretch(name) for name, t in like.items() if t.is_floating_point())
+
+    measured = chosen.measure(every) if chosen.scope == "model" else None
+    merged: Tree = {}
+    for name, t in like.items():
+        if not t.is_floating_point():
+            merged[name] = t.clone()
+            continue
+        one = stretch(name)
+        if chosen.scope == "tensor":
+            measured = chosen.measure(lambda: iter((one,)))  # noqa: B023  # called before the loop goes on
+        merged[name] = chosen.combine(one, measured).to(t.dtype)
+    return merged
+
+
+def _checked(
+    method: Method,
+    models: Mapping[str, Mapping[str, Tensor]],
+    base: Mapping[str, Tensor] | None,
+    curvatures: Mapping[str, Mapping[str, Tensor]] | None,
+) -> Mapping[str, Tensor]:
+    """The state dict that sets names, shapes and dtypes, once all others are known to fit it."""
+    require(method.needs_base or base is None, "base", f"none, {method.name!r} is an average of models", "one")
+    require(not method.needs_base or base is not None, "base", f"the model that {method.name!r} starts from", None)
+    like = next(iter(models.values())) if base is None else base
+    for name, tree in models.items():
+        check_same_shapes(tree, like, f"model {name!r}")
+    if method.needs_curvature:
+        floating = {name: t for name, t in like.items() if t.is_floating_point()}
+        for name in models:
+            require(name in (curvatures or {}), "curvatures", f"those of model {name!r}", sorted(curvatures or {}))
+            if method.scope != "whole" and curvatures is not None:
+                check_same_shapes(curvatures[name], floating, f"curvature of {name!r}")
+    return like

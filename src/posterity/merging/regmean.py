@@ -1,0 +1,51 @@
+"""RegMean: each linear layer of the merged model regresses on what all models' layers would say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import require
+from posterity.linalg import cholesky
+from posterity.merging._method import Method, Scope, Stretch
+from posterity.merging.linear import Linear
+
+
+@dataclass(frozen=True)
+class RegMean(Method):
+    """W = (Σ_t w_t W_t G̃_t)(Σ_t w_t G̃_t)⁻¹ for W (out, in), with the Gram matrix G_t = XᵀX (in, in) of its inputs.
+
+    G̃ has the off-diagonal entries of G scaled by `shrink`. Parameters without a Gram matrix are averaged.
+
+    Args:
+        shrink: Factor on off-diagonal entries, from 0 (diagonal) to 1 (as they are).
+
+    References:
+        Jin, Ren, Preotiuc-Pietro and Cheng, "Dataless knowledge fusion by merging weights of language models", 2023.
+    """
+
+    shrink: float = 0.9
+    name = "regmean"
+    needs_base = False
+    needs_curvature = True
+    averages = True
+
+    def __post_init__(self) -> None:
+        require(0 <= self.shrink <= 1, "shrink", "a number from 0 to 1", self.shrink)
+
+    @property
+    def scope(self) -> Scope:
+        return "whole"
+
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        if not stretch.curvatures:
+            return Linear().combine(stretch, None)
+        total, right = torch.zeros(()), torch.zeros(())
+        for W, G, weight in zip(stretch.models, stretch.curvatures, stretch.weights, strict=True):
+            G = weight * (self.shrink * G + (1 - self.shrink) * torch.diag(G.diagonal()))
+            total, right = total + G, right + W @ G
+        factor = cholesky(total, "sum of Gram matrices")
+        return torch.cholesky_solve(right.mT, factor).mT

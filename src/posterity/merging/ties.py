@@ -1,0 +1,123 @@
+"""TIES: trim small changes, elect a sign for every weight, average the changes that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from posterity.errors import expected, require
+from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
+
+Convention = Literal["paper", "mergekit", "peft"]
+
+
+@dataclass(frozen=True)
+class Ties(Method):
+    """θ = θ₀ + Σ_{t ∈ A} α_t Δ̂_t / d,  A = {t : sgn Δ̂_t = γ},  Δ̂_t the largest changes of task t, γ the elected sign.
+
+    The libraries differ, and so do their results:
+
+    | convention | Δ̂_t keeps the largest of | γ = sgn of | where γ = 0 | d |
+    |---|---|---|---|---|
+    | "paper" | the whole model | Σ Δ̂_t | no change | number of t in A |
+    | "peft" | each tensor | Σ Δ̂_t | positive | number of t in A |
+    | "mergekit" | each tensor | Σ α_t Δ̂_t | positive | Σ_{t ∈ A} α_t |
+
+    Changes as large as the smallest that is kept are kept too, so the result does not depend on the order of weights.
+
+    Args:
+        density: Fraction of the changes to keep.
+        convention: Whose definition to follow.
+
+    References:
+        Yadav, Tam, Choshen, Raffel and Bansal, "TIES-merging: resolving interference when merging models", 2023.
+    """
+
+    density: float = 0.2
+    convention: Convention = "paper"
+    name = "ties"
+
+    def __post_init__(self) -> None:
+        require(0 < self.density <= 1, "density", "a fraction above 0, at most 1", self.density)
+        check_convention(self.convention)
+
+    @property
+    def scope(self) -> Scope:
+        return "model" if self.convention == "paper" else "tensor"
+
+    def measure(self, stretches: Stretches) -> list[float]:
+        """The smallest magnitude that each model keeps."""
+        return thresholds(stretches, self.density, least=1 if self.convention == "mergekit" else 0)
+
+    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
+        trimmed = stretch.deltas
+        for delta, threshold in zip(trimmed, measured, strict=True):
+            delta.masked_fill_(delta.abs().float() < threshold, 0)
+        return stretch.anchor + elect_and_average(trimmed, stretch.weights, self.convention)
+
+
+def check_convention(convention: str) -> None:
+    """Refuse a convention that does not exist."""
+    if convention not in get_args(Convention):
+        raise expected("convention", "'paper', 'mergekit' or 'peft'", convention)
+
+
+def elect_and_average(deltas: Sequence[Tensor], weights: Sequence[float], convention: Convention) -> Tensor:
+    """Σ_{t ∈ A} α_t Δ_t / d, where A are the tasks that agree with the elected sign."""
+    shares = weights if convention == "mergekit" else [1.0] * len(deltas)
+    votes = [delta * share for delta, share in zip(deltas, shares, strict=True)]
+    elected = weighted_sum([1.0] * len(votes), votes).sign_()
+    if convention != "paper":
+        elected.masked_fill_(elected == 0, 1)
+    merged, divisor = torch.zeros_like(elected), torch.zeros_like(elected)
+    for delta, weight, share, vote in zip(deltas, weights, shares, votes, strict=True):
+        agrees = (vote.sign_() == elected) & (vote != 0)
+        merged.add_(delta.where(agrees, 0), alpha=weight)
+        divisor.add_(agrees, alpha=share)
+    return merged.div_(divisor.masked_fill_(divisor.abs() < 1e-8, 1))
+
+
+def thresholds(stretches: Stretches, density: float, least: int = 0) -> list[float]:
+    """The max(⌊density · n⌋, least)-th largest |Δ| of each model, exactly, from counts of float32 bit patterns.
+
+    Non-negative floats are ordered as their bits are. One pass counts the upper 16 bits, a second the lower 16 bits of
+    those that share the upper half of the answer; nothing is ever sorted or kept.
+    """
+    if density == 1:
+        return [0.0] * len(next(stretches()).models)
+    upper = _histograms(stretches, None)
+    found = [_locate(counts, max(int(density * int(counts.sum())), least)) for counts in upper]
+    lower = _histograms(stretches, [high for high, _ in found])
+    answers = []
+    for counts, (high, remaining) in zip(lower, found, strict=True):
+        bits = (high << 16) + _locate(counts, remaining)[0]
+        answers.append(float(np.uint32(bits).view(np.float32)) if remaining > 0 else float("inf"))
+    return answers
+
+
+def _histograms(stretches: Stretches, within: Sequence[int] | None) -> list[NDArray[np.int64]]:
+    """For each model, how often each upper half occurs, or each lower half beside the upper half `within`."""
+    totals: list[NDArray[np.int64]] = []
+    for stretch in stretches():
+        totals = totals or [np.zeros(1 << 16, dtype=np.int64) for _ in stretch.models]
+        for i, delta in enumerate(stretch.deltas):
+            bits = delta.float().abs_().reshape(-1).cpu().numpy().view(np.uint32)
+            high = bits >> 16
+            halves = high if within is None else bits[high == within[i]] & 0xFFFF
+            totals[i] += np.bincount(halves, minlength=1 << 16)
+    return totals
+
+
+def _locate(counts: NDArray[np.int64], k: int) -> tuple[int, int]:
+    """The bin of the k-th largest, and how many of that bin are among the k largest."""
+    if k <= 0:
+        return 0, 0
+    from_top = counts[::-1].cumsum()
+    place = int(np.searchsorted(from_top, k))
+    return len(counts) - 1 - place, k - int(from_top[place] - counts[::-1][place])

@@ -1,0 +1,148 @@
+"""`merge` on posteriors: diagonal quadratics, where merging, joint training and removal can be solved exactly."""
+
+import pytest
+import torch
+
+from posterity.errors import InvalidInput
+from posterity.merging import merge
+from posterity.posterior import Diagonal, Ensemble, Full, Posterior
+
+SHAPES = {"w": (3, 2), "b": (2,)}
+EXACT = {"atol": 1e-10, "rtol": 0}
+
+
+def draw(generator, positive=False):
+    tree = {k: torch.randn(s, generator=generator, dtype=torch.float64) for k, s in SHAPES.items()}
+    return {k: t**2 + 0.05 for k, t in tree.items()} if positive else tree
+
+
+class Task:
+    """A loss ½ Σ N h (θ − θ*)², with its total curvature N h."""
+
+    def __init__(self, seed, n):
+        generator = torch.Generator().manual_seed(seed)
+        self.n, self.optimum = n, draw(generator)
+        self.curvature = {k: n * h for k, h in draw(generator, positive=True).items()}
+
+
+def trained(prior, *tasks, n=None, ess_per_n=1.0):
+    """The exact posterior of all tasks together, under a diagonal prior."""
+    precision = {k: p + sum(t.curvature[k] for t in tasks) for k, p in prior.precision_diagonal().items()}
+    mean = {
+        k: (prior.precision[k] * prior.mean[k] + sum(t.curvature[k] * t.optimum[k] for t in tasks)) / precision[k]
+        for k in precision
+    }
+    n = n or sum(t.n for t in tasks)
+    return Posterior(Diagonal(mean, precision), prior=prior, n=n, ess=n * ess_per_n, likelihood="gaussian")
+
+
+PRIOR = Diagonal.isotropic({k: torch.zeros(s, dtype=torch.float64) for k, s in SHAPES.items()}, 0.3)
+OLD, A, B = Task(0, 50), Task(1, 20), Task(2, 80)
+BASE = trained(PRIOR, OLD)
+
+
+def assert_same(found, wanted):
+    for k in SHAPES:
+        torch.testing.assert_close(found.mean[k], wanted.mean[k], **EXACT)
+        torch.testing.assert_close(found.structure.precision[k], wanted.structure.precision[k], **EXACT)
+    assert found.n == wanted.n
+
+
+def test_gradient_matching_is_joint_training():
+    fine_tuned = {name: trained(BASE.structure, task) for name, task in {"a": A, "b": B}.items()}
+    assert_same(merge(fine_tuned, BASE), trained(PRIOR, OLD, A, B))
+
+
+def test_removal_is_training_without_the_task():
+    everything = trained(PRIOR, OLD, A, B)
+    again = trained(everything.structure, A)
+    assert_same(merge({"a": again}, everything, weights={"a": -1.0}), trained(PRIOR, OLD, B))
+
+
+def test_gradient_matching_is_a_sum_of_sites():
+    fine_tuned = {name: trained(BASE.structure, task) for name, task in {"a": A, "b": B}.items()}
+    weights = {"a": 0.4, "b": 1.5}
+    wanted = BASE
+    for name, posterior in fine_tuned.items():
+        wanted = wanted + (posterior - posterior.prior).scaled(weights[name])
+    assert_same(merge(fine_tuned, BASE, weights=weights), wanted)
+
+
+def test_other_temperatures_are_brought_to_that_of_the_base():
+    fine_tuned = trained(BASE.structure, A)
+    colder = Posterior(
+        Diagonal(fine_tuned.mean, {k: 5 * p for k, p in fine_tuned.structure.precision.items()}),
+        prior=Diagonal(BASE.mean, {k: 5 * p for k, p in BASE.structure.precision.items()}),
+        n=A.n, ess=5 * A.n, likelihood="gaussian",
+    )  # fmt: skip
+    assert_same(merge({"a": colder}, BASE), merge({"a": fine_tuned}, BASE))
+
+
+def test_one_posterior_is_itself():
+    fine_tuned = trained(BASE.structure, A)
+    merged = merge({"a": fine_tuned}, BASE)
+    for k in SHAPES:
+        torch.testing.assert_close(merged.mean[k], fine_tuned.mean[k], **EXACT)
+        torch.testing.assert_close(merged.structure.precision[k], fine_tuned.structure.precision[k], **EXACT)
+
+
+def test_averages_start_from_the_prior_and_count_everybody_once():
+    merged = merge({"a": trained(PRIOR, A), "b": trained(PRIOR, B)}, method="fisher")
+    for k in SHAPES:
+        optimum = (A.curvature[k] * trained(PRIOR, A).mean[k] + B.curvature[k] * trained(PRIOR, B).mean[k]) / (
+            A.curvature[k] + B.curvature[k]
+        )
+        torch.testing.assert_close(merged.mean[k], optimum, **EXACT)
+    assert merged.n == A.n + B.n
+    joint = trained(PRIOR, A, B)
+    torch.testing.assert_close(merged.structure.precision["w"], joint.structure.precision["w"], **EXACT)
+
+
+def test_full_posteriors_are_projected():
+    fine_tuned = trained(BASE.structure, A)
+    dense = Posterior(
+        Full(fine_tuned.mean, fine_tuned.structure.precision_matrix()),
+        prior=BASE.structure, n=A.n, ess=A.n, likelihood="gaussian",
+    )  # fmt: skip
+    assert_same(merge({"a": dense}, BASE), merge({"a": fine_tuned}, BASE))
+
+
+def test_buffers_are_averaged_over_examples():
+    def with_buffers(value, n):
+        return Posterior(
+            PRIOR, prior=PRIOR, n=n, ess=n, likelihood="gaussian",
+            buffers={"running": torch.tensor([value]), "count": torch.tensor(n)},
+        )  # fmt: skip
+
+    merged = merge({"a": with_buffers(1.0, 10), "b": with_buffers(4.0, 20)}, method="linear")
+    assert merged.buffers["running"].item() == pytest.approx(3.0)
+    removed = merge({"a": with_buffers(1.0, 10)}, with_buffers(4.0, 20), weights={"a": -1})
+    assert removed.buffers["running"].item() == 4.0
+    assert removed.n == 10
+
+
+def test_merged_posteriors_survive_storage(tmp_path):
+    merged = merge({"a": trained(BASE.structure, A)}, BASE, method="ties", density=0.5)
+    merged.save(tmp_path)
+    assert_same(Posterior.load(tmp_path), merged)
+
+
+def test_bad_input_is_named():
+    fine_tuned = trained(BASE.structure, A)
+    with pytest.raises(InvalidInput, match="more was removed than was there"):
+        merge({"a": fine_tuned}, BASE, weights={"a": -100.0})
+    other = Posterior(PRIOR, prior=PRIOR, n=1, ess=1, likelihood="categorical")
+    with pytest.raises(InvalidInput, match="likelihood of 'b'"):
+        merge({"a": fine_tuned, "b": other}, BASE)
+    with pytest.raises(InvalidInput, match="posteriors: expected at least one"):
+        merge({}, BASE)
+    with pytest.raises(InvalidInput, match="at least one example left"):
+        merge({"a": trained(BASE.structure, A, n=60)}, BASE, weights={"a": -0.99}, method="task_arithmetic")
+    with pytest.raises(InvalidInput, match="architecture of 'a'"):
+        merge(
+            {"a": Posterior(PRIOR, prior=PRIOR, n=1, ess=1, likelihood="gaussian", architecture="x")},
+            Posterior(PRIOR, prior=PRIOR, n=1, ess=1, likelihood="gaussian", architecture="y"),
+        )
+    members = Posterior(Ensemble([PRIOR.mean]), prior=PRIOR, n=1, ess=1, likelihood="gaussian")
+    with pytest.raises(ArithmeticError, match="projection to 'diagonal'"):
+        merge({"a": members}, BASE)

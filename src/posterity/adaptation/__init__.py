@@ -9,25 +9,56 @@ from posterity.adaptation.quadratic import Quadratic, accumulate, ewc
 from posterity.adaptation.replay import Replay, ResidualReplay
 from posterity.adaptation.report import Report
 from posterity.adaptation.selection import select
+from posterity.adaptation.sequence import learn_stream
+from posterity.adaptation.strategies import (
+    EWC,
+    SI,
+    Combined,
+    FineTuning,
+    FunctionalPrior,
+    Joint,
+    KPrior,
+    ReplayMemory,
+    Strategy,
+)
+from posterity.adaptation.streams import MultiHead, Scores, Task, permuted, split, toy
 from posterity.adaptation.synaptic import SynapticIntelligence
+from posterity.adaptation.vcl import VCL
 
 __all__ = [
+    "EWC",
     "FROMP",
+    "SI",
+    "VCL",
     "Adaptation",
+    "Combined",
+    "FineTuning",
     "FunctionDivergence",
+    "FunctionalPrior",
+    "Joint",
+    "KPrior",
+    "MultiHead",
     "Penalty",
     "Quadratic",
     "Replay",
+    "ReplayMemory",
     "Report",
     "ResidualReplay",
+    "Scores",
+    "Strategy",
     "SynapticIntelligence",
+    "Task",
     "accumulate",
     "adapt",
     "ewc",
     "fromp",
     "k_prior",
+    "learn_stream",
+    "permuted",
     "reconstruction_error",
     "remember",
     "select",
+    "split",
+    "toy",
     "weights_functions_labels",
 ]

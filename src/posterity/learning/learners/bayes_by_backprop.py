@@ -18,7 +18,7 @@ from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.noise import Key, normal
 from posterity.posterior import Diagonal, Posterior
-from posterity.trees import Tree, trainable
+from posterity.trees import Tree, check_same_shapes, trainable
 
 
 class BayesByBackprop(Learner):
@@ -33,7 +33,7 @@ class BayesByBackprop(Learner):
         model: The model.
         plan: N, steps, learning rate, seed.
         prior: Precision of N(0, 1/prior), or a Diagonal, or an earlier Posterior.
-        sigma_init: The σ that every weight starts with.
+        sigma_init: The σ that every weight starts with; a tensor for each parameter to start from an earlier posterior.
         draws: Draws of the weights for each batch.
         ess: Effective sample size, N unless given: KL is divided by it.
 
@@ -49,21 +49,28 @@ class BayesByBackprop(Learner):
         plan: Plan,
         *,
         prior: Prior = 1.0,
-        sigma_init: float = 0.02,
+        sigma_init: float | Tree = 0.02,
         draws: int = 1,
         ess: float | None = None,
     ) -> None:
         super().__init__(model, plan)
-        require_positive("sigma_init", sigma_init)
         require(draws >= 1, "draws", "at least one", draws)
         self.prior = as_prior(model, prior)
         self.draws = draws
         self.ess = float(plan.n if ess is None else ess)
         self.means = trainable(model)
-        rho = math.log(math.expm1(sigma_init))
-        self.rhos = {name: torch.full_like(m, rho).requires_grad_() for name, m in self.means.items()}
+        self.rhos = {name: rho.requires_grad_() for name, rho in self._initial_rhos(sigma_init).items()}
         self.optimizer = Adam([*self.means.values(), *self.rhos.values()], lr=plan.lr)
         self.drawn: Tree = {}
+
+    def _initial_rhos(self, sigma: float | Tree) -> Tree:
+        """log(e^σ − 1), the inverse of σ = log(1 + e^ρ)."""
+        if not isinstance(sigma, dict):
+            require_positive("sigma_init", sigma)
+            return {name: torch.full_like(m, math.log(math.expm1(sigma))) for name, m in self.means.items()}
+        check_same_shapes(sigma, self.means, "sigma_init")
+        # For large σ both sides are equal to rounding, and e^σ is not a number.
+        return {name: torch.where(s < 20, torch.log(torch.expm1(s.clamp_max(20))), s) for name, s in sigma.items()}
 
     @contextmanager
     def draw(self, step: int, sample: int) -> Iterator[None]:

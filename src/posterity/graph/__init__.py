@@ -1,5 +1,6 @@
 """Message passing in conjugate-exponential models: VMP, SVI, EM, non-conjugate VMP and CVI, one engine."""
 
+from posterity.graph._cvi import SiteFit, cvi
 from posterity.graph._em import em
 from posterity.graph._factor import Evaluation, Factor
 from posterity.graph._model import Model
@@ -8,24 +9,32 @@ from posterity.graph._sweep import Fit
 from posterity.graph._vmp import vmp
 from posterity.graph.emissions import Emission, bernoulli, categorical, diagonal_gaussian, gaussian, poisson
 from posterity.graph.factors import Chain, Linear, Mixture, Observed, Shrinkage, Site, Topics
+from posterity.graph.latent import DenseGaussian, LatentGaussian, Marginals, Sites, SparseGaussian
 from posterity.graph.modes import Point
 
 __all__ = [
     "Chain",
+    "DenseGaussian",
     "Emission",
     "Evaluation",
     "Factor",
     "Fit",
+    "LatentGaussian",
     "Linear",
+    "Marginals",
     "Mixture",
     "Model",
     "Observed",
     "Point",
     "Shrinkage",
     "Site",
+    "SiteFit",
+    "Sites",
+    "SparseGaussian",
     "Topics",
     "bernoulli",
     "categorical",
+    "cvi",
     "diagonal_gaussian",
     "em",
     "gaussian",

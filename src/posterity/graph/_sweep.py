@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from posterity.errors import InvalidInput
 from posterity.families import Coordinates, Family
 from posterity.gradients import Conjugate, ConjugateLoss
 from posterity.graph._factor import Belief
@@ -15,6 +16,8 @@ from posterity.graph._model import Evaluated, Model
 from posterity.graph.modes import Point
 from posterity.progress import track
 from posterity.rule import BayesianLearningRule, relative_change
+
+_SMALLEST = 1e-6  # ρ below which a bound that still falls is rounding
 
 
 @dataclass(frozen=True)
@@ -82,21 +85,52 @@ def settle(
 
 
 def loop(
-    model: Model, q: dict[str, Belief], lr: float, steps: int, tolerance: float, label: str, local_steps: int = 1
+    model: Model,
+    q: dict[str, Belief],
+    lr: float,
+    steps: int,
+    tolerance: float,
+    label: str,
+    backtracking: bool = False,
 ) -> Fit:
     """Sweeps until λ rests; a warning where the steps run out first."""
-    known, bounds, change = Evaluated(model), list[float](), math.inf
+    known, change = Evaluated(model), math.inf
+    bounds = [known.bound(q).item()]
     for _ in track(range(steps), label, total=steps):
+        if backtracking:
+            q, change, lr = _backtracked(known, q, lr, bounds[-1])
+        else:
+            q, of_local = settle(known, q, 1)
+            q, change = sweep(known, q, lr)
+            change = max(change, of_local)
         bounds.append(known.bound(q).item())
-        q, of_local = settle(known, q, local_steps)
-        q, change = sweep(known, q, lr)
-        change = max(change, of_local)
         if change <= tolerance:
             break
     if change > tolerance > 0.0:
-        message = f"λ still moves by {change:.2g} after {len(bounds)} sweeps (tolerance {tolerance:.2g})"
+        message = f"λ still moves by {change:.2g} after {len(bounds) - 1} sweeps (tolerance {tolerance:.2g})"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-    return Fit(q, [*bounds, known.bound(q).item()], len(bounds), change <= tolerance)
+    return Fit(q, bounds, len(bounds) - 1, change <= tolerance)
+
+
+def _backtracked(
+    known: Evaluated, q: dict[str, Belief], lr: float, bound: float
+) -> tuple[dict[str, Belief], float, float]:
+    """A sweep with the largest ρ, halved from the last, under which the bound does not fall; then ρ may grow again.
+
+    Returns:
+        The beliefs, the change that ρ = 1 would have made, and the ρ to begin with next time.
+    """
+    while True:
+        try:
+            new, change = sweep(known, q, lr)
+            fine = known.bound(new).item() >= bound - 1e-10 * (1.0 + abs(bound))
+        except InvalidInput:
+            fine = False
+        if fine:
+            return new, change / lr, min(1.0, 2.0 * lr)
+        if lr < _SMALLEST:
+            return q, 0.0, lr
+        lr = 0.5 * lr
 
 
 def families(q: Mapping[str, Belief]) -> dict[str, Family]:

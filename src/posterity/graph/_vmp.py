@@ -17,6 +17,7 @@ def vmp(
     lr: float = 1.0,
     steps: int = 1000,
     tolerance: float = 1e-6,
+    backtracking: bool = False,
 ) -> Fit:
     """Variational message passing.
 
@@ -38,6 +39,8 @@ def vmp(
         lr: ρ.
         steps: Sweeps, at most.
         tolerance: Stop when no entry of a block of λ moves by more than this, relative to the block's largest.
+        backtracking: Halve ρ where the bound would fall, and let it grow where it does not: for models with
+            non-conjugate factors and estimators without noise.
 
     References:
         Winn and Bishop, "Variational message passing", 2005. Knowles and Minka, "Non-conjugate variational message
@@ -45,4 +48,4 @@ def vmp(
     """
     require(steps >= 1, "steps", "at least 1", steps)
     require(0.0 < lr <= 1.0, "lr", "a number in (0, 1]", lr)
-    return loop(model, model.start(start), lr, steps, tolerance, "passing messages")
+    return loop(model, model.start(start), lr, steps, tolerance, "passing messages", backtracking)

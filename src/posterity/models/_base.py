@@ -24,7 +24,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _tensors(self, X: Any, y: Any, reset: bool = False, **checks: Any) -> tuple[Tensor, np.ndarray]:
         """Inputs as a tensor (n, d), targets as scikit-learn leaves them."""
         X, y = validate_data(self, _numpy(X), _numpy(y), reset=reset, dtype=np.float64, copy=True, **checks)
-        return torch.as_tensor(X), y
+        return torch.as_tensor(X), np.array(y)
 
     def _generator(self) -> torch.Generator:
         """Randomness from `random_state`."""

@@ -49,9 +49,10 @@ class Row:
 
     def run(self) -> Result:
         """Run the row beside its reference."""
-        if self.missing:
-            raise MissingExtra(f"row {self.name!r} needs {self.package}: pip install 'posterity[table]'")
-        return Result(self, float(self.measure()))
+        try:
+            return Result(self, float(self.measure()))
+        except ImportError as error:
+            raise MissingExtra(f"row {self.name!r}: {error}; pip install 'posterity[table]'") from error
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from posterity.table.comparisons import (
     messages,
     mixtures,
     optimisers,
+    processes,
     regression,
     variational,
 )
@@ -23,6 +24,7 @@ _FULL = "full Gaussian"
 _MIXTURE = "mixture of Gaussians"
 _SIGNS = "Bernoulli, ±1"
 _FIELD = "mean field"
+_PROCESS = "Gaussian process, a site for each observation"
 
 ROWS: tuple[Row, ...] = (
     Row("gradient-descent", algorithms.gradient_descent, _FIXED, "delta",
@@ -93,6 +95,12 @@ ROWS: tuple[Row, ...] = (
         "scipy's maximum of the closed-form bound, Poisson", 1e-9, hierarchies.nonconjugate_poisson, "scipy"),
     Row("svi-topics", graph.svi, _FIELD, "minibatch, local ρ = 1",
         "sklearn LatentDirichletAllocation, two online steps", 1e-6, hierarchies.svi_topics, "sklearn", "relative"),
+    Row("cvi-regression", graph.cvi, _PROCESS, "none (quadratic loss), ρ = 1",
+        "sklearn GaussianProcessRegressor, one step", 1e-9, processes.cvi_regression, "sklearn"),
+    Row("cvi-classification", graph.cvi, _PROCESS, "none (quadrature)",
+        "scipy's optimum of Opper and Archambeau's bound", 1e-9, processes.cvi_classification, "scipy"),
+    Row("cvi-sparse", graph.cvi, _PROCESS, "inducing points, ρ = 1",
+        "Titsias' closed form, one step", 1e-9, processes.cvi_sparse),
 )  # fmt: skip
 
 

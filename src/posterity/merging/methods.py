@@ -116,7 +116,7 @@ def merge_state_dicts(
     measured = chosen.measure(every) if chosen.scope == "model" else None
     merged: Tree = {}
     for name, t in like.items():
-        if not t.is_floating_point():
+        if not t.is_floating_point() or not t.numel():
             merged[name] = t.clone()
             continue
         one = stretch(name)

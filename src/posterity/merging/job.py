@@ -1,0 +1,171 @@
+"""What is to be merged: sources, weights and the method, checked as a whole before any work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.merging._method import Method, Stretch
+from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
+from posterity.merging.methods import parameter_number
+from posterity.trees import state_dtype
+
+CHUNK = 1 << 20  # elements in memory at a time, for each file that is read
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model on disk.
+
+    Args:
+        path: Its folder or file.
+        weight: α, how much of it goes into the merge; negative to remove it.
+        curvature: A checkpoint with the mean curvature H of each parameter over the data (or Gram matrices).
+        n: Number of examples N behind the curvature.
+    """
+
+    path: Path
+    weight: float = 1.0
+    curvature: Path | None = None
+    n: float = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A merge of checkpoints.
+
+    Args:
+        models: The models, by name.
+        method: The method with its options.
+        base: What they were fine-tuned from.
+        prior_precision: δ₀ of gradient matching.
+        temperature: Divides every curvature N H; a large one turns gradient matching into task arithmetic.
+        shard_size: Bytes in one file of the result, at most.
+    """
+
+    models: Mapping[str, Source]
+    method: Method
+    base: Source | None = None
+    prior_precision: float = 1e-12
+    temperature: float = 1.0
+    shard_size: int = 5 * 10**9
+
+    def __post_init__(self) -> None:
+        method = self.method
+        method.check([source.weight for source in self.models.values()])
+        require(method.needs_base or self.base is None, "base", f"none, {method.name!r} is an average", "one")
+        require(not method.needs_base or self.base is not None, "base", f"what {method.name!r} starts from", None)
+        for name, source in self.models.items():
+            require_positive(f"n of {name!r}", source.n)
+            given = source.curvature is not None
+            require(given or not method.needs_curvature, f"curvature of {name!r}", f"a file, for {method.name!r}", None)
+        require(0 <= self.prior_precision < math.inf, "prior_precision", "a number >= 0", self.prior_precision)
+        require_positive("temperature", self.temperature)
+        require_positive("shard_size", self.shard_size)
+
+
+@dataclass
+class Opened:
+    """A job with its files open and known to fit together."""
+
+    job: Job
+    models: list[Checkpoint]
+    base: Checkpoint | None
+    curvatures: list[Checkpoint] = field(default_factory=list)
+    base_curvature: Checkpoint | None = None
+
+    @property
+    def like(self) -> Checkpoint:
+        """The checkpoint that sets names, shapes and dtypes."""
+        return self.base or self.models[0]
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Everything that is read."""
+        every = [self.base, *self.models, self.base_curvature, *self.curvatures]
+        return [checkpoint for checkpoint in every if checkpoint is not None]
+
+    def stretches(self, name: str) -> Iterator[Stretch]:
+        """One tensor, a chunk at a time."""
+        entry = self.like.entries[name]
+        step = entry.count if self.job.method.scope == "whole" else CHUNK
+        for start in range(0, entry.count, max(step, 1)):
+            yield self._stretch(name, entry, start, min(step, entry.count - start))
+
+    def _stretch(self, name: str, entry: Entry, start: int, count: int) -> Stretch:
+        dtype, sources = state_dtype(entry.dtype), list(self.job.models.values())
+        shape = entry.shape if self.job.method.scope == "whole" else (count,)
+
+        def numbers(checkpoint: Checkpoint) -> Tensor:
+            return checkpoint.read(name, start, count).to(dtype).reshape(shape)
+
+        def curvature(checkpoint: Checkpoint, source: Source) -> Tensor:
+            found = checkpoint.find(name)
+            if found is None:
+                return torch.zeros(count, dtype=dtype)
+            if self.job.method.scope == "whole":  # Gram matrices have shapes of their own
+                H = checkpoint.read(name, 0, found.count).to(dtype).reshape(found.shape)
+            else:
+                H = numbers(checkpoint)
+            return H.mul_(source.n / self.job.temperature)
+
+        known = self.job.method.scope != "whole" or all(c.find(name) for c in self.curvatures)
+        precision = torch.full((), self.job.prior_precision, dtype=dtype)
+        if self.base_curvature is not None and self.job.base is not None:
+            precision = precision + curvature(self.base_curvature, self.job.base)
+        return Stretch(
+            [numbers(model) for model in self.models],
+            [source.weight for source in sources],
+            None if self.base is None else numbers(self.base),
+            [curvature(c, s) for c, s in zip(self.curvatures, sources, strict=False)] if known else (),
+            precision,
+            parameter_number(name),
+            start,
+        )
+
+
+def open_job(job: Job) -> Opened:
+    """Open every file of a job; names and shapes that do not fit are listed, all of them, before any work."""
+    wanted = [s.curvature for s in job.models.values() if s.curvature and job.method.needs_curvature]
+    base_curvature = job.base.curvature if job.base and job.method.needs_curvature else None
+    opened = Opened(
+        job,
+        [open_checkpoint(source.path) for source in job.models.values()],
+        open_checkpoint(job.base.path) if job.base else None,
+        [open_checkpoint(path) for path in wanted],
+        open_checkpoint(base_curvature) if base_curvature else None,
+    )
+    problems = [
+        line for name, m in zip(job.models, opened.models, strict=True) for line in _misfits(name, m, opened.like)
+    ]
+    if job.method.scope != "whole":
+        labels = [f"curvature of {name}" for name in job.models]
+        named = [*zip(labels, opened.curvatures, strict=False), ("curvature of the base", opened.base_curvature)]
+        problems += [line for label, c in named if c for line in _misfits(label, c, opened.like, whole=False)]
+    if problems:
+        shown = "\n  ".join(problems[:50] + ([f"... and {len(problems) - 50} more"] if len(problems) > 50 else []))
+        raise InvalidInput(f"models: expected the names and shapes of {opened.like.path}, got\n  {shown}")
+    if not any(entry.dtype.is_floating_point for entry in opened.like.entries.values()):
+        raise expected("models", "floating-point tensors to merge", "none")
+    return opened
+
+
+def _misfits(label: str, other: Checkpoint, like: Checkpoint, whole: bool = True) -> Iterator[str]:
+    """What keeps a checkpoint from being merged, line by line."""
+    for name, entry in like.entries.items():
+        found = other.find(name)
+        if found is None and whole:
+            yield f"{label}: {name} is missing"
+        elif found is not None and found.shape != entry.shape:
+            yield f"{label}: {name} has shape {list(found.shape)} instead of {list(entry.shape)}"
+        elif found is not None and found.dtype.is_floating_point != entry.dtype.is_floating_point:
+            yield f"{label}: {name} holds {found.dtype} instead of {entry.dtype}"
+    for name in other.entries:
+        if not any(like.find(known) for known in other.names_of(name)):
+            yield f"{label}: {name} is not in the others"

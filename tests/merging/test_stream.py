@@ -1,0 +1,367 @@
+"""Merging checkpoints on disk: the same numbers as in memory, in little memory, whole or not at all."""
+
+import json
+import shutil
+import tracemalloc
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.merging import METHODS, merge_state_dicts, stream
+from posterity.merging import job as job_module
+from posterity.merging.checkpoint import open_checkpoint
+from posterity.merging.job import Job, Source
+from posterity.merging.methods import method_of
+from posterity.merging.stream import merge_checkpoints
+
+SHAPES = {"embed.weight": (50, 8), "layer.weight": (8, 8), "layer.bias": (8,), "scale": (), "empty": (0, 3)}
+
+
+def random_tree(seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    tree = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+    return tree | {"position_ids": torch.arange(5)}
+
+
+def curvature_of(seed):
+    return {n: t.float() ** 2 for n, t in random_tree(seed).items() if t.is_floating_point()}
+
+
+def save_sharded(folder: Path, tree):
+    folder.mkdir()
+    names = sorted(tree)
+    parts = {"model-00001-of-00002.safetensors": names[:3], "model-00002-of-00002.safetensors": names[3:]}
+    for file, part in parts.items():
+        save_file({n: tree[n] for n in part}, folder / file, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {n: file for file, part in parts.items() for n in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def save_plain(folder: Path, tree):
+    folder.mkdir()
+    save_file(tree, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A sharded base with a configuration, a plain model, a state dict, and curvatures of all three."""
+    save_sharded(tmp_path / "base", random_tree(0))
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "any"}')
+    save_plain(tmp_path / "a", random_tree(1))
+    torch.save(random_tree(2), tmp_path / "b.pt")
+    for seed, name in enumerate(("base", "a", "b")):
+        save_file(curvature_of(10 + seed), tmp_path / f"{name}.fisher.safetensors")
+    return tmp_path
+
+
+def job_for(files, method="task_arithmetic", **options):
+    chosen = method_of(method, options)
+
+    def source(name, path, **more):
+        fisher = files / f"{name}.fisher.safetensors" if chosen.needs_curvature else None
+        return Source(files / path, curvature=fisher, **more)
+
+    models = {"a": source("a", "a", weight=0.5, n=10), "b": source("b", "b.pt", weight=0.8, n=30)}
+    return Job(models, chosen, source("base", "base", n=20) if chosen.needs_base else None)
+
+
+def in_memory(method, **options):
+    needs_base = METHODS[method].needs_base
+    return merge_state_dicts(
+        {"a": random_tree(1), "b": random_tree(2)},
+        random_tree(0) if needs_base else None,
+        method=method,
+        weights={"a": 0.5, "b": 0.8},
+        curvatures={m: {n: k * t for n, t in curvature_of(s).items()} for m, k, s in (("a", 10, 11), ("b", 30, 12))},
+        base_precision={n: 20 * t + 1e-12 for n, t in curvature_of(10).items()},
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("linear", {}),
+        ("task_arithmetic", {}),
+        ("fisher", {}),
+        ("gradient_matching", {}),
+        ("slerp", {}),
+        ("ties", {"convention": "paper"}),
+        ("ties", {"convention": "mergekit"}),
+        ("dare", {"rescale": "paper"}),
+        ("dare", {"rescale": "l1", "convention": "mergekit"}),
+    ],
+)
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_streaming_equals_memory(files, monkeypatch, method, options, chunk):
+    monkeypatch.setattr(job_module, "CHUNK", chunk)
+    monkeypatch.setattr(stream, "CHUNK", chunk)
+    out = merge_checkpoints(job_for(files, method, **options), files / "out")
+    merged, wanted = load_file(out / "model.safetensors"), in_memory(method, **options)
+    assert merged.keys() == wanted.keys()
+    for name, t in wanted.items():
+        torch.testing.assert_close(merged[name], t)
+
+
+def test_regmean_from_files(files):
+    tree = {"w": torch.randn(3, 4), "b": torch.randn(3)}
+    other = {"w": torch.randn(3, 4), "b": torch.randn(3)}
+    for name, t in (("c", tree), ("d", other)):
+        save_plain(files / name, t)
+        x = torch.randn(20, 4)
+        save_file({"w": x.mT @ x / 20}, files / f"{name}.gram.safetensors")
+    grams = {name: {"w": 20 * load_file(files / f"{name}.gram.safetensors")["w"]} for name in "cd"}
+    sources = {n: Source(files / n, curvature=files / f"{n}.gram.safetensors", n=20) for n in "cd"}
+    out = merge_checkpoints(Job(sources, method_of("regmean")), files / "out")
+    wanted = merge_state_dicts({"c": tree, "d": other}, method="regmean", curvatures=grams)
+    for name, t in load_file(out / "model.safetensors").items():
+        torch.testing.assert_close(t, wanted[name])
+
+
+def test_output_is_sharded_and_complete(files):
+    job = job_for(files)
+    out = merge_checkpoints(Job(job.models, job.method, job.base, shard_size=1000), files / "deep" / "out")
+    shards = sorted(p.name for p in out.glob("*.safetensors"))
+    assert len(shards) > 1
+    assert shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
+    reopened, wanted = open_checkpoint(out), in_memory("task_arithmetic")
+    for name, t in wanted.items():
+        torch.testing.assert_close(reopened.read(name, 0, t.numel()).reshape(t.shape), t)
+    assert json.loads((out / "config.json").read_text()) == {"model_type": "any"}
+    card = (out / "README.md").read_text()
+    for word in ("`task_arithmetic`", "| base | base |", "| a | a | 0.5 |", "| b | b.pt | 0.8 |"):
+        assert word in card
+    assert {p.suffix for p in out.iterdir()} == {".safetensors", ".json", ".md"}
+
+
+def test_dtypes_are_kept(files):
+    save_plain(files / "half", random_tree(3, torch.bfloat16))
+    save_plain(files / "tuned", random_tree(4, torch.float16))
+    job = Job({"a": Source(files / "tuned", 0.5)}, method_of("task_arithmetic"), Source(files / "half"))
+    merged = load_file(merge_checkpoints(job, files / "out") / "model.safetensors")
+    wanted = merge_state_dicts({"a": random_tree(4, torch.float16)}, random_tree(3, torch.bfloat16), weights={"a": 0.5})
+    assert merged["layer.weight"].dtype == torch.bfloat16
+    assert torch.equal(merged["layer.weight"], wanted["layer.weight"])
+
+
+def test_tied_tensors_stay_tied(files):
+    def tied(seed):
+        weight = random_tree(seed)["embed.weight"]
+        return {"embed": weight, "head": weight}
+
+    torch.save(tied(0), files / "base.pt")
+    torch.save(tied(1), files / "tuned.bin")
+    save_file({"head": tied(2)["head"]}, files / "other.safetensors", metadata={"embed": "head"})
+    models = {"a": Source(files / "tuned.bin"), "b": Source(files / "other.safetensors")}
+    job = Job(models, method_of("dare", {"density": 0.5}), Source(files / "base.pt"))
+    out = merge_checkpoints(job, files / "out")
+    with safe_open(out / "model.safetensors", "pt") as file:
+        assert list(file.keys()) == ["embed"]
+        assert file.metadata()["head"] == "embed"
+    reopened = open_checkpoint(out)
+    assert torch.equal(reopened.read("head", 0, 400), reopened.read("embed", 0, 400))
+
+
+def test_memory_is_bounded_by_chunks(tmp_path, monkeypatch):
+    size, chunk = 1 << 20, 1 << 12
+    largest = 0
+    empty = torch.empty
+
+    def watched(*shape, **options):
+        nonlocal largest
+        t = empty(*shape, **options)
+        largest = max(largest, t.numel())
+        return t
+
+    for seed, name in enumerate(("base", "a", "b")):
+        tree = {"w": torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)}
+        save_plain(tmp_path / name, tree)
+    monkeypatch.setattr(job_module, "CHUNK", chunk)
+    monkeypatch.setattr(torch, "empty", watched)
+    models = {"a": Source(tmp_path / "a"), "b": Source(tmp_path / "b")}
+    tracemalloc.start()
+    merge_checkpoints(Job(models, method_of("ties"), Source(tmp_path / "base")), tmp_path / "out")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert largest == chunk
+    assert peak < 2**22  # mostly the counts of TIES; the changes of both models in float32 would be 2²³ bytes
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_merge_is_resumed(files, monkeypatch):
+    job = job_for(files)
+    job = Job(job.models, job.method, job.base, shard_size=300)
+    write, written = stream.write_shard, []
+
+    def interrupted(folder, shard, pieces):
+        if len(written) == 1:
+            raise Interrupted
+        write(folder, shard, pieces)
+        written.append(shard.file)
+
+    monkeypatch.setattr(stream, "write_shard", interrupted)
+    with pytest.raises(Interrupted):
+        merge_checkpoints(job, files / "out")
+    assert not (files / "out").exists()
+    first = files / "out.partial" / written[0]
+    before = first.stat().st_mtime_ns
+    (files / "out.partial" / ".model.0123456789ab.tmp").write_bytes(b"half")
+
+    monkeypatch.setattr(stream, "write_shard", write)
+    out = merge_checkpoints(job, files / "out")
+    assert (out / written[0]).stat().st_mtime_ns == before
+    assert not (files / "out.partial").exists()
+    assert not list(out.glob(".*"))
+    for name, t in in_memory("task_arithmetic").items():
+        torch.testing.assert_close(open_checkpoint(out).read(name, 0, t.numel()).reshape(t.shape), t)
+
+
+def test_another_merge_does_not_resume(files, monkeypatch):
+    def interrupted(*_):
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stream, "write_index", interrupted)
+        with pytest.raises(Interrupted):
+            merge_checkpoints(job_for(files, "ties"), files / "out")
+    merged = load_file(merge_checkpoints(job_for(files), files / "out") / "model.safetensors")
+    torch.testing.assert_close(merged["layer.weight"], in_memory("task_arithmetic")["layer.weight"])
+
+
+def test_foreign_folders_are_left_alone(files):
+    (files / "out.partial").mkdir()
+    (files / "out.partial" / "thesis.txt").write_text("mine")
+    with pytest.raises(RefusedFile, match="expected nothing or an interrupted merge"):
+        merge_checkpoints(job_for(files), files / "out")
+    assert (files / "out.partial" / "thesis.txt").read_text() == "mine"
+    with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
+        merge_checkpoints(job_for(files), files / "base")
+
+
+def test_all_mismatches_are_listed_before_any_work(files):
+    tree = random_tree(1)
+    del tree["layer.bias"]
+    tree["embed.weight"] = torch.randn(51, 8)
+    tree["extra"] = torch.ones(1)
+    tree["scale"] = torch.tensor(1)
+    save_plain(files / "odd", tree)
+    job = Job({"odd": Source(files / "odd")}, method_of("task_arithmetic"), Source(files / "base"))
+    with pytest.raises(InvalidInput) as caught:
+        merge_checkpoints(job, files / "out")
+    for line in (
+        "odd: embed.weight has shape [51, 8] instead of [50, 8]",
+        "odd: layer.bias is missing",
+        "odd: extra is not in the others",
+        "odd: scale holds torch.int64 instead of torch.float32",
+    ):
+        assert line in str(caught.value)
+    assert not (files / "out.partial").exists()
+
+
+def test_disk_space_is_checked_first(files, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 90, 10))
+    with pytest.raises(RefusedFile, match="GB of free disk"):
+        merge_checkpoints(job_for(files), files / "out")
+    assert not (files / "out.partial").exists()
+
+
+def test_nan_is_refused_and_nothing_is_left(files):
+    tree = random_tree(1)
+    tree["layer.bias"][3] = float("nan")
+    save_plain(files / "sick", tree)
+    job = Job({"sick": Source(files / "sick")}, method_of("task_arithmetic"), Source(files / "base"))
+    with pytest.raises(InvalidInput, match=r"layer\.bias: expected finite numbers, got NaN or infinity in a model"):
+        merge_checkpoints(job, files / "out")
+    with pytest.raises(InvalidInput, match="weights: expected finite numbers, got nan"):
+        Job({"a": Source(files / "a", weight=float("nan"))}, method_of("task_arithmetic"), Source(files / "base"))
+    assert not list(files.glob("out*"))
+
+
+def test_overflow_is_told_apart(files):
+    save_plain(files / "half", {"w": torch.full((3,), 6e4, dtype=torch.float16)})
+    save_plain(files / "zero", {"w": torch.zeros(3, dtype=torch.float16)})
+    job = Job({"a": Source(files / "half", 2.0)}, method_of("task_arithmetic"), Source(files / "zero"))
+    with pytest.raises(InvalidInput, match=r"numbers beyond torch\.float16"):
+        merge_checkpoints(job, files / "out")
+
+
+@pytest.mark.parametrize("cut", [-1, 1])
+def test_truncated_and_padded_files_are_refused(files, cut):
+    path = files / "a" / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:cut] if cut < 0 else data + b"x")
+    with pytest.raises(RefusedFile, match="the file is damaged"):
+        open_checkpoint(files / "a")
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{}}', "the same name twice"),
+        (b'{"w":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}', "expected a dtype among"),
+        (b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', "the file is damaged"),
+        (b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "got another header"),
+        (b'{"w":7}', "got another header"),
+        (b"nonsense", "expected a header in JSON"),
+    ],
+)
+def test_bad_headers_are_refused(tmp_path, header, message):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(RefusedFile, match=message):
+        open_checkpoint(path)
+
+
+def test_bad_indices_are_refused(files):
+    index = files / "base" / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    good = dict(content["weight_map"])
+
+    def refuses(message, **changes):
+        index.write_text(json.dumps({"weight_map": {**good, **changes}}))
+        with pytest.raises(RefusedFile, match=message):
+            open_checkpoint(files / "base")
+
+    refuses("shards that lie beside it", scale="../a/model.safetensors")
+    refuses("shards that lie beside it", scale="missing.safetensors")
+    refuses("expected 'ghost' in", ghost=good["scale"])
+    shutil.copy(files / "base" / good["scale"], files / "base" / "copy.safetensors")
+    refuses("expected each tensor once", scale="copy.safetensors")
+    del good["scale"]
+    refuses("got 'scale' in a shard only")
+
+
+def test_state_dicts_are_loaded_in_safe_mode(tmp_path):
+    torch.save({"w": torch.ones(2), "hook": print}, tmp_path / "evil.pt")
+    with pytest.raises(RefusedFile, match="expected a state dict of tensors only"):
+        open_checkpoint(tmp_path / "evil.pt")
+    torch.save({"state_dict": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "nested.pt")
+    assert list(open_checkpoint(tmp_path / "nested.pt").entries) == ["w"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such file"), ("x.csv", "one of"), ("dir", "got none")])
+def test_what_is_no_checkpoint_is_refused(tmp_path, name, message):
+    (tmp_path / "x.csv").write_text("1,2")
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(RefusedFile, match=message):
+        open_checkpoint(tmp_path / name)
+
+
+def test_missing_pieces_are_named(files):
+    with pytest.raises(InvalidInput, match="curvature of 'a': expected a file, for 'fisher'"):
+        Job({"a": Source(files / "a")}, method_of("fisher"))
+    with pytest.raises(InvalidInput, match="base: expected what 'ties' starts from"):
+        Job({"a": Source(files / "a")}, method_of("ties"))
+    with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):
+        Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))
+    with pytest.raises(InvalidInput, match="n of 'a': expected a positive"):
+        Job({"a": Source(files / "a", n=0)}, method_of("linear"))

@@ -43,14 +43,16 @@ class Draws:
         self._varying = () if self._source is None else self._source.names
         self.nbytes = sum(self._like[name].nbytes for name in self._varying)
 
+    def weights(self, k: int) -> Tree:
+        """The varying parameters of draw k."""
+        return self._cast(self._source.sample(k, self._seed)) if self._source is not None else {}
+
     def stacked(self, numbers: range) -> Tree:
         """The varying parameters of some draws, along a leading axis."""
-        if len(numbers) == 1:
-            return {name: t.unsqueeze(0) for name, t in self._weights(numbers[0]).items()}
         like = {name: self._like[name] for name in self._varying}
         block = {name: torch.empty(len(numbers), *t.shape, dtype=t.dtype, device=t.device) for name, t in like.items()}
         for row, k in enumerate(numbers):
-            for name, value in self._weights(k).items():
+            for name, value in self.weights(k).items():
                 block[name][row].copy_(value)
         return block
 
@@ -59,9 +61,6 @@ class Draws:
         if self._masking is None:
             return nullcontext()
         return masked(self._model, self._masking.rates, self._masking.mask_seed(k, self._seed))
-
-    def _weights(self, k: int) -> Tree:
-        return self._cast(self._source.sample(k, self._seed)) if self._source is not None else {}
 
     def _cast(self, tree: Tree) -> Tree:
         return {name: t.to(self._like[name]) for name, t in tree.items()}

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from posterity.batches import Inputs
 from posterity.curvature._inputs import tensors
+from posterity.prediction._slots import Slots
 from posterity.trees import Tree
 
-Forward = Callable[[Tree, Inputs], Tensor]  # what varies in a network, a batch -> outputs
+Forward = Callable[[Inputs], Tensor]  # a batch -> outputs, under the weights that are in the model
 
 # A vectorised pass saves the overhead of many small operations and pays with larger ones; the limits are where the
 # two meet in benchmarks/prediction_cost.py. Convolutions gain nothing, fused modules have no vectorised form.
 ROWS = 128  # vectors in a batch
-WEIGHTS = 2**21  # bytes of what varies in one network
+WEIGHTS = 2**17  # bytes of what varies in one network
 STACK = 2**26  # bytes of what varies in one pass
 _NEVER = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -29,6 +30,9 @@ class Networks(Protocol):
     count: int
     nbytes: int
     head_only: bool
+
+    def weights(self, k: int) -> Tree:
+        """What varies, in network k."""
 
     def stacked(self, numbers: range) -> Tree:
         """What varies, in several networks, along a leading axis."""
@@ -44,29 +48,42 @@ class Runner:
     """
 
     def __init__(self, model: nn.Module, networks: Networks) -> None:
-        self._model, self._networks = model, networks
+        self._model, self._networks, self._slots = model, networks, Slots(model)
         self._vectorises = True
 
     def __call__(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
         """Outputs (networks, batch, ...) of some networks, with the position of their batch in the group."""
-        at_once = self._block_size(group[0])
+        at_once = self._block_size(group[0]) if self._vectorises else 1
+        if at_once == 1:
+            yield from self._looped(forward, group)
+            return
         for start in range(0, self._networks.count, at_once):
-            numbers = range(start, min(start + at_once, self._networks.count))
-            block = self._networks.stacked(numbers)
+            block = self._networks.stacked(range(start, min(start + at_once, self._networks.count)))
             for position, inputs in enumerate(group):
-                yield position, self._outputs(forward, numbers, block, inputs)
+                try:
+                    outputs = self._vectorised(forward, block, inputs)
+                except (RuntimeError, ValueError):
+                    if start or position:
+                        raise
+                    # If something is really wrong, the loop says so in the model's own words.
+                    self._vectorises = False
+                    yield from self._looped(forward, group)
+                    return
+                yield position, outputs
 
-    def _outputs(self, forward: Forward, numbers: range, block: Tree, inputs: Inputs) -> Tensor:
-        if len(numbers) > 1 and self._vectorises:
-            try:
-                return torch.func.vmap(lambda weights: forward(weights, inputs))(block)
-            except (RuntimeError, ValueError):
-                self._vectorises = False  # if something is really wrong, the loop will say so in the model's own words
-        rows = []
-        for row, k in enumerate(numbers):
-            with self._networks.masks(k):
-                rows.append(forward({name: t[row] for name, t in block.items()}, inputs))
-        return torch.stack(rows)
+    def _looped(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
+        for k in range(self._networks.count):
+            with self._slots.filled(self._networks.weights(k)):
+                for position, inputs in enumerate(group):
+                    with self._networks.masks(k):
+                        yield position, forward(inputs).unsqueeze(0)
+
+    def _vectorised(self, forward: Forward, block: Tree, inputs: Inputs) -> Tensor:
+        def one(weights: Tree) -> Tensor:
+            with self._slots.filled(weights):
+                return forward(inputs)
+
+        return torch.func.vmap(one)(block)
 
     def _block_size(self, inputs: Inputs) -> int:
         """How many networks to run in one pass; 1 means a loop."""

@@ -13,7 +13,6 @@ from posterity.posterior import Posterior
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
 from posterity.prediction._question import Question
-from posterity.prediction._slots import Slots
 from posterity.trees import Tree, state_dtype
 
 
@@ -57,14 +56,12 @@ class PredictiveModule(nn.Module):
         self._networks = _Stored(Draws(self.model, posterior, samples, seed))
         self.weights = self._networks.buffers
         self._run = Runner(self.model, self._networks)
-        self._slots = Slots(self.model)
 
     def forward(self, *args: Any, **named: Any) -> Tensor:
         """E[y] for whatever arguments the model takes."""
 
-        def forward(weights: Tree, inputs: Inputs) -> Tensor:
-            with self._slots.filled(weights):
-                return self._question.arranged(call(lambda: self.model(*args, **named), ()))
+        def forward(inputs: Inputs) -> Tensor:
+            return self._question.arranged(call(lambda: self.model(*args, **named), ()))
 
         outputs = self._run(forward, [(args, named)])
         means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]
@@ -86,6 +83,9 @@ class _Stored:
         self.buffers = nn.Module()
         for name, stacked in draws.stacked(range(draws.count)).items():
             self.buffers.register_buffer(name.replace(".", "/"), stacked)  # a buffer's name has no dots
+
+    def weights(self, k: int) -> Tree:
+        return {name: t[0] for name, t in self.stacked(range(k, k + 1)).items()}
 
     def stacked(self, numbers: range) -> Tree:
         return {name.replace("/", "."): t[numbers.start : numbers.stop] for name, t in self.buffers.named_buffers()}

@@ -57,6 +57,7 @@ class Running:
         self.count = 0
         self._kept: list[Tensor] | None = [] if keep else None
         self._pending: list[Tensor] = []
+        self._numbers = 0
         self._mean = self._squares = self._log_sum = self._entropy = torch.zeros(())
 
     def add(self, f: Tensor) -> None:
@@ -65,14 +66,15 @@ class Running:
         if self._kept is not None:
             self._kept.append(f)
         self._pending.append(f)
-        if sum(part.numel() for part in self._pending) >= PENDING:
+        self._numbers += f.numel()
+        if self._numbers >= PENDING:
             self._digest()
 
     def _digest(self) -> None:
         if not self._pending:
             return
         f = torch.cat(self._pending)
-        self._pending = []
+        self._pending, self._numbers = [], 0
         log_p = log_probs(self.likelihood, f)
         if log_p is None:
             self._add_moments(self.likelihood.mean(f))

@@ -16,19 +16,17 @@ from posterity.prediction._forward import Runner
 from posterity.prediction._question import Advance, Method, Question
 from posterity.prediction._running import Running, Statistics
 from posterity.prediction._slots import Slots
-from posterity.trees import Tree
 
 
 @contextmanager
 def sampled(question: Question) -> Iterator[Method]:
     """Answers from drawn networks; without samples, from the mean weights."""
-    model, slots = question.model, Slots(question.model)
+    model = question.model
     draws = Draws(model, question.posterior, question.samples, question.seed)
     run = Runner(model, draws)
 
-    def forward(weights: Tree, inputs: Inputs) -> Tensor:
-        with slots.filled(weights):
-            return question.arranged(call(model, inputs))
+    def forward(inputs: Inputs) -> Tensor:
+        return question.arranged(call(model, inputs))
 
     def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
         running = [Running(question.likelihood, question.keep) for _ in group]
@@ -37,5 +35,5 @@ def sampled(question: Question) -> Iterator[Method]:
             advance(len(f))
         return [statistics.finish() for statistics in running]
 
-    with slots.filled(draws.fixed):
+    with Slots(model).filled(draws.fixed):
         yield Method(ask, steps=draws.count)

@@ -231,11 +231,11 @@ def test_mappings_loaders_and_datasets_are_the_same_data():
         torch.testing.assert_close(one, weights(plain))
 
 
-def test_dense_targets_with_classes_last():
-    """Logits (batch, height, width, classes): each image is one example, each pixel a target."""
-    x = torch.randn(30, 4, 4, 2)
-    y = (x.sum(-1) > 0).long()
-    run = fit(nn.Linear(2, 2), (x, y), method="adamw", lr=0.1, epochs=30, batch_size=10)
+def test_maps_of_targets():
+    """Logits (batch, classes, height, width): each image is one example, each pixel a target."""
+    x = torch.randn(30, 2, 4, 4)
+    y = (x.sum(1) > 0).long()
+    run = fit(nn.Conv2d(2, 2, 1), (x, y), method="adamw", lr=0.1, epochs=30, batch_size=10)
     assert run.history[-1]["accuracy"] > 0.95
     assert run.posterior.n == 30
 

@@ -19,14 +19,14 @@ WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("ignore", [None, -100, 2])
 @pytest.mark.parametrize("shape", [(20,), (4, 5, 6)])
 def test_cross_entropy_with_every_option(weights, smoothing, ignore, shape):
-    f = torch.randn(*shape, 4, generator=torch.Generator().manual_seed(1))
+    f = torch.randn(shape[0], 4, *shape[1:], generator=torch.Generator().manual_seed(1))  # maps: classes on axis 1
     y = torch.randint(4, shape, generator=torch.Generator().manual_seed(2))
     if ignore is not None:
         y[torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.3] = ignore
     objective = Objective(CATEGORICAL, weights, smoothing, ignore)
     ours = objective.total(f, y) / objective.mass(y)
     theirs = F.cross_entropy(
-        f.movedim(-1, 1), y, weight=weights, label_smoothing=smoothing, ignore_index=-7 if ignore is None else ignore
+        f, y, weight=weights, label_smoothing=smoothing, ignore_index=-7 if ignore is None else ignore
     )
     torch.testing.assert_close(ours, theirs)
 
@@ -65,6 +65,7 @@ def test_counts_of_what_is_right():
     [
         (torch.zeros(5, 3), torch.zeros(5).long(), "categorical"),
         (torch.zeros(5, 7, 3), torch.zeros(5, 7).long(), "categorical"),
+        (torch.zeros(5, 3, 7, 7), torch.zeros(5, 7, 7).long(), "categorical"),
         (torch.zeros(5, 2), torch.zeros(5, 2).long(), "bernoulli"),
         (torch.zeros(5, 1), torch.zeros(5, 1).bool(), "bernoulli"),
         (torch.zeros(5, 2), torch.zeros(5, 2), "gaussian"),

@@ -70,7 +70,7 @@ def fit(
         ignore_index: A label that means "no target here".
         penalty: A function of the model that is added to the mean loss.
         accumulate: Batches a step.
-        clip: Largest norm of the gradient.
+        clip: Largest norm of the gradient; by default the method's (1 for IVON, without bound for the others).
         amp: "bf16" or "fp16" for automatic mixed precision.
         class_names: Names of the classes, for the posterior to carry.
         callbacks: What watches; see `posterity.learning.callbacks`.

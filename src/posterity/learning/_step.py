@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +25,14 @@ class Stepper:
 
     Args:
         learner: The method.
-        clip: Largest norm of the gradient, if any.
+        clip: Largest norm of the gradient.
         amp: "bf16" or "fp16" for autocast; "fp16" scales the loss.
         augment: What is done to the inputs of each batch.
         penalty: A function of the model that is added to the mean loss.
     """
 
     learner: Learner
-    clip: float | None = None
+    clip: float = math.inf
     amp: str | None = None
     augment: Callable[[Inputs], Inputs] | None = None
     penalty: Callable[[nn.Module], Tensor] | None = None
@@ -66,7 +67,7 @@ class Stepper:
                     self.scaler.scale(self._penalised(loss, share)).backward()
                 tally.add(objective, f, batch.targets, total, 1 / self.learner.draws)
         self.scaler.unscale_(optimizer)
-        if self.clip is not None:
+        if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.scaler.step(optimizer)
         self.scaler.update()

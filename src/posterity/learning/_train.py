@@ -87,9 +87,9 @@ class Request:
         for name in ("epochs", "batch_size", "accumulate", "n", "patience", "checkpoint_every"):
             value = getattr(self, name)
             require(value is None or (isinstance(value, int) and value >= 1), name, "an integer >= 1", value)
-        for name, number in {"lr": self.lr, "clip": self.clip}.items():
-            if number is not None:
-                require_positive(name, number)
+        if self.lr is not None:
+            require_positive("lr", self.lr)
+        require(self.clip is None or self.clip > 0, "clip", "a positive number", self.clip)
         require(self.patience is None or self.validation is not None, "patience", "validation data beside it", None)
         needs_folder = self.resume or self.checkpoint_every is not None
         require(self.checkpoint is not None or not needs_folder, "checkpoint", "a folder", None)
@@ -138,8 +138,9 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
         class_names=None if request.class_names is None else tuple(request.class_names),
     )
     learner = learner_type(model, plan, **request.options)
+    clip = learner.default_clip if request.clip is None else request.clip
     loop = Loop(
-        stepper=Stepper(learner, request.clip, request.amp, request.augment, request.penalty),
+        stepper=Stepper(learner, clip, request.amp, request.augment, request.penalty),
         objective=objective,
         data=stream,
         epochs=epochs,

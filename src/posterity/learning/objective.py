@@ -18,6 +18,7 @@ from posterity.likelihoods import (
     CategoricalLikelihood,
     GaussianLikelihood,
     Likelihood,
+    classes_last,
     likelihood,
 )
 
@@ -62,6 +63,7 @@ class Objective:
         """Σ w ℓ over these targets."""
         if not isinstance(self.likelihood, CategoricalLikelihood):
             return self.likelihood.loss(f, y.to(f.dtype)).sum()
+        f = classes_last(f)
         if self.class_weights is None and self.label_smoothing == 0:
             target: Tensor = y.to(f.dtype) if y.is_floating_point() else self._known(y)
         else:
@@ -72,7 +74,7 @@ class Objective:
         """How many targets the outputs get right, or the summed squared error of a regression (None for counts)."""
         if isinstance(self.likelihood, CategoricalLikelihood):
             label = y.argmax(-1) if y.is_floating_point() else y
-            return ((f.argmax(-1) == label) & self._valid(y)).sum()
+            return ((classes_last(f).argmax(-1) == label) & self._valid(y)).sum()
         if isinstance(self.likelihood, BernoulliLikelihood):
             return ((f > 0) == (y > 0.5)).sum()
         if isinstance(self.likelihood, GaussianLikelihood):
@@ -88,6 +90,7 @@ class Objective:
     def check(self, f: Tensor, y: Tensor) -> None:
         """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
         if isinstance(self.likelihood, CategoricalLikelihood):
+            f = classes_last(f)
             require(f.shape[-1] > 1, "outputs", "at least two logits for a categorical likelihood", tuple(f.shape))
             if self.class_weights is not None:
                 length = len(self.class_weights)
@@ -123,7 +126,7 @@ def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:
     """
     if y.is_floating_point():
         return likelihood("gaussian")
-    if y.dtype != torch.bool and y.shape == f.shape[:-1]:
+    if y.dtype != torch.bool and y.shape == classes_last(f).shape[:-1]:
         return likelihood("categorical")
     if y.shape == f.shape:
         return likelihood("bernoulli")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Learner(ABC):
     """One method of learning. The model's parameters are the posterior mean whenever no draw is open."""
 
     default_lr: ClassVar[float]
+    default_clip: ClassVar[float] = math.inf  # largest norm of the gradient
     optimizer: Optimizer
     prior: Diagonal
     draws: int = 1  # weight draws for each batch

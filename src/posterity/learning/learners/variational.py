@@ -34,6 +34,7 @@ class Variational(Learner):
     """
 
     default_lr = 0.3
+    default_clip = 1.0  # a rare large gradient, met where h is small, would throw the mean far off
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Variational(Learner):
         return self.optimizer.sampled_params(train=True)
 
     def sigma(self) -> float:
-        return 0.0
+        return self.optimizer.diagnostics().sigma[1]
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)

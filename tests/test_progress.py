@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from posterity.errors import InvalidInput, require_positive
@@ -25,3 +29,16 @@ def test_positive_numbers(value: object) -> None:
     with pytest.raises(InvalidInput, match="lr: expected a positive finite number, got"):
         require_positive("lr", value)
     require_positive("lr", 1e-3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_what_is_printed_meanwhile_goes_where_it_was_sent() -> None:
+    """With the bar on a terminal and standard output in a pipe, prints inside the loop reach the pipe."""
+    terminal, side = os.openpty()
+    code = "from posterity.progress import track\nfor i in track('ab', 'counting'): print(i)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=side, text=True, check=True)
+    os.close(side)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert done.stdout.split() == ["a", "b"]
+    assert "counting" in shown

@@ -32,5 +32,11 @@ def track(
     from rich.progress import Progress, SpinnerColumn, TimeRemainingColumn
 
     columns = (SpinnerColumn(), *Progress.get_default_columns()[:3], TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as progress:
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True, force_terminal=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what is printed meanwhile into a pipe or a file belongs there
+    )
+    with bar as progress:
         yield from progress.track(items, total=total, description=label)

@@ -17,6 +17,7 @@ from posterity.families import (
     Gamma,
     Gaussian,
     InverseGamma,
+    MixtureOfGaussians,
     NormalGamma,
     NormalWishart,
     Poisson,
@@ -56,8 +57,17 @@ CONSTRUCTORS = {
     "wishart scale": (lambda: Wishart(4.0, FLAT), "scale: expected a positive-definite matrix"),
     "strength": (lambda: NormalGamma(0.0, 0.0, 1.0, 1.0), "strength: expected .* got 0.0"),
     "location": (lambda: NormalWishart([0.0] * 3, 1.0, 4.0, EYE), r"scale: expected a matrix \(3, 3\)"),
-    "no factors": (lambda: Product(), "factors: expected at least one family"),
+    "no factors": (lambda: Product(), "factors: expected at least one exponential family"),
     "factors": (lambda: Product(Poisson(1.0), Poisson([1.0, 2.0])), "expected one batch shape"),
+    "factor": (lambda: Product(MixtureOfGaussians.of([1.0], [[0.0]], [[[1.0]]])), "at least one exponential family"),
+    "no members": (lambda: Gamma(torch.ones(0), 1.0), r"batch: expected at least one member, got 'shape \(0,\)'"),
+    "no dimension": (lambda: Gaussian(torch.zeros(0), torch.zeros(0, 0)), "precision: expected at least one dimension"),
+    "one of two asymmetric": (
+        lambda: Gaussian(torch.zeros(2, 2), torch.stack((1e9 * EYE, torch.tensor([[2.0, 1.0], [0.0, 2.0]])))),
+        "expected a symmetric matrix, .* by 1",
+    ),
+    "complex": (lambda: Poisson(torch.tensor(1.0 + 1.0j)), "rate: expected real numbers, got torch.complex64"),
+    "too many states": (lambda: SignBernoulli(torch.zeros(40)).support(), "bits: expected at most 20, .* got 40"),
     "text": (lambda: Gamma("two", 1.0), "shape: expected numbers, got 'two'"),
 }
 

@@ -157,5 +157,15 @@ def test_invalid_parts():
         MixtureOfGaussians(UnitGamma(1.0), Gaussian.standard(1))
     with pytest.raises(InvalidInput, match="a UnitGamma and a Gaussian"):
         StudentT(Categorical([0.0]), Gaussian.standard(1))
-    with pytest.raises(InvalidInput, match="shape"):
+    with pytest.raises(InvalidInput, match=r"degrees: expected .* got -1.0"):
         StudentT.of(-1.0, [0.0], [[1.0]])
+
+
+def test_a_mixture_of_one_is_its_component():
+    alone = Gaussian([0.3, -1.0], [[2.0, 0.5], [0.5, 1.0]])
+    q = MixtureOfGaussians.of([1.0], alone.mean[None], alone.precision[None])
+    theta = q.sample(5, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(q.log_prob(theta), alone.log_prob(theta))
+    torch.testing.assert_close(q.variance, alone.variance)
+    assert q.weights.tolist() == [1.0]
+    assert q.natural[0].shape == (0,)

@@ -51,6 +51,28 @@ def test_poisson_base_measure_at_every_rate(rate):
     assert q.base_measure_gradient()[0].item() == pytest.approx(growth, rel=1e-8, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rate", [9999.0, 1e4, 1e12])
+def test_poisson_at_huge_rates_is_a_gaussian_with_corrections(rate, dtype):
+    """Edgeworth: H = ½log 2πer − 1/12r + …; E[log(θ + 1)] = log r + 1/2r + …, both to more digits than shown."""
+    q = Poisson(torch.tensor(rate, dtype=dtype))
+    entropy = stats.norm(scale=np.sqrt(rate)).entropy() - 1.0 / (12.0 * rate)
+    digits = 1e-9 if dtype is torch.float64 else 1e-2 if rate < 1e4 else 1e-6
+    assert q.entropy().item() == pytest.approx(entropy, rel=digits)
+    assert q.base_measure_gradient()[0].item() == pytest.approx(-np.log(rate) - 0.5 / rate, rel=max(1e-9, digits / 10))
+
+
+def test_poisson_joins_its_series_smoothly():
+    """On both sides of the rate where the sum over counts gives way to the series, values and slopes agree."""
+    rate = torch.tensor([1e4 * (1.0 - 1e-12), 1e4], dtype=torch.float64, requires_grad=True)
+    q = Poisson(rate)
+    for values in (q.entropy(), q.expected_log_base_measure(), q.base_measure_gradient()[0]):
+        below, above = values
+        assert below.item() == pytest.approx(above.item(), rel=1e-11)
+        slopes = torch.autograd.grad(values.sum(), rate, retain_graph=True)[0]
+        assert slopes[0].item() == pytest.approx(slopes[1].item(), rel=1e-6)
+
+
 def test_wishart_equals_scipy_in_three_dimensions():
     draw = Draw(3)
     q = Wishart(5.5, draw.definite(3))
@@ -127,6 +149,11 @@ def test_gaussians_far_from_zero_keep_their_digits(name):
     torch.testing.assert_close(far_q.entropy(), q.entropy(), rtol=1e-14, atol=0.0)
     torch.testing.assert_close(far_q.kl(far_p), q.kl(p), rtol=1e-7, atol=0.0)  # m itself is rounded to 10⁻⁸
     torch.testing.assert_close(far_q.log_prob(theta + 1e8), q.log_prob(theta), rtol=1e-7, atol=0.0)
+    field, other = Product(far_q, far_q), Product(far_p, far_p)  # a mean field keeps what its factors keep
+    torch.testing.assert_close(field.entropy(), 2.0 * q.entropy(), rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(field.kl(other), 2.0 * q.kl(p), rtol=1e-7, atol=0.0)
+    twice = torch.cat((theta, theta)) + 1e8
+    torch.testing.assert_close(field.log_prob(twice), 2.0 * q.log_prob(theta), rtol=1e-7, atol=0.0)
 
 
 def test_natural_parameters_leave_the_base_measure_constant():

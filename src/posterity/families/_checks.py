@@ -31,6 +31,7 @@ def parameters(named: Mapping[str, tuple[Any, int]]) -> list[Tensor]:
     except RuntimeError:
         shapes = {name: tuple(shape) for name, shape in batches.items()}
         raise expected("batch shapes", "shapes that broadcast", shapes) from None
+    require(0 not in batch, "batch", "at least one member", f"shape {tuple(batch)}")
     return [t.to(dtype).expand(batch + t.shape[t.ndim - named[name][1] :]) for name, t in tensors.items()]
 
 
@@ -39,6 +40,7 @@ def _floating(name: str, value: Any, dims: int) -> Tensor:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError):
         raise expected(name, "numbers", value) from None
+    require(not tensor.is_complex(), name, "real numbers", tensor.dtype)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float64)
     require(tensor.ndim >= dims, name, f"at least {dims} axes", f"shape {tuple(tensor.shape)}")
     if not torch.isfinite(tensor).all():
@@ -46,24 +48,21 @@ def _floating(name: str, value: Any, dims: int) -> Tensor:
     return tensor
 
 
-def between(name: str, values: Tensor, low: float | Tensor, high: float | Tensor = float("inf")) -> None:
+def between(name: str, values: Tensor, low: float, high: float = float("inf")) -> None:
     """Raise unless every value lies strictly between the two limits."""
     outside = ~((values > low) & (values < high))
     if outside.any():
         worst = values.detach()[outside].flatten()[0].item()
-        raise expected(name, f"values in the open interval ({_show(low)}, {_show(high)})", worst)
-
-
-def _show(limit: float | Tensor) -> str:
-    return f"{float(limit):g}" if not isinstance(limit, Tensor) or limit.numel() == 1 else "its limit"
+        raise expected(name, f"values in the open interval ({low:g}, {high:g})", worst)
 
 
 def positive_definite(name: str, matrix: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
     """The symmetric matrix and its Cholesky factor; an error unless square (d, d), symmetric, positive definite."""
     dim = matrix.shape[-1] if dim is None else dim
     require(matrix.shape[-2:] == (dim, dim), name, f"a matrix ({dim}, {dim})", f"shape {tuple(matrix.shape)}")
-    skew = (matrix - matrix.mT).detach().abs().amax().item() if matrix.numel() else 0.0
+    require(dim > 0, name, "at least one dimension", f"shape {tuple(matrix.shape)}")
+    skew, size = ((m.detach().abs()).amax((-2, -1)) for m in (matrix - matrix.mT, matrix))
     # Rounding is averaged away; anything larger is a mistake that averaging would hide.
-    if skew > 1e-4 * matrix.detach().abs().amax().item():
-        raise expected(name, "a symmetric matrix", f"entries that differ from their mirror by {skew:.3g}")
+    if (skew > 1e-4 * size).any():
+        raise expected(name, "a symmetric matrix", f"entries that differ from their mirror by {skew.amax().item():.3g}")
     return symmetrise(matrix), cholesky(matrix, name)

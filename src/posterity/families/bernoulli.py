@@ -8,12 +8,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 
+_MOST_BITS = 20  # a million states
+
 
 def _all_words(letters: tuple[float, float], like: Tensor) -> Tensor:
-    words = list(itertools.product(letters, repeat=like.shape[-1]))
+    bits = like.shape[-1]
+    require(bits <= _MOST_BITS, "bits", f"at most {_MOST_BITS}, to visit all states", bits)
+    words = list(itertools.product(letters, repeat=bits))
     return torch.tensor(words, dtype=like.dtype, device=like.device)
 
 

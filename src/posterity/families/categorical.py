@@ -55,7 +55,7 @@ class Categorical(CoordinateFamily):
     @property
     def log_probabilities(self) -> Tensor:
         """log p (..., K), finite however small p is."""
-        zero = torch.zeros_like(self._log_odds[..., :1])
+        zero = self._log_odds.new_zeros((*self._log_odds.shape[:-1], 1))
         return torch.cat((self._log_odds, zero), -1).log_softmax(-1)
 
     def log_partition(self) -> Tensor:

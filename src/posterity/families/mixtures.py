@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.families._base import Family
-from posterity.families._checks import parameters
+from posterity.families._checks import between, parameters
 from posterity.families._conditional import ConditionalFamily
 from posterity.families.categorical import Categorical
 from posterity.families.gamma import UnitGamma
@@ -114,6 +114,7 @@ class StudentT(ConditionalFamily):
         degrees, location, precision = parameters(
             {"degrees": (degrees, 0), "location": (location, 1), "precision": (precision, 2)}
         )
+        between("degrees", degrees, 0.0)
         return cls(UnitGamma(0.5 * degrees), Gaussian(location, precision))
 
     @property

@@ -9,6 +9,14 @@ from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
+from posterity.families.gaussian import LOG_2PI
+
+_LARGE = 1e4  # from here on series in 1/r are exact to the last bit
+
+
+def _large_entropy(rate: Tensor) -> Tensor:
+    """½log 2πer − 1/12r − 1/24r² − …, the entropy at large rates."""
+    return 0.5 * (1.0 + LOG_2PI + rate.log()) - (1.0 + 0.5 / rate) / (12.0 * rate)
 
 
 class Poisson(CoordinateFamily):
@@ -55,22 +63,30 @@ class Poisson(CoordinateFamily):
 
     def expected_log_base_measure(self) -> Tensor:
         counts, probabilities = self._bulk()
-        return (probabilities * self.log_base_measure(counts)).sum(0)
+        large = self.rate.clamp(min=_LARGE)
+        series = large - large * large.log() - _large_entropy(large)
+        return torch.where(self.rate < _LARGE, (probabilities * self.log_base_measure(counts)).sum(0), series)
 
     def base_measure_gradient(self) -> Coordinates:
         counts, probabilities = self._bulk()
-        return (-(probabilities * torch.log1p(counts)).sum(0),)
+        large = self.rate.clamp(min=_LARGE)
+        series = -large.log() - (0.5 + (1.0 / 12.0) * (1.0 / large + 1.0 / large**2)) / large
+        return (torch.where(self.rate < _LARGE, -(probabilities * torch.log1p(counts)).sum(0), series),)
+
+    def entropy(self) -> Tensor:
+        # At large rates r − r log r + E[log θ!] would cancel all its digits.
+        return torch.where(self.rate < _LARGE, super().entropy(), _large_entropy(self.rate.clamp(min=_LARGE)))
 
     def _bulk(self) -> tuple[Tensor, Tensor]:
         """The counts within ten standard deviations of the mean and their probabilities, (width, *batch).
 
         The probabilities come from their ratios p(θ)/p(θ − 1) = r/θ, which stay exact at rates where log θ! does not.
         """
-        rate = self.rate.detach()
-        width = int(10.0 * rate.amax().sqrt().item()) + 30
+        rate = self.rate.clamp(max=_LARGE)
+        width = int(10.0 * rate.detach().amax().sqrt().item()) + 30
         offsets = torch.arange(2 * width + 1, dtype=rate.dtype, device=rate.device).reshape(-1, *[1] * rate.ndim)
-        counts = (rate - width).clamp(min=0.0).floor() + offsets
-        ratios = torch.cat((torch.zeros_like(self.rate)[None], (self.rate / counts[1:]).log()))
+        counts = (rate.detach() - width).clamp(min=0.0).floor() + offsets
+        ratios = torch.cat((torch.zeros_like(rate)[None], (rate / counts[1:]).log()))
         return counts, ratios.cumsum(0).softmax(0)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

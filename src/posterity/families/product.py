@@ -31,7 +31,8 @@ class Product(Family):
     theta_dims = 1
 
     def __init__(self, *factors: Family) -> None:
-        require(len(factors) > 0, "factors", "at least one family", factors)
+        families = len(factors) > 0 and all(isinstance(factor, Family) for factor in factors)
+        require(families, "factors", "at least one exponential family", factors)
         batches = [tuple(factor.log_partition().shape) for factor in factors]
         require(len(set(batches)) == 1, "batch shapes of the factors", "one batch shape", batches)
         self.factors = factors
@@ -91,6 +92,19 @@ class Product(Family):
             and len(other.factors) == len(self.factors)
             and all(a.same_family(b) for a, b in zip(self.factors, other.factors, strict=True))
         )
+
+    # Sums over the factors keep the digits that a factor's own forms keep.
+
+    def entropy(self) -> Tensor:
+        return torch.stack([factor.entropy() for factor in self.factors]).sum(0)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        parts = zip(self.factors, self.split(theta), strict=True)
+        return torch.stack([factor.log_prob(part) for factor, part in parts]).sum(0)
+
+    def _divergence(self, other: Self) -> Tensor:
+        pairs = zip(self.factors, other.factors, strict=True)
+        return torch.stack([factor.kl(theirs) for factor, theirs in pairs]).sum(0)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         return self.join([factor.sample(n, generator) for factor in self.factors])

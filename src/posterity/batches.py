@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     """
     if isinstance(data, Batches):
         return data
-    require(batch_size >= 1, "batch_size", "an integer >= 1", batch_size)
+    require(isinstance(batch_size, Integral) and batch_size >= 1, "batch_size", "an integer >= 1", batch_size)
     if isinstance(data, DataLoader):
         return _of_loader(data, seed)
     if _is_columns(data):

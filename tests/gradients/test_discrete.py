@@ -73,6 +73,16 @@ def test_the_relaxation_differentiates_its_own_expectation():
     torch.testing.assert_close(again.expectation(SignBernoulli(NATURAL), loss), value.detach())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_relaxation_survives_certainty(dtype):
+    certain = SignBernoulli(torch.tensor([1000.0, -1000.0], dtype=dtype))
+    (found,) = RelaxedBernoulli(8, 1.0, torch.Generator().manual_seed(0))(certain, lambda w: w.sum())
+    noise = torch.rand(8, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    # Far out (cosh λ / cosh(λ + δ))² → e^{∓2δ}, with δ = ½ log u/(1−u).
+    wanted = torch.stack(((1 - noise[:, 0]) / noise[:, 0], noise[:, 1] / (1 - noise[:, 1])), -1).mean(0)
+    torch.testing.assert_close(found, wanted, rtol=1e-3 if dtype is torch.float32 else 1e-11, atol=0.0)
+
+
 @pytest.mark.parametrize(("family", "low"), [(SignBernoulli, -1.0), (Bernoulli, 0.0)])
 def test_delta_looks_at_the_mean_or_at_the_mode(family, low):
     q = family(NATURAL)
@@ -106,3 +116,6 @@ def test_what_cannot_be_is_refused():
         RelaxedBernoulli(temperature=0.0)
     with pytest.raises(InvalidInput, match="keep"):
         DropoutMasks(keep=0.0)
+    for estimator, many in ((Enumeration(), SignBernoulli), (DropoutMasks(samples=None), FixedGaussian.standard)):
+        with pytest.raises(InvalidInput, match="bits: expected at most 20"):
+            estimator(many(torch.zeros(30) if many is SignBernoulli else 30), lambda theta: theta.sum())

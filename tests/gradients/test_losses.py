@@ -116,6 +116,17 @@ def test_what_cannot_be_is_refused():
         data_loss(n=3)
     with pytest.raises(InvalidInput, match="the loss of a whole data set"):
         next(data_loss(n=100).minibatches(4))
+    column = {"likelihood": "gaussian", "model": lambda t, x: x @ t[:2, None]}
+    with pytest.raises(InvalidInput, match=r"targets: expected shape \(12, 1\) like the outputs, got \(12,\)"):
+        data_loss(targets=torch.ones(N, dtype=torch.float64), **column)(THETA)  # would broadcast to (12, 12)
+    with pytest.raises(InvalidInput, match=r"labels: expected integers in 0..2"):
+        data_loss(targets=LABELS + 1)(THETA)
+    with pytest.raises(InvalidInput, match=r"model: expected outputs \(12, K\), got \(12,\)"):
+        data_loss(targets=torch.ones(N), likelihood="gaussian", model=lambda t, x: x @ t[:2])(THETA)
+    with pytest.raises(InvalidInput, match="inputs: expected floating-point numbers"):
+        LinearLoss(inputs=torch.ones(N, 2, dtype=torch.int64), targets=torch.ones(N), likelihood="gaussian")
+    with pytest.raises(InvalidInput, match=r"batch_size: expected an integer >= 1, got 2\.5"):
+        next(data_loss().minibatches(2.5))
     with pytest.raises(InvalidInput, match="likelihood"):
         data_loss(likelihood="cauchy")
     with pytest.raises(InvalidInput, match="inputs"):

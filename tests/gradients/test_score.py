@@ -68,3 +68,9 @@ def test_the_baseline_takes_the_size_of_the_loss_away():
 def test_one_sample_has_no_others():
     with pytest.raises(InvalidInput, match="at least 2"):
         ScoreFunction(1)
+
+
+@pytest.mark.parametrize("estimator", [ScoreFunction(5), Quadrature(5)], ids=str)
+def test_a_loss_is_one_number(estimator):
+    with pytest.raises(InvalidInput, match=r"loss: expected one number for each θ, got 'shape \(1,\)'"):
+        estimator.expectation(Gaussian.standard(1), lambda theta: theta**2)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.errors import expected
+from posterity.errors import expected, require
 from posterity.families import ConditionalFamily, Coordinates, Family
 from posterity.gradients.losses import AnyLoss, Loss
 
@@ -44,6 +44,14 @@ def as_function(loss: AnyLoss) -> Loss:
     if not callable(loss):
         raise expected("loss", "a function of θ (a ConjugateLoss goes with Conjugate())", type(loss).__name__)
     return loss
+
+
+def values_at(loss: AnyLoss, points: Tensor, dims: int = 1) -> Tensor:
+    """The loss of each θ in a tensor (*leading, *event), known to be one number for each."""
+    values = at_points(as_function(loss), points, dims=dims)
+    leading = points.shape[: points.ndim - dims]
+    require(values.shape == leading, "loss", "one number for each θ", f"shape {tuple(values.shape[len(leading) :])}")
+    return values
 
 
 def at_points(function: Callable[..., Any], *points: Tensor, dims: int = 1) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posterity.families import Coordinates, DiagonalGaussian, FixedGaussian, MixtureOfGaussians
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points
+from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
 from posterity.gradients._gaussian import AnyGaussian, as_gaussian, from_derivatives, times
 from posterity.gradients.curvatures import Curvature
 from posterity.gradients.losses import AnyLoss, Loss
@@ -46,7 +46,7 @@ class PointEstimator(Estimator):
     def values(self, q: AnyGaussian, loss: Loss) -> Tensor:
         """E_q[ℓ] of each member of the batch."""
         theta, weights = self.points(q)
-        return average(weights, at_points(loss, theta))
+        return average(weights, values_at(loss, theta))
 
     def slope(self, q: AnyGaussian, loss: Loss) -> Tensor:
         """E_q[∇ℓ] alone."""

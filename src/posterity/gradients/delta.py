@@ -18,7 +18,7 @@ from posterity.families import (
     MixtureOfGaussians,
     SignBernoulli,
 )
-from posterity.gradients._base import AnyFamily, as_function, at_points
+from posterity.gradients._base import AnyFamily, as_function, at_points, values_at
 from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator
 from posterity.gradients.curvatures import Curvature, Hessian
@@ -61,9 +61,9 @@ class Delta(PointEstimator):
         """ℓ(m) + ½ tr(∇²ℓ(m) V), to the order at which the gradient in V does not vanish; ℓ(μ) where T(θ) = θ."""
         if isinstance(q, MixtureOfGaussians):
             return super().expectation(q, loss)
-        function = as_function(loss)
         if not isinstance(q, Gaussian | DiagonalGaussian):
-            return at_points(function, self._point(q), dims=q.theta_dims)
+            return values_at(loss, self._point(q), dims=q.theta_dims)
+        function = as_function(loss)
         diagonal = isinstance(q, DiagonalGaussian)
         _, curvature = self.derivatives(q, function, diagonal)
         spread = curvature * q.variance if isinstance(q, DiagonalGaussian) else (curvature * q.covariance).sum(-1)

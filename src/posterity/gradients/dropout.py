@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.families import Coordinates, FixedGaussian
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points
+from posterity.families import Bernoulli, Coordinates, FixedGaussian
+from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
 from posterity.gradients.losses import AnyLoss
 
 
@@ -42,7 +41,7 @@ class DropoutMasks(Estimator):
 
     def expectation(self, q: AnyFamily, loss: AnyLoss) -> Tensor:
         mean, masks, weights = self._masks(q)
-        return torch.einsum("p,p...->...", weights, at_points(as_function(loss), masks * mean))
+        return torch.einsum("p,p...->...", weights, values_at(loss, masks * mean))
 
     def _masks(self, q: AnyFamily) -> tuple[Tensor, Tensor, Tensor]:
         """m, masks z/π (P, *batch, d) and their weights (P,)."""
@@ -52,7 +51,7 @@ class DropoutMasks(Estimator):
         if self.samples is not None:
             masks = mean.new_empty(self.samples, *mean.shape).bernoulli_(self.keep, generator=self.generator)
             return mean, masks / self.keep, mean.new_full((self.samples,), 1.0 / self.samples)
-        words = mean.new_tensor(list(itertools.product((0.0, 1.0), repeat=mean.shape[-1])))
+        words = Bernoulli(torch.zeros_like(mean)).support()
         kept = words.sum(-1)
         weights = self.keep**kept * (1.0 - self.keep) ** (mean.shape[-1] - kept)
         return mean, words.reshape(len(words), *[1] * (mean.ndim - 1), -1) / self.keep, weights

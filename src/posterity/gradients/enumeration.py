@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.errors import expected
 from posterity.families import Bernoulli, Categorical, Coordinates, SignBernoulli
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points
+from posterity.gradients._base import AnyFamily, Estimator, values_at
 from posterity.gradients.losses import AnyLoss
 
 Discrete = Bernoulli | SignBernoulli | Categorical
@@ -46,7 +46,7 @@ class Enumeration(Estimator):
         """The same q, known to be discrete, and the loss of each of its states."""
         if not isinstance(q, Discrete):
             raise expected("Enumeration", "a q over independent bits or classes", type(q).__name__)
-        return q, at_points(as_function(loss), q.support())
+        return q, values_at(loss, q.support())
 
 
 def _between(q: Discrete) -> Tensor:

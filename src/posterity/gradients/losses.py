@@ -59,7 +59,11 @@ class DataLoss:
 
     def examples(self, theta: Tensor) -> Tensor:
         """The loss of each example, (B,), unscaled."""
-        return self._likelihood.loss(self.outputs(theta), self.targets)
+        outputs = self.outputs(theta)
+        wanted = f"outputs ({len(self.targets)}, K)"
+        require(outputs.ndim > 1 and len(outputs) == len(self.targets), "model", wanted, tuple(outputs.shape))
+        self._likelihood.check(outputs, self.targets)
+        return self._likelihood.loss(outputs, self.targets)
 
     def example_gradients(self, theta: Tensor) -> Tensor:
         """The gradient of each example's loss, (B, d), unscaled."""
@@ -121,6 +125,7 @@ class LinearLoss(DataLoss):
         super().__post_init__()
         rows = tuple(self.inputs.shape)
         require(len(rows) == 2 and rows[0] == len(self.targets), "inputs", f"({len(self.targets)}, d)", rows)
+        require(self.inputs.is_floating_point(), "inputs", "floating-point numbers", self.inputs.dtype)
         self._likelihood.check(torch.zeros_like(self.targets), self.targets)
 
     def in_output(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:

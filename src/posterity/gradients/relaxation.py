@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require, require_positive
 from posterity.families import Coordinates, SignBernoulli
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points
+from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
 from posterity.gradients.losses import AnyLoss
 
 
@@ -41,14 +41,13 @@ class RelaxedBernoulli(Estimator):
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
         natural, arguments = self._soft(q)
         gradients = at_points(torch.func.grad(as_function(loss)), arguments.tanh())
-        # 1 − tanh² = cosh⁻² does not cancel where signs are nearly certain.
-        slope = (natural.cosh() / arguments.cosh()) ** 2 / self.temperature
+        # 1 − tanh² = cosh⁻² does not cancel where signs are nearly certain, and its logarithm does not overflow.
+        slope = (2.0 * (_log_2cosh(natural) - _log_2cosh(arguments))).exp() / self.temperature
         return ((slope * gradients).mean(0),)
 
     def expectation(self, q: AnyFamily, loss: AnyLoss) -> Tensor:
         _, arguments = self._soft(q)
-        values: Tensor = at_points(as_function(loss), arguments.tanh())
-        return values.mean(0)
+        return values_at(loss, arguments.tanh()).mean(0)
 
     def _soft(self, q: AnyFamily) -> tuple[Tensor, Tensor]:
         """λ, and (λ + δ)/T for every sample."""
@@ -59,3 +58,7 @@ class RelaxedBernoulli(Estimator):
         uniform = torch.rand(shape, dtype=natural.dtype, device=natural.device, generator=self.generator)
         tiny = torch.finfo(natural.dtype).tiny
         return natural, (natural + 0.5 * torch.logit(uniform, eps=tiny)) / self.temperature
+
+
+def _log_2cosh(x: Tensor) -> Tensor:
+    return torch.logaddexp(x, -x)

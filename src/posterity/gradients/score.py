@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families import ConditionalFamily, Coordinates
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points
+from posterity.gradients._base import AnyFamily, Estimator, values_at
 from posterity.gradients.losses import AnyLoss
 
 
@@ -47,5 +47,4 @@ class ScoreFunction(Estimator):
 
     def _draw(self, q: AnyFamily, loss: AnyLoss) -> tuple[Tensor, Tensor]:
         theta = q.sample(self.samples, self.generator).detach()
-        values: Tensor = at_points(as_function(loss), theta, dims=q.theta_dims)
-        return theta, values.detach()
+        return theta, values_at(loss, theta, dims=q.theta_dims).detach()

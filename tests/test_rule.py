@@ -298,6 +298,7 @@ def test_a_prior_must_be_of_the_family(q, prior):
         {"lr": 0.0},
         {"lr": math.nan},
         {"temperature": -1.0},
+        {"temperature": math.inf},
         {"momentum": 1.0},
         {"slow_scale": 1.0},
         {"square_root": -1e-8},
@@ -313,15 +314,39 @@ def test_options_out_of_range_are_refused(options):
 
 @pytest.mark.parametrize("options", [{"retracted": True}, {"slow_scale": 0.9}, {"square_root": 0.0}, {"decay": 0.1}])
 def test_options_of_gaussians_are_refused_elsewhere(options):
-    with pytest.raises(InvalidInput, match=f"{next(iter(options))}: expected a Gaussian q"):
+    with pytest.raises(InvalidInput, match=f"^{next(iter(options))}: expected a Gaussian q"):  # not: a smaller lr helps
         BayesianLearningRule(Delta(), lr=0.1, **options).step(FixedGaussian(B, H), quadratic)
 
 
 def test_the_square_root_of_a_matrix_is_refused():
-    with pytest.raises(InvalidInput, match="a DiagonalGaussian q"):
+    with pytest.raises(InvalidInput, match=r"^square_root: expected a DiagonalGaussian q, got 'Gaussian'"):
         BayesianLearningRule(Delta(), lr=0.1, square_root=1e-8).step(Gaussian(B, H), quadratic)
 
 
-def test_a_run_takes_at_least_one_step():
-    with pytest.raises(InvalidInput, match="steps"):
-        BayesianLearningRule(Delta()).run(Gaussian.standard(2), quadratic, 0)
+@pytest.mark.parametrize("steps", [0, 2.5])
+def test_a_run_takes_at_least_one_step(steps):
+    with pytest.raises(InvalidInput, match="steps: expected a whole number"):
+        BayesianLearningRule(Delta()).run(Gaussian.standard(2), quadratic, steps)
+
+
+def test_what_is_no_estimator_family_or_prior_is_refused():
+    with pytest.raises(InvalidInput, match="gradient: expected an estimator"):
+        BayesianLearningRule("delta")
+    with pytest.raises(InvalidInput, match="q: expected a member of a family"):
+        BayesianLearningRule(Delta()).step(torch.zeros(2), quadratic)
+    q = MixtureOfGaussians.of([0.5, 0.5], [[0.0], [1.0]], [[[1.0]], [[1.0]]])
+    with pytest.raises(InvalidInput, match="prior: expected a family of θ with 1 entries"):
+        BayesianLearningRule(Delta(), prior=Gaussian.standard(3)).step(q, lambda theta: theta.square().sum())
+
+
+def test_a_loss_without_a_gradient_is_named():
+    with pytest.raises(InvalidInput, match=r"^gradient of the loss at step 1: expected finite entries"):
+        BayesianLearningRule(Delta()).step(Gaussian.standard(2), lambda theta: math.nan * theta.sum())
+
+
+def test_a_scale_that_no_gradient_feeds_stays_positive():
+    rule = BayesianLearningRule(Delta(SquaredGradients()), lr=0.1, slow_scale=0.5, square_root=1e-8)
+    start = DiagonalGaussian(torch.ones(2), torch.full((2,), 1e-19))
+    q = rule.run(start, lambda theta: theta[0] ** 2 + 0.0 * theta[1], 200)  # 2⁻²⁰⁰ of it is below what float32 holds
+    assert q.mean[1] == 1.0
+    assert q.mean[0].abs() < 0.2

@@ -13,11 +13,14 @@ of this form.
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected, require, require_positive
@@ -75,7 +78,8 @@ class BayesianLearningRule:
     Args:
         gradient: The estimator of ∇_μ E_q[ℓ].
         lr: ρ, a number or a schedule t ↦ ρ_t (t counts from 1).
-        prior: A member of q's family, where the loss does not contain one: it adds −log p₀ to the loss.
+        prior: A member of q's family (for a mixture: a family of its θ), where the loss does not contain one: it adds
+            −log p₀ to the loss.
         temperature: τ, the weight of the entropy.
         retracted: For Gaussians, S ← S + ρG + ½ρ² G S⁻¹ G, positive definite for any step and any G; the mean step
             uses the old S (the improved rule).
@@ -112,9 +116,10 @@ class BayesianLearningRule:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
+        require(isinstance(self.gradient, Estimator), "gradient", "an estimator such as Delta()", self.gradient)
         if not callable(self.lr):
             require_positive("lr", self.lr)
-        require(self.temperature >= 0.0, "temperature", "a number >= 0", self.temperature)
+        require(0.0 <= self.temperature < math.inf, "temperature", "a finite number >= 0", self.temperature)
         require(0.0 <= self.momentum < 1.0, "momentum", "a number in [0, 1)", self.momentum)
         require(self.slow_scale is None or 0 <= self.slow_scale < 1, "slow_scale", "in [0, 1)", self.slow_scale)
         require(self.square_root is None or self.square_root >= 0, "square_root", "ε >= 0", self.square_root)
@@ -149,7 +154,7 @@ class BayesianLearningRule:
         Returns:
             q after the last step.
         """
-        require(steps >= 1, "steps", "at least 1", steps)
+        require(isinstance(steps, Integral) and steps >= 1, "steps", "a whole number, at least 1", steps)
         losses = itertools.islice(_one_a_step(loss), steps)
         state = self.start(q)
         change = float("inf")
@@ -172,6 +177,8 @@ class BayesianLearningRule:
         """One step from a state to the next."""
         step = state.steps + 1
         gradient = self.natural_gradient(state.q, loss)
+        finite = all(bool(block.isfinite().all()) for block in gradient)
+        require(finite, f"gradient of the loss at step {step}", "finite entries", "NaN or infinity")
         try:
             q, velocity = self._move(state.q, state.velocity, gradient, step)
         except InvalidInput as error:
@@ -220,10 +227,20 @@ class BayesianLearningRule:
         return lr
 
     def _check(self, q: AnyFamily, loss: AnyLoss) -> None:
+        """Raise where q, the options, the prior and the loss do not go together."""
+        require(isinstance(q, AnyFamily), "q", "a member of a family", q)
+        moved = q.conditional if isinstance(q, ConditionalFamily) else q
+        if not isinstance(moved, Gaussian | DiagonalGaussian):
+            for name in self._gaussian_options():
+                raise expected(name, "a Gaussian q with a learnt precision", type(q).__name__)
+        if self.square_root is not None and isinstance(moved, Gaussian):
+            raise expected("square_root", "a DiagonalGaussian q", type(q).__name__)
         if self.prior is None:
             return
         if isinstance(q, Family) and not q.same_family(self.prior):
             raise expected("prior", f"a member of the family of {q!r}, with its constants", self.prior)
+        if isinstance(q, ConditionalFamily) and self.prior.mean.shape[-1:] != q.mean.shape[-1:]:
+            raise expected("prior", f"a family of θ with {q.mean.shape[-1]} entries, as q has", self.prior)
         if isinstance(loss, DataLoss) and loss.regulariser is not None:
             raise expected("prior", "a prior of the rule or a regulariser of the loss", "both")
 
@@ -236,8 +253,6 @@ class BayesianLearningRule:
             return q.with_parts(mixing, conditional), rolled + velocity
         if isinstance(q, Gaussian | DiagonalGaussian):
             return self._move_gaussian(q, velocity, gradient, step)
-        for name in self._gaussian_options():
-            raise expected(name, "a Gaussian q with a learnt precision", type(q).__name__)
         return self._move_natural(q, velocity, gradient, step)
 
     def _gaussian_options(self) -> list[str]:
@@ -261,7 +276,7 @@ class BayesianLearningRule:
         precision = self._move_precision(q.precision, direction, lr, diagonal)
         velocity = self._roll(velocity, (slope,))
         (push,) = self._unbiased(velocity, step)
-        scale = self._scale(q.precision if self.retracted else precision, step, diagonal)
+        scale = self._scale(q.precision if self.retracted else precision, step)
         push = push / scale if diagonal else solve_psd(cholesky(scale, "precision"), push)
         return type(q)((1.0 - lr * self.decay) * q.mean - lr * push, precision), velocity
 
@@ -269,15 +284,18 @@ class BayesianLearningRule:
         step = lr if self.slow_scale is None else 1.0 - self.slow_scale
         if self.retracted:
             return (retract_diagonal if diagonal else retract)(precision, direction, step)
-        return precision + step * direction
+        moved = precision + step * direction
+        if self.square_root is None:
+            return moved
+        # A scale that no gradient feeds fades away; ε takes over long before it would underflow to zero.
+        return torch.where(moved < 0.0, moved, moved.clamp(min=torch.finfo(moved.dtype).tiny))
 
-    def _scale(self, precision: Tensor, step: int, diagonal: bool) -> Tensor:
+    def _scale(self, precision: Tensor, step: int) -> Tensor:
         """What the mean step divides by."""
         if self.debias and self.slow_scale is not None:
             precision = precision / (1.0 - self.slow_scale**step)
         if self.square_root is None:
             return precision
-        require(diagonal, "square_root", "a DiagonalGaussian q", "a full precision matrix")
         return precision.sqrt() + self.square_root
 
     def _roll(self, velocity: Coordinates, gradient: Coordinates) -> Coordinates:
@@ -302,5 +320,5 @@ def _one_a_step(loss: AnyLoss | Iterable[AnyLoss]) -> Iterable[AnyLoss]:
 
 def relative_change(old: Coordinates, new: Coordinates) -> float:
     """The largest move of an entry of λ, relative to the largest entry of its block (or to 1)."""
-    pairs = zip(old, new, strict=True)
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if a.numel()]  # one class alone has no log-odds
     return max(((b - a).abs().amax() / a.abs().amax().clamp(min=1.0)).item() for a, b in pairs)

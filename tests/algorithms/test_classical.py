@@ -7,14 +7,16 @@ from sklearn.linear_model import BayesianRidge
 from posterity.algorithms import (
     LinearStateSpace,
     beta_bernoulli,
+    dirichlet_categorical,
     gamma_poisson,
     kalman_filter,
     kalman_smoother,
     laplace,
     linear_regression,
+    normal_gamma,
 )
 from posterity.errors import InvalidInput
-from posterity.families import Beta, Gamma
+from posterity.families import Beta, Dirichlet, Gamma, NormalGamma
 
 DOUBLE = torch.float64
 
@@ -51,6 +53,19 @@ def test_observations_of_another_width_are_refused():
         kalman_filter(walk(0.3), torch.zeros(5, 2, dtype=DOUBLE))
 
 
+@pytest.mark.parametrize("estimate", [kalman_filter, kalman_smoother])
+def test_observations_that_are_none_or_nan_are_refused(estimate):
+    with pytest.raises(InvalidInput, match="observations: expected at least one"):
+        estimate(walk(0.3), torch.zeros(0, 1, dtype=DOUBLE))
+    with pytest.raises(InvalidInput, match="observations: expected finite entries"):
+        estimate(walk(0.3), torch.full((2, 1), torch.nan, dtype=DOUBLE))
+
+
+def test_a_model_whose_parts_do_not_fit_is_refused():
+    with pytest.raises(InvalidInput, match=r"observation: expected shape \(1, 1\), got \(1, 2\)"):
+        LinearStateSpace(*tensors([[1.0]], [[1.0]], [[1.0, 2.0]], [[0.5]], [0.0], [[2.0]]))
+
+
 def test_noise_that_is_none_is_refused():
     with pytest.raises(InvalidInput, match="transition_noise"):
         kalman_smoother(walk(-1.0), torch.zeros(5, 1, dtype=DOUBLE))
@@ -74,5 +89,25 @@ def test_laplace_says_when_it_did_not_arrive():
 def test_data_outside_the_model_are_refused():
     with pytest.raises(InvalidInput, match="zeros and ones"):
         beta_bernoulli(Beta(1.0, 1.0), torch.tensor([0.0, 2.0]))
-    with pytest.raises(InvalidInput, match="counts"):
-        gamma_poisson(Gamma(1.0, 1.0), torch.tensor([-1.0]))
+    for counts in (-1.0, 2.5, float("nan")):
+        with pytest.raises(InvalidInput, match="counts: expected whole numbers"):
+            gamma_poisson(Gamma(1.0, 1.0), torch.tensor([counts]))
+    for labels in ([0, 3], [-1, 0], [0.0, 1.0]):
+        with pytest.raises(InvalidInput, match=r"labels: expected integers in 0..2"):
+            dirichlet_categorical(Dirichlet([1.0, 1.0, 1.0]), torch.tensor(labels))
+    with pytest.raises(InvalidInput, match="at least one example"):
+        linear_regression(torch.zeros(0, 2), torch.zeros(0))
+
+
+def test_whole_numbers_are_numbers():
+    """Integers and booleans give what the same numbers in floating point give (½ and ¼ are not rounded away)."""
+    y = torch.tensor([0, 1, 1])
+    pairs = [
+        (beta_bernoulli(Beta(1.0, 1.0), data), beta_bernoulli(Beta(1.0, 1.0), y.double())) for data in (y, y.bool())
+    ]
+    pairs.append((gamma_poisson(Gamma(1.0, 1.0), y), gamma_poisson(Gamma(1.0, 1.0), y.double())))
+    prior = NormalGamma(0.0, 1.0, 1.0, 1.0)
+    pairs.append((normal_gamma(prior, y), normal_gamma(prior, y.double())))
+    for whole, floating in pairs:
+        assert whole.natural == floating.natural
+    assert normal_gamma(prior, y).shape == 1.0 + 3 / 2

@@ -144,6 +144,11 @@ def test_components_that_coincide_are_one_gaussian():
     torch.testing.assert_close(together.weights, q.weights)
 
 
+def test_one_component_is_newton():
+    q = multimodal(0.1, retracted=False).run(START[None], LOSS, 5)
+    same(q.conditional, newton(0.1).rule.run(Gaussian(START[None], torch.eye(3, dtype=DOUBLE)[None]), LOSS, 5))
+
+
 ROWS = sorted(Path(algorithms.__file__).parent.glob("_[a-z]*.py"))
 
 

@@ -29,7 +29,7 @@ def linear_regression(
         prior_precision: δ.
         noise_precision: β.
     """
+    loss = LinearLoss(inputs=inputs, targets=targets, likelihood=GaussianLikelihood(noise_precision))
     unit = torch.eye(inputs.shape[-1], dtype=inputs.dtype, device=inputs.device)
     prior = Gaussian(torch.zeros_like(inputs[0]), prior_precision * unit)
-    loss = LinearLoss(inputs=inputs, targets=targets, likelihood=GaussianLikelihood(noise_precision))
     return BayesianLearningRule(Delta(), lr=1.0, prior=prior).step(prior, loss)

@@ -41,7 +41,8 @@ def beta_bernoulli(prior: Beta, outcomes: Tensor) -> Beta:
         λ ← λ₀ + Σᵢ (yᵢ, 1 − yᵢ).
     """
     require(bool(((outcomes == 0) | (outcomes == 1)).all()), "outcomes", "zeros and ones", outcomes)
-    return conjugate_bayes(prior, outcomes, 1.0 - outcomes)
+    successes = outcomes.to(prior.a)
+    return conjugate_bayes(prior, successes, 1.0 - successes)
 
 
 def gamma_poisson(prior: Gamma, counts: Tensor) -> Gamma:
@@ -53,7 +54,7 @@ def gamma_poisson(prior: Gamma, counts: Tensor) -> Gamma:
 
         λ ← λ₀ + Σᵢ (yᵢ, −1).
     """
-    require(bool((counts >= 0).all()), "counts", "numbers >= 0", counts)
+    require(bool(((counts >= 0) & (counts == counts.round())).all()), "counts", "whole numbers >= 0", counts)
     return conjugate_bayes(prior, counts, -torch.ones_like(counts))
 
 
@@ -66,7 +67,10 @@ def dirichlet_categorical(prior: Dirichlet, labels: Tensor) -> Dirichlet:
 
         λ ← λ₀ + Σᵢ e_{yᵢ}.
     """
-    return conjugate_bayes(prior, F.one_hot(labels, prior.concentration.shape[-1]).to(prior.concentration))
+    classes = prior.concentration.shape[-1]
+    inside = not labels.is_floating_point() and bool(((labels >= 0) & (labels < classes)).all())
+    require(inside, "labels", f"integers in 0..{classes - 1}", labels)
+    return conjugate_bayes(prior, F.one_hot(labels.long(), classes).to(prior.concentration))
 
 
 def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
@@ -78,5 +82,6 @@ def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
 
         λ ← λ₀ + Σᵢ (½, −½yᵢ², yᵢ, −½).
     """
+    numbers = numbers.to(prior.location)
     half = torch.full_like(numbers, 0.5)
     return conjugate_bayes(prior, half, -0.5 * numbers**2, numbers, -half)

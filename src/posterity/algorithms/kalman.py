@@ -42,6 +42,14 @@ class LinearStateSpace:
     initial_mean: Tensor
     initial_covariance: Tensor
 
+    def __post_init__(self) -> None:
+        d, k = len(self.initial_mean), len(self.observation)
+        shapes: dict[str, tuple[int, ...]] = {"transition": (d, d), "transition_noise": (d, d), "observation": (k, d)}
+        shapes |= {"observation_noise": (k, k), "initial_mean": (d,), "initial_covariance": (d, d)}
+        for name, shape in shapes.items():
+            found = tuple(getattr(self, name).shape)
+            require(found == shape, name, f"shape {shape}", found)
+
     @cached_property
     def first(self) -> Gaussian:
         """p(x₁)."""
@@ -143,6 +151,8 @@ def _link(model: LinearStateSpace, belief: Gaussian, seen: Tensor) -> Loss:
 def _checked(model: LinearStateSpace, observations: Tensor) -> Tensor:
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
+    require(len(observations) > 0, "observations", "at least one", "none")
+    require(bool(observations.isfinite().all()), "observations", "finite entries", "NaN or infinity")
     return observations
 
 

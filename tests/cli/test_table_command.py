@@ -73,6 +73,32 @@ def test_json(rows):
     assert (bad["row"], bad["deviation"], bad["holds"]) == ("broken", 0.5, False)
 
 
+def test_json_has_no_nan(rows):
+    rows(dataclasses.replace(NEWTON, measure=lambda: float("nan")))
+    result = invoke("--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output, parse_constant=pytest.fail)[0]["deviation"] is None
+
+
+def test_one_format_at_a_time():
+    result = invoke("newton", "--json", "--markdown")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.output
+
+
+def test_a_package_that_cannot_be_imported_is_one_line_and_exit_two():
+    code = (
+        "import sys; sys.modules['scipy'] = None; sys.argv = ['posterity', 'table', 'newton']\n"
+        "from posterity.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("posterity: row 'newton': ")
+    assert done.stderr.endswith("pip install 'posterity[table]'\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_markdown_runs_nothing(rows):
     rows(dataclasses.replace(NEWTON, measure=lambda: pytest.fail("ran")))
     result = invoke("--markdown")
@@ -89,7 +115,7 @@ def test_an_unknown_row_is_one_line_and_exit_two(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("posterity: row: expected one of gradient-descent")
 
 
-def test_version(monkeypatch, capsys):
+def test_version():
     result = CliRunner().invoke(app, ["--version"])
     assert result.output.strip() == posterity.__version__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,8 @@ def table(
 
     Exit code 1 when a row is off, 2 when the package of a reference is not installed.
     """
+    if as_json and as_markdown:
+        raise typer.BadParameter("--json and --markdown exclude each other")
     import torch
 
     from posterity.table import ROWS, markdown, row
@@ -62,7 +65,7 @@ def _fields(result: Result) -> dict[str, object]:
         "posterior": row.posterior,
         "approximations": row.approximations,
         "reference": row.reference,
-        "deviation": result.deviation,
+        "deviation": result.deviation if math.isfinite(result.deviation) else None,  # JSON has no NaN
         "tolerance": row.tolerance,
         "unit": row.unit,
         "holds": result.holds,

@@ -111,17 +111,3 @@ def modules_after(code: str) -> set[str]:
 
 def test_importing_the_package_does_not_import_torch() -> None:
     assert modules_after("import posterity; dir(posterity)").isdisjoint({"torch", "numpy", "pandas"})
-
-
-@pytest.mark.skipif("cli" not in map(room, FILES), reason="the command line is not built yet")
-def test_asking_for_help_does_not_import_torch() -> None:
-    code = """
-import sys
-sys.argv = ["posterity", "--help"]
-from posterity.cli import main
-try:
-    main()
-except SystemExit as done:
-    assert not done.code, done.code
-"""
-    assert modules_after(code).isdisjoint({"torch", "pandas"})

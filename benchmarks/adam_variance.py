@@ -126,7 +126,7 @@ def main() -> None:
                 f"{100 * inside.mean():.1f} %",
             ]
         )
-    text = report.header("Is 1/√s a variance?", n=N, prior_precision=PRIOR, steps=STEPS)
+    text = report.header("Is 1/√s a variance?", lines, n=N, prior_precision=PRIOR, steps=STEPS)
     columns = ["problem", "variance", "mean log-ratio to exact", "smallest to largest", "coverage of 95 % intervals"]
     report.publish("adam_variance", text + "\n" + report.table(columns, rows), options.out)
     if options.picture:

@@ -81,7 +81,7 @@ def main() -> None:
         for line in lines
     ]
     facts = {"epochs": lines[0]["epochs"], "training_seconds": f"{lines[0]['seconds']:.0f}", "seed": options.seed}
-    text = report.header("CamVid at 160 x 120, small Bayesian SegNet", **facts)
+    text = report.header("CamVid at 160 x 120, small Bayesian SegNet", lines, **facts)
     columns = ["prediction", "pixel accuracy %", "mean IoU %", "NLL", "AUROC of pixel errors by entropy"]
     report.publish("camvid", text + "\n" + report.table(columns, rows), options.out)
 

@@ -73,7 +73,7 @@ def main() -> None:
         error, nll, ece = zip(*[line["scores"] for line in lines if line["name"] == name], strict=True)
         rows.append([name, report.spread(error, 2), report.spread(nll, 4), report.spread(ece, 4)])
     facts = {"epochs": lines[0]["epochs"], "training_seconds": f"{lines[0]['seconds']:.0f}", "seed": options.seed}
-    text = report.header("CIFAR-10, network-in-network: one network, two ways to predict", **facts)
+    text = report.header("CIFAR-10, network-in-network: one network, two ways to predict", lines, **facts)
     report.publish(
         "cifar_dropout",
         text + "\n" + report.table(["prediction", "test error %", "NLL", "ECE (15 bins)"], rows),

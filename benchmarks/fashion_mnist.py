@@ -123,7 +123,7 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         seconds = sum(line["seconds"] for line in mine) / len(mine)
         rows.append([name, report.spread(accuracy, 2), report.spread(nll), report.spread(ece), f"{seconds:.0f}"])
     seeds = sorted({line["seed"] for line in lines})
-    text = report.header("Fashion-MNIST, LeNet 20-50-500", epochs=lines[0]["epochs"], batch=BATCH, seeds=seeds)
+    text = report.header("Fashion-MNIST, LeNet 20-50-500", lines, epochs=lines[0]["epochs"], batch=BATCH, seeds=seeds)
     columns = ["method", "accuracy %", "NLL", "ECE (15 bins)", "training s"]
     report.publish("fashion_mnist", text + "\n" + report.table(columns, rows), options.out)
 

@@ -15,7 +15,6 @@ import torch
 
 import posterity
 
-
 Line = dict[str, Any]
 
 
@@ -35,6 +34,7 @@ def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Ite
         return [json.loads(line) for path in options.collect for line in Path(path).read_text().splitlines()]
     lines = []
     for line in runs(options):
+        line["machine"] = machine()
         lines.append(line)
         if options.raw:
             with Path(options.raw).open("a") as file:
@@ -42,16 +42,19 @@ def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Ite
     return lines
 
 
-def header(title: str, **facts: object) -> str:
-    """Title line, command, versions and whatever else decides the figures."""
+def machine() -> str:
+    """Versions and hardware, as a line of results carries them."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    versions = f"posterity {posterity.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{versions}, {device}"
+
+
+def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
+    """Title, command, the machine that made the lines (this one unless they say), and what else decides the figures."""
     command = "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *_public(sys.argv[1:])])
-    lines = [f"## {title}", "", f"`{command}`", ""]
-    lines.append(
-        f"posterity {posterity.__version__}, torch {torch.__version__}, Python {platform.python_version()}, {device}"
-    )
-    lines += [f"; {name.replace('_', ' ')}: {value}" for name, value in facts.items()]
-    return "\n".join(lines[:4]) + "\n" + "".join(lines[4:]) + "\n"
+    machines = list(dict.fromkeys(line["machine"] for line in lines if "machine" in line)) or [machine()]
+    made = "; ".join([*machines, *(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())])
+    return f"## {title}\n\n`{command}`\n\n{made}\n"
 
 
 def _public(arguments: Sequence[str]) -> list[str]:

@@ -271,7 +271,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
 
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     text = report.header(
-        "UCI regression, one hidden layer", samples=SAMPLES, prior_precision=PRIOR, dropout=RATE, seed=0
+        "UCI regression, one hidden layer", lines, samples=SAMPLES, prior_precision=PRIOR, dropout=RATE, seed=0
     )
     for key, title in (("loglik", "Test log-likelihood (higher is better)"), ("rmse", "Test RMSE")):
         names = list(dict.fromkeys(line["set"] for line in lines))

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from posterity.errors import InvalidInput
-from posterity.noise import HALF, Key, bits, box_muller, hash_pairs, normal, words
+from posterity.noise import HALF, Key, bits, box_muller, hash_pairs, normal, normals, words
 
 N = 1 << 20
 KEYS = [Key(0, 1), Key(0, 2), Key(1, 1), Key(0, 1, 1), Key(0, 1, 0, 1), Key(2**40, 12345, 3, 77)]
@@ -50,6 +50,13 @@ def test_the_hash_in_plain_integers():
 def test_any_piece_is_a_piece_of_the_whole(start, count):
     whole = normal(Key(3, 1, 4, 1), 9000)
     assert torch.equal(normal(Key(3, 1, 4, 1), count, start=start), whole[start : start + count])
+
+
+def test_many_small_pieces_at_once_are_the_pieces_one_by_one():
+    keys = [Key(3, 1, 0, k) for k in range(6)]
+    counts, starts = [10, 500, 1024, 3000, 1, 1025], [0, 1024, 0, 4096, 2048, 0]
+    expected = [normal(key, n, start=s) for key, n, s in zip(keys, counts, starts, strict=True)]
+    assert torch.equal(normals(keys, counts, starts), torch.cat(expected))
 
 
 def test_tensor_operations_give_the_bits_of_numpy():

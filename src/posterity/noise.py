@@ -15,8 +15,9 @@ Box-Muller pair, so both halves are written contiguously.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,15 +47,26 @@ class Key(NamedTuple):
     parameter: int = 0
 
 
-@lru_cache(maxsize=1024)
 def words(key: Key) -> tuple[int, int]:
     """Two signed 32-bit words that stand for a key: what a kernel needs besides the index."""
-    a, b = 0x9E3779B9, 0x85EBCA6B
-    for number in key:
-        for part in (number & _MASK, (number >> 32) & _MASK):
-            a = _mix((a ^ part) + 0x6A09E667 & _MASK)
-            b = _mix((b + part & _MASK) ^ a)
+    a, b = _absorb(*_common(key.seed, key.step, key.sample), key.parameter)
     return _signed(a), _signed(b)
+
+
+@lru_cache(maxsize=64)
+def _common(*numbers: int) -> tuple[int, int]:
+    """What all parameters of a sample share."""
+    a, b = 0x9E3779B9, 0x85EBCA6B
+    for number in numbers:
+        a, b = _absorb(a, b, number)
+    return a, b
+
+
+def _absorb(a: int, b: int, number: int) -> tuple[int, int]:
+    for part in (number & _MASK, (number >> 32) & _MASK):
+        a = _mix((a ^ part) + 0x6A09E667 & _MASK)
+        b = _mix((b + part & _MASK) ^ a)
+    return a, b
 
 
 def _mix(x: int) -> int:
@@ -79,21 +91,20 @@ def _rounds(x: Tensor, begin: int, end: int) -> Tensor:
     return x
 
 
-def _hash_pairs_numpy(start: int, count: int, a: int, b: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _hash_pairs_numpy(counter: NDArray[np.uint32], a: Any, b: Any) -> tuple[Tensor, Tensor]:
     """The same words from NumPy's unsigned integers, which need no masks and so cost a third less on a CPU."""
-    x = np.arange(start, start + count, dtype=np.uint32)
-    x += np.uint32(a & _MASK)
+    x = counter + a
     shifted = np.empty_like(x)
     for number, (shift, multiplier) in enumerate(ROUNDS):
         np.right_shift(x, np.uint32(shift), out=shifted)
         x ^= shifted
         x *= np.uint32(multiplier)
         if number == 0:
-            x += np.uint32(b & _MASK)
+            x += b
         elif number == 3:
             first = x.copy()
-            x += np.uint32(a & _MASK)
-    return first.view(np.int32), x.view(np.int32)
+            x += a
+    return torch.from_numpy(first.view(np.int32)), torch.from_numpy(x.view(np.int32))
 
 
 def bits(key: Key, start: int, count: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
@@ -101,10 +112,13 @@ def bits(key: Key, start: int, count: int, device: torch.device | str = "cpu") -
     require(start >= 0 and start + count <= 1 << 32, "pair counters", "a range within 32 bits", (start, start + count))
     a, b = words(key)
     if torch.device(device).type == "cpu":
-        first, second = _hash_pairs_numpy(start, count, a, b)
-        return torch.from_numpy(first), torch.from_numpy(second)
+        return _hash_pairs_numpy(np.arange(start, start + count, dtype=np.uint32), *_unsigned([a, b]))
     counter = torch.arange(_signed(start), _signed(start) + count, device=device).to(torch.int32)
     return hash_pairs(counter, a, b)
+
+
+def _unsigned(numbers: Sequence[int]) -> NDArray[np.uint32]:
+    return np.array(numbers, dtype=np.int64).astype(np.uint32)
 
 
 def box_muller(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +144,42 @@ def normal(
     """
     block = start // (2 * HALF)
     blocks = -(-(start + count) // (2 * HALF)) - block
-    cosines, sines = box_muller(*bits(key, block * HALF, blocks * HALF, device))
-    pairs = torch.stack((cosines.view(blocks, HALF), sines.view(blocks, HALF)), dim=1)
+    pairs = _interleave(*box_muller(*bits(key, block * HALF, blocks * HALF, device)))
     offset = start - block * 2 * HALF
-    return pairs.view(-1)[offset : offset + count].to(dtype)
+    return pairs[offset : offset + count].to(dtype)
+
+
+def normals(
+    keys: Sequence[Key],
+    counts: Sequence[int],
+    starts: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """`normal` for many small pieces at once, one after the other in one vector.
+
+    Args:
+        keys: Where each piece belongs.
+        counts: Normals of each piece.
+        starts: First index of each piece, a multiple of ``2 * HALF``.
+        device: Where the normals are to be.
+        dtype: Their type.
+    """
+    rows = [-(-count // (2 * HALF)) for count in counts]
+    pairs = np.array(rows, dtype=np.int64) * HALF
+    first_pair = np.array(starts, dtype=np.int64) // 2 - (np.cumsum(pairs) - pairs)
+    counter = (np.arange(pairs.sum()) + np.repeat(first_pair, pairs)).astype(np.uint32)
+    a, b = (np.repeat(_unsigned(column), pairs) for column in zip(*(words(key) for key in keys), strict=True))
+    if torch.device(device).type == "cpu":
+        first, second = _hash_pairs_numpy(counter, a, b)
+    else:
+        first, second = hash_pairs(*(torch.from_numpy(x.view(np.int32)).to(device) for x in (counter, a, b)))
+    flat = _interleave(*box_muller(first, second)).to(dtype)
+    ends = np.cumsum(pairs) * 2
+    return torch.cat([flat[end - 2 * HALF * r :][:n] for end, r, n in zip(ends.tolist(), rows, counts, strict=True)])
+
+
+def _interleave(cosines: Tensor, sines: Tensor) -> Tensor:
+    """Blocks of HALF cosines and HALF sines in turn."""
+    return torch.stack((cosines.view(-1, HALF), sines.view(-1, HALF)), dim=1).view(-1)

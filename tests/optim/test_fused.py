@@ -26,7 +26,7 @@ def step(weights, optimizer, number):
 
 def test_fused_equals_eager_and_is_compiled_once():
     torch.manual_seed(0)
-    weights = nn.ParameterList([torch.randn(3, 1000), torch.randn(4096), torch.randn(7), torch.randn(40, 60).T])
+    weights = nn.ParameterList([torch.randn(30, 1000), torch.randn(40960), torch.randn(7), torch.randn(400, 60).T])
     twins = copy.deepcopy(weights)
     settings = {"lr": 0.1, "ess": 100, "betas": (0.9, 0.9), "clip_radius": 2.0}
     fused, eager = IVON(weights, **settings, fused=True), IVON(twins, **settings)

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from optim.reference import data, loss, network
-from posterity.optim import IVON, _blocks
+from posterity.optim import IVON
+from posterity.optim.kernels import _pieces
 
 SETTINGS = {"lr": 0.2, "ess": 50, "betas": (0.9, 0.99)}
 
@@ -64,12 +65,33 @@ def test_views_train_like_contiguous_tensors(layout):
 def test_blocks_of_any_size_give_the_same_numbers(monkeypatch):
     results = []
     for size in (1024, 1 << 17):
-        monkeypatch.setattr(_blocks, "BLOCK", size)
+        monkeypatch.setattr(_pieces, "BLOCK", size)
         torch.manual_seed(0)
         weight = nn.Parameter(torch.randn(5000))
         train([weight], lambda w=weight: (w**3).mean(), clip_radius=1.0)
         results.append(weight.detach())
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_radius": 0.1}, {"betas": (0.9, "auto"), "total_steps": 50}], ids=str)
+def test_small_parameters_are_worked_on_together_and_change_alike(options, monkeypatch):
+    results = []
+    for small in (0, 1 << 14):
+        monkeypatch.setattr(_pieces, "SMALL", small)
+        torch.manual_seed(0)
+        shapes = [(3,), (2, 5), (), (600,), (1500,), (4, 3)]
+        weights = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        weights += [nn.Parameter(torch.randn(7, 2).T), nn.Parameter(torch.randn(9, dtype=torch.float64))]
+        optimizer = IVON(weights, **{"lr": 0.2, "ess": 50, "betas": (0.9, 0.99), **options})
+        for k in range(12):
+            used = weights[k % 2 :]  # the first one is there only now and then, and so falls behind in steps
+            with optimizer.sampled_params(train=True):
+                sum((w**2).sum() + w.sin().sum() for w in used).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append([w.detach() for w in weights])
+    for p, q in zip(*results, strict=True):
+        torch.testing.assert_close(p, q)
 
 
 def test_scalar_and_empty_parameters():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.optim._blocks import swap
+from posterity.optim.kernels import swap
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer

@@ -53,5 +53,5 @@ def _state(p: Tensor, momentum: Tensor, hessian: Tensor, steps: int, beta2: floa
         "step": torch.tensor(float(steps)),
         "momentum": momentum.reshape(p.shape).clone(),
         "hessian": hessian.reshape(p.shape).clone(),
-        "forgetting": torch.tensor(-steps * math.log(beta2) if beta2 > 0 else math.inf),
+        "forgetting": torch.tensor(-steps * math.log(max(beta2, 1e-9))),
     }

@@ -13,14 +13,13 @@ sum is multiplied by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from posterity.errors import expected
-from posterity.optim._blocks import swap
+from posterity.optim.kernels import swap
 from posterity.trees import state_dtype
 
 
@@ -61,26 +60,33 @@ class Samples:
     finished: int = 0  # samples to learn from since the last step
     closed: int = 0  # estimates that zero_grad has ended inside a context
 
-    @torch.no_grad()
-    def put(self, p: Tensor, write: Callable[[Tensor], None]) -> None:
-        """Put a sample of one parameter in place: ``write(buffer)`` saves the mean there and perturbs p."""
+    def buffer(self, p: Tensor) -> Tensor:
+        """Where the mean of a parameter is to be saved when the next sample is put in its place."""
         if not self.train:
-            mean = torch.empty_like(p, requires_grad=False)
-            write(mean)
-            self.means[p] = mean
-            return
+            return torch.empty_like(p, requires_grad=False)
         if p not in self.kept:
             self.kept[p] = Kept(torch.empty_like(p, requires_grad=False))
-        kept, gradient = self.kept[p], p.grad
-        if gradient is not None:
+        kept = self.kept[p]
+        if p.grad is not None:
             self._rescale(p, kept)
             if self.finished:
-                kept.accumulate(kept.buffer, p, gradient)
-        write(kept.buffer)
-        self.means[p] = kept.buffer
-        if gradient is not None:
-            kept.accumulate(kept.buffer, p, gradient)  # minus the new noise: the buffer now holds the mean
-            kept.before = gradient
+                kept.accumulate(kept.buffer, p, p.grad)
+        return kept.buffer
+
+    def placed(self, buffers: dict[Tensor, Tensor]) -> None:
+        """A sample has been put in place of each parameter, and its mean into the buffer."""
+        self.means = buffers
+        if not self.train:
+            return
+        try:
+            for p, buffer in buffers.items():
+                if p.grad is not None:
+                    self.kept[p].accumulate(buffer, p, p.grad)  # minus the new noise
+                    self.kept[p].before = p.grad
+        except BaseException:
+            self.take_away()
+            self.discard()
+            raise
 
     @torch.no_grad()
     def take_away(self) -> None:

@@ -6,7 +6,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,15 +18,14 @@ from posterity.likelihoods import Likelihood
 from posterity.noise import Key
 from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
-from posterity.optim._blocks import Views
 from posterity.optim._checkpoint import checked
 from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
 from posterity.optim._samples import Samples, norm, require_dense
+from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import Tree
 
 Group = dict[str, Any]
-Numbers = kernels.Numbers
 
 
 class VariationalOptimizer(Optimizer):
@@ -71,6 +69,8 @@ class VariationalOptimizer(Optimizer):
         self._sampling = True
         self._predictions = 0
         self._warned: set[str] = set()
+
+    written: tuple[str, ...]  # the state that `update` changes
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 
@@ -133,14 +133,20 @@ class VariationalOptimizer(Optimizer):
         for group in self.param_groups:
             group["draws"] += train
         self._predictions += not train
+        pieces, buffers = [], {}
         for index, group, p in trainable:
             step, sample = (group["draws"], 0) if train else (0, self._predictions - 1)
-            samples.put(p, partial(self._perturb, p, group, Key(group["seed"], step, sample, index)))
-
-    def _perturb(self, p: Tensor, group: Group, key: Key, buffer: Tensor) -> None:
-        tensors = {"p": p.detach(), "buffer": buffer, **self._tensors(p)}
-        perturb = kernels.perturb_compiled if self.fused and self._steps(p) else kernels.perturb
-        perturb(self.precision, tensors, self.numbers(p, group), key)
+            buffers[p] = samples.buffer(p)
+            tensors = {"p": p.detach(), "buffer": buffers[p], **self._tensors(p)}
+            pieces.append(Piece(tensors, self.numbers(p, group), Key(group["seed"], step, sample, index)))
+        overwritten: list[Piece] = []
+        try:
+            (kernels.compiled if self.fused else kernels.eager).perturb(self.precision, pieces, overwritten)
+        except BaseException:
+            for piece in overwritten:
+                piece.tensors["p"].copy_(piece.tensors["buffer"])
+            raise
+        samples.placed(buffers)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _put_mean(self) -> None:
@@ -195,8 +201,8 @@ class VariationalOptimizer(Optimizer):
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
             if self._finite([p for _, p in ready]):
-                for group, p in ready:
-                    self._step_one(p, group, estimates)
+                pieces = [self._evidence(p, group, estimates) for group, p in ready]
+                (kernels.compiled if self.fused else kernels.eager).update(self.update, pieces, self.written)
                 self._say_if_noiseless(ready)
             else:
                 self._skip()
@@ -214,7 +220,8 @@ class VariationalOptimizer(Optimizer):
             total = None if loss is None or total is None else total + loss / self.mc_samples
         return total
 
-    def _step_one(self, p: Tensor, group: Group, estimates: int) -> None:
+    def _evidence(self, p: Tensor, group: Group, estimates: int) -> Piece:
+        """All that the update of a parameter needs: its mean, state, gradient and samples."""
         state = self._state_of(p, group)
         state["step"] += 1
         tensors, numbers = {"p": p.detach(), **self._tensors(p)}, self.numbers(p, group)
@@ -224,8 +231,7 @@ class VariationalOptimizer(Optimizer):
             numbers |= {"factor": self._samples.factor(p)} if "product" in tensors else {}
         numbers |= {"estimates": float(estimates)} if estimates > 1 else {}
         self.observe(p, tensors, group, numbers)
-        update = kernels.update_compiled if self.fused else kernels.update
-        update(self.update, tensors, numbers)
+        return Piece(tensors, numbers)
 
     def _has_gradient(self, p: Tensor) -> bool:
         kept = self._samples.kept.get(p)

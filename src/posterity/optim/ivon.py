@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from posterity.errors import InvalidInput, expected, require
-from posterity.optim._blocks import Views
-from posterity.optim._variational import Group, Numbers, VariationalOptimizer
-from posterity.optim.kernels import statistics
+from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.kernels import Numbers, Views, statistics
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
 
@@ -63,6 +62,8 @@ class IVON(VariationalOptimizer):
     References:
         Shen et al., "Variational learning is effective for large deep networks", 2024.
     """
+
+    written = ("momentum", "hessian")
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class IVON(VariationalOptimizer):
             "hess_init": float(group["hess_init"]),
             "rho1": 1 - beta1,
             "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
-            "debias": 1 - beta1 ** self._steps(p) if group["debias"] and beta1 > 0 else 1.0,
+            "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if group["debias"] else 1.0,
             "lr": lr * scale,
         }
         numbers |= {"clip_radius": float(group["clip_radius"])} if group["clip_radius"] < math.inf else {}
@@ -175,7 +176,8 @@ class IVON(VariationalOptimizer):
             state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], precision.mean()))
         if group["betas"][1] == "auto":
             numbers["rho2"] = self._auto(p, group)
-        state["forgetting"].sub_(torch.as_tensor(-numbers["rho2"]).log1p())
+        rho2 = numbers["rho2"]
+        state["forgetting"].sub_((-rho2).log1p() if isinstance(rho2, Tensor) else math.log(max(1 - rho2, 1e-9)))
 
 
 def _delta(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -201,7 +203,7 @@ def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Nu
 def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
     """(g / (1 − β₁ᵗ) + δ (m − m₀) + extra terms) / (h + δ)."""
     delta = _delta(view, numbers)
-    force = view["momentum"] / numbers["debias"]
+    force = view["momentum"] * numbers["debias"]
     force.add_((mean - view["prior_mean"] if "prior_mean" in view else mean) * delta)
     if "linear" in view:
         force.add_((view["quadratic"] * mean).sub_(view["linear"]).div_(numbers["ess"]))

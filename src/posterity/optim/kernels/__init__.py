@@ -1,6 +1,8 @@
-"""The arithmetic of one parameter's sample and update, block by block or compiled into one pass over memory."""
+"""The arithmetic of samples and updates, in plain tensor operations or compiled into one pass over memory."""
 
-from posterity.optim.kernels._compiled import perturb_compiled, update_compiled
-from posterity.optim.kernels._eager import Numbers, perturb, statistics, update
+from posterity.optim.kernels import _compiled as compiled
+from posterity.optim.kernels import _eager as eager
+from posterity.optim.kernels._eager import statistics
+from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
 
-__all__ = ["Numbers", "perturb", "perturb_compiled", "statistics", "update", "update_compiled"]
+__all__ = ["Numbers", "Piece", "Views", "compiled", "eager", "statistics", "swap"]

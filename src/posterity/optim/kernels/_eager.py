@@ -1,51 +1,70 @@
-"""The sample and the update of one parameter in plain tensor operations, a cache-sized block at a time."""
+"""Sample and update in plain tensor operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from posterity.noise import Key, normal
-from posterity.optim._blocks import Views, blocks
+from posterity.noise import normal, normals
+from posterity.optim.kernels._pieces import Numbers, Piece, Views, blocks, gather, lots, scatter
 from posterity.trees import state_dtype
 
-Numbers = dict[str, Any]  # floats, or 0-dimensional tensors where a number is measured or scheduled on a device
 Precision = Callable[[Mapping[str, Tensor], Numbers], Tensor | float]
 Equations = Callable[[Views, Tensor, Tensor, Tensor | None, Numbers], None]
 
 
-def perturb(precision: Precision, tensors: Views, numbers: Numbers, key: Key, offset: int = 0) -> None:
-    """buffer ← m and p ← m + ε/√precision; whatever goes wrong, what was overwritten is put back.
+def perturb(precision: Precision, pieces: Sequence[Piece], overwritten: list[Piece]) -> None:
+    """buffer ← m and p ← m + ε/√precision.
 
     Args:
-        precision: Posterior precision of a block.
-        tensors: `p`, `buffer` and the state of the parameter.
-        numbers: The numbers of the parameter's equations.
-        key: Where the noise belongs.
-        offset: Index of the first element within the parameter.
+        precision: Posterior precision of a piece.
+        pieces: Tensors `p`, `buffer` and the state of each parameter.
+        overwritten: Grows by each piece whose p no longer holds the mean.
     """
-    p = tensors["p"]
-    dtype, overwritten = state_dtype(p.dtype), list[Views]()
-    try:
-        for start, view in blocks(tensors):
-            mean = view["buffer"].copy_(view["p"]).to(dtype)
-            noise = normal(key, mean.numel(), start=offset + start, device=p.device, dtype=dtype).view_as(mean)
-            noise.div_(precision(view, numbers) ** 0.5)
-            overwritten.append(view)
-            torch.add(mean, noise, out=view["p"]) if p.dtype == dtype else view["p"].copy_(noise.add_(mean))
-    except BaseException:
-        for view in overwritten:
-            view["p"].copy_(view["buffer"])
-        raise
+    for lot in lots(pieces):
+        if len(lot) > 1:
+            _perturb_lot(precision, lot, overwritten)
+            continue
+        for piece in blocks(lot[0]):
+            view = piece.tensors
+            p, dtype = view["p"], state_dtype(view["p"].dtype)
+            mean = view["buffer"].copy_(p).to(dtype)
+            noise = normal(piece.key, piece.size, start=piece.start, device=p.device, dtype=dtype).view_as(mean)
+            noise.div_(precision(view, piece.numbers) ** 0.5)
+            overwritten.append(piece)
+            torch.add(mean, noise, out=p) if p.dtype == dtype else p.copy_(noise.add_(mean))
 
 
-def update(equations: Equations, tensors: Views, numbers: Numbers) -> None:
-    """Average the statistics of a parameter and update it."""
-    for _, view in blocks(tensors):
+def _perturb_lot(precision: Precision, lot: list[Piece], overwritten: list[Piece]) -> None:
+    view, numbers = gather(lot)
+    p, dtype = view["p"], state_dtype(view["p"].dtype)
+    keys, counts, starts = zip(*((piece.key, piece.size, piece.start) for piece in lot), strict=True)
+    noise = normals(keys, counts, starts, device=p.device, dtype=dtype)
+    theta = noise.div_(precision(view, numbers) ** 0.5).add_(p)
+    scatter(p, [piece.tensors["buffer"] for piece in lot])
+    overwritten.extend(lot)
+    scatter(theta, [piece.tensors["p"] for piece in lot])
+
+
+def update(equations: Equations, pieces: Sequence[Piece], written: Sequence[str]) -> None:
+    """Average the statistics of each parameter and update it.
+
+    Args:
+        equations: Update of mean and state, in place.
+        pieces: Tensors `p` and the state of each parameter, with what `Kept.tensors` gives.
+        written: Names of the state that the equations change.
+    """
+    for lot in lots(pieces):
+        if len(lot) == 1:
+            for piece in blocks(lot[0]):
+                update_block(equations, piece.tensors, piece.numbers)
+            continue
+        view, numbers = gather(lot)
         update_block(equations, view, numbers)
+        for name in ("p", *written):
+            scatter(view[name], [piece.tensors[name] for piece in lot])
 
 
 def update_block(equations: Equations, view: Views, numbers: Numbers) -> None:

@@ -1,0 +1,183 @@
+"""What IVON costs: one full cycle (sample, restore, step) beside AdamW, and a whole training step of a small network.
+
+Gradients are there beforehand in the first table, so that only the optimizer is measured. All variants run in turn, so
+that a busy machine hits all alike; medians of wall and of processor time. The compiled variants say what their first
+step took. ivon-opt is measured through another interpreter where POSTERITY_IVON_OPT_PYTHON names one that has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+Cycle = Callable[[], None]
+Times = dict[str, list[float]]
+
+
+def parameters(count: int, tensors: int) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    found = [nn.Parameter(torch.randn(count // tensors)) for _ in range(tensors)]
+    for p in found:
+        p.grad = torch.randn_like(p)
+    return found
+
+
+def plain(optimizer: torch.optim.Optimizer, _: list[Tensor]) -> Cycle:
+    return optimizer.step
+
+
+def sampled(optimizer: torch.optim.Optimizer, gradients: list[Tensor]) -> Cycle:
+    """Sample, restore and step; the gradients appear inside the context, as a backward pass would leave them."""
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def cycle() -> None:
+        for p in every:
+            p.grad = None
+        with optimizer.sampled_params(train=True):  # type: ignore[attr-defined]
+            for p, gradient in zip(every, gradients, strict=True):
+                p.grad = gradient
+        optimizer.step()
+
+    return cycle
+
+
+def training(optimizer: torch.optim.Optimizer, model: nn.Module, batch: int) -> Cycle:
+    inputs, targets = torch.randn(batch, 784), torch.randint(10, (batch,))
+
+    def step() -> None:
+        if hasattr(optimizer, "sampled_params"):
+            with optimizer.sampled_params(train=True):
+                cross_entropy(model(inputs), targets).backward()
+        else:
+            cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+def variants() -> dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]]:
+    if "--ivon-opt" in sys.argv:
+        import ivon  # type: ignore[import-not-found]
+
+        return {"AdamW fused": adamw, "ivon-opt": lambda params: ivon.IVON(params, lr=0.1, ess=1e6)}
+    from posterity.optim import IVON
+
+    return {
+        "AdamW fused": adamw,
+        "AdamW foreach": lambda params: torch.optim.AdamW(params, foreach=True),
+        "SGD, momentum, fused": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9, fused=True),
+        "IVON": lambda params: IVON(params, lr=0.1, ess=1e6),
+        "IVON fused=True": lambda params: IVON(params, lr=0.1, ess=1e6, fused=True),
+    }
+
+
+def adamw(params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, fused=True)
+
+
+def measure(cycles: dict[str, Cycle], repeats: int) -> Times:
+    """Medians (wall, processor, first call) of each cycle, run in turn."""
+    first = {name: _clocks(cycle)[0] for name, cycle in cycles.items()}
+    for cycle in cycles.values():
+        cycle()
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in cycles}
+    for _ in range(repeats):
+        for name, cycle in cycles.items():
+            runs[name].append(_clocks(cycle))
+    return {name: [*(statistics.median(t) for t in zip(*r, strict=True)), first[name]] for name, r in runs.items()}
+
+
+def _clocks(function: Cycle) -> tuple[float, float]:
+    wall, processor = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def optimizer_times(count: int, tensors: int, repeats: int) -> Times:
+    cycles = {}
+    for name, make in variants().items():
+        params = parameters(count, tensors)
+        optimizer = make(params)
+        kind = sampled if hasattr(optimizer, "sampled_params") else plain
+        cycles[name] = kind(optimizer, [p.grad for p in params if p.grad is not None])
+    return measure(cycles, repeats)
+
+
+def training_times(batch: int, repeats: int) -> Times:
+    cycles = {}
+    for name, make in variants().items():
+        model = mlp()
+        cycles[name] = training(make(list(model.parameters())), model, batch)
+    return measure(cycles, repeats)
+
+
+def elsewhere(arguments: list[str]) -> dict[str, Times]:
+    """The same measurements for ivon-opt, by the interpreter that has it; AdamW again as the yardstick there."""
+    python = os.environ.get("POSTERITY_IVON_OPT_PYTHON")
+    if not python:
+        return {}
+    command = [python, str(Path(__file__)), "--ivon-opt", *arguments]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def rows(times: Times, other: Times, unit: float) -> list[list[str]]:
+    lines = []
+    for source in (times, other):
+        yardstick = source.get("AdamW fused")
+        for name, (wall, processor, first) in source.items():
+            if yardstick is None or (source is other and name == "AdamW fused"):
+                continue
+            ratios = f"{wall / yardstick[0]:.2f}", f"{processor / yardstick[1]:.2f}"
+            lines.append([name, f"{wall / unit:.2f}", f"{processor / unit:.2f}", *ratios, f"{first:.2f} s"])
+    return lines
+
+
+def main() -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parameters", type=int, default=10_000_000)
+    parser.add_argument("--tensors", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", help="folder for the finished table")
+    parser.add_argument("--ivon-opt", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    cycle = optimizer_times(options.parameters, options.tensors, options.repeats)
+    step = training_times(options.batch, options.repeats)
+    if options.ivon_opt:
+        print(json.dumps({"cycle": cycle, "step": step}))
+        return
+    import report
+
+    names = ("parameters", "tensors", "batch", "repeats", "threads")
+    other = elsewhere([text for name in names for text in (f"--{name}", str(getattr(options, name)))])
+    columns = ["", "wall", "processor", "x AdamW (wall)", "x AdamW (processor)", "first call"]
+    text = report.header("The cost of IVON", threads=options.threads, repeats=options.repeats)
+    text += f"\nFull cycle, {options.parameters:,} parameters in {options.tensors} tensors, ns per parameter:\n\n"
+    text += report.table(columns, rows(cycle, other.get("cycle", {}), options.parameters * 1e-9))
+    text += f"\nWhole training step, MLP 784-500-300-10, batch {options.batch}, ms:\n\n"
+    text += report.table(columns, rows(step, other.get("step", {}), 1e-3))
+    report.publish("optimizer_cost", text, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ $(VENV)/.test: $(VENV)/.demo
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/posterity table
+	OMP_NUM_THREADS=1 $(BIN)/posterity table
 	$(BIN)/python examples/polynomial_regression.py --out demo-output
 
 lint: $(VENV)/.test

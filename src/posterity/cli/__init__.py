@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from posterity import __version__
+from posterity.cli._merge import merge
 from posterity.cli._table import table
 from posterity.errors import PosterityError
 
 app = typer.Typer(help="Machines that keep learning.", no_args_is_help=True, add_completion=False)
+app.command("merge")(merge)
 app.command("table")(table)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from posterity import __version__
 from posterity.merging.checkpoint import Checkpoint
@@ -11,26 +12,37 @@ from posterity.merging.job import Opened, Source
 
 
 def card(opened: Opened) -> str:
-    """A Markdown page with the method, its options, and every source with its weight."""
+    """The card of merged checkpoints: the method, its options, and every source with its weight."""
     job, method = opened.job, opened.job.method
     options = dataclasses.asdict(method)  # type: ignore[call-overload]  # all methods are dataclasses
     if method.needs_curvature:
         options |= {"prior_precision": job.prior_precision, "temperature": job.temperature}
-    lines = ["# Merged model", "", f"Merged by posterity {__version__}, method `{method.name}`", ""]
-    lines += [f"- {name}: {value}" for name, value in options.items()]
-    lines += ["", "| model | source | weight | examples | curvature |", "|---|---|---|---|---|"]
+    rows = []
     if job.base is not None and opened.base is not None:
-        lines.append(_row("base", job.base, opened.base, opened.base_curvature, weight=""))
+        rows.append(row("base", opened.base.path.name, "", *_known(job.base, opened.base_curvature)))
     curvatures: Sequence[Checkpoint | None] = opened.curvatures or [None] * len(opened.models)
     for (name, source), model, curvature in zip(job.models.items(), opened.models, curvatures, strict=True):
-        lines.append(_row(name, source, model, curvature, weight=f"{source.weight:g}"))
+        rows.append(row(name, model.path.name, f"{source.weight:g}", *_known(source, curvature)))
     count = sum(entry.count for entry in opened.like.entries.values())
-    lines += ["", f"{len(opened.like.entries)} tensors, {count:,} numbers; arithmetic in float32, dtypes kept."]
+    note = f"{len(opened.like.entries)} tensors, {count:,} numbers; arithmetic in float32, dtypes kept."
+    return page("Merged model", method.name, options, rows, note)
+
+
+def page(title: str, method: str, options: Mapping[str, Any], rows: Sequence[str], note: str) -> str:
+    """A page of Markdown."""
+    lines = [f"# {title}", "", f"Merged by posterity {__version__}, method `{method}`.", ""]
+    lines += [f"- {name}: {value}" for name, value in options.items()]
+    lines += ["", "| model | source | weight | examples | curvature |", "|---|---|---|---|---|", *rows, "", note]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, source: Source, model: Checkpoint, curvature: Checkpoint | None, weight: str) -> str:
+def row(name: str, source: str, weight: str, examples: str = "", curvature: str = "") -> str:
+    """One source of a merge."""
+    return f"| {name} | {source} | {weight} | {examples} | {curvature} |"
+
+
+def _known(source: Source, curvature: Checkpoint | None) -> tuple[str, str]:
+    """How many examples stand behind a model, and where its curvature came from."""
     if curvature is None:
-        return f"| {name} | {model.path.name} | {weight} | | |"
-    share = f"{curvature.path.name}, {len(curvature.entries)} tensors"
-    return f"| {name} | {model.path.name} | {weight} | {source.n:g} | {share} |"
+        return "", ""
+    return f"{source.n:g}", f"{curvature.path.name}, {len(curvature.entries)} tensors"

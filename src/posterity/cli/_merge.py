@@ -1,0 +1,77 @@
+"""`posterity merge`: fine-tuned checkpoints or adapters on disk into one, from a recipe or from flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from posterity.errors import expected
+
+
+def merge(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe in YAML; flags override what it says.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="linear, task_arithmetic, fisher, gradient_matching, ties, dare, slerp or regmean."),
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="What the models were fine-tuned from.")] = None,
+    model: Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="A model; repeat for each.")] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of a model; negative removes it.")
+    ] = None,
+    curvature: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="Curvature of a model, or of `base`.")
+    ] = None,
+    examples: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Examples behind the curvature of a model.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the method, such as density=0.2.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of merged adapters.")] = None,
+) -> None:
+    """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight."""
+    from posterity.merging.recipe import read_value, read_yaml
+    from posterity.merging.recipe import recipe as understood
+
+    content = read_yaml(recipe) if recipe is not None else {}
+    folder = recipe.parent if recipe is not None else Path()
+    if out is not None:
+        content["out"] = out.absolute()
+    if method is not None:
+        content["method"] = method
+    if base is not None:
+        content["base"] = {"path": base.absolute()}
+    if rank is not None:
+        content["rank"] = rank
+    for name, path in _pairs("--model", model):
+        content.setdefault("models", {})[name] = {"path": Path(path).absolute()}
+    for name, number in _pairs("--weight", weight):
+        _entry(content, name, "--weight")["weight"] = number
+    for name, path in _pairs("--curvature", curvature):
+        _entry(content, name, "--curvature")["curvature"] = Path(path).absolute()
+    for name, number in _pairs("--examples", examples):
+        _entry(content, name, "--examples")["n"] = number
+    for name, value in _pairs("--option", option):
+        content.setdefault("options", {})[name] = read_value(value)
+    typer.echo(f"merged into {understood(content, folder).cook()}")
+
+
+def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
+    for pair in given or ():
+        if "=" not in pair:
+            raise expected(flag, "NAME=VALUE", pair)
+    return [(name, value) for name, _, value in (pair.partition("=") for pair in given or ())]
+
+
+def _entry(content: dict[str, Any], name: str, flag: str) -> dict[str, Any]:
+    """The mapping that describes a model, or the base, ready to be written to."""
+    home, key = (content, "base") if name == "base" and "base" in content else (content.get("models") or {}, name)
+    if key not in home:
+        raise expected(flag, f"a model among {sorted(content.get('models') or {})}", name)
+    if not isinstance(home[key], dict):
+        home[key] = {"path": home[key]}
+    return home[key]

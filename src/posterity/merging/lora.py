@@ -1,0 +1,185 @@
+"""Low-rank adapters, merged where they act: in the change ΔW = s B A that each makes, not in its factors."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import RefusedFile, expected, require
+from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
+from posterity.merging._method import Method
+from posterity.merging.card import page, row
+from posterity.merging.job import Source
+from posterity.merging.linear import Linear
+from posterity.merging.task_arithmetic import TaskArithmetic
+from posterity.trees import Tree
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+UNSUPPORTED = ("use_dora", "alpha_pattern", "modules_to_save", "layer_replication")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The factors of one adapter: for each module B (out, r) and A (r, in), and the scale s of their product."""
+
+    config: dict[str, Any]
+    tensors: Tree
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules that it changes."""
+        return {name.removesuffix(".lora_A.weight") for name in self.tensors if name.endswith(".lora_A.weight")}
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of its changes."""
+        return max(self.tensors[f"{module}.lora_A.weight"].shape[0] for module in self.modules)
+
+    def factors(self, module: str) -> tuple[Tensor, Tensor]:
+        """B and A of a module."""
+        return self.tensors[f"{module}.lora_B.weight"].double(), self.tensors[f"{module}.lora_A.weight"].double()
+
+    def scale(self, rank: int) -> float:
+        """α/r, or α/√r for rank-stabilised adapters."""
+        return self.config["lora_alpha"] / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a folder holds a PEFT adapter."""
+    return (path / CONFIG).is_file()
+
+
+def recompress(B: Tensor, A: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The factors of the given rank that are closest to the product B A, which is never formed.
+
+        B = Q R,  Aᵀ = P S,  R Sᵀ = U diag(σ) Vᵀ   ⟹   B A ≈ (Q U_r √σ_r)(√σ_r V_rᵀ Pᵀ)
+
+    This is the truncated singular value decomposition of B A: by Eckart and Young no other matrix of that rank is
+    closer. Factors that are small enough are kept, with zeros to fill up.
+
+    Examples:
+        >>> B, A = torch.randn(6, 4), torch.randn(4, 5)
+        >>> b, a = recompress(B, A, rank=2)
+        >>> error = torch.linalg.matrix_norm(B @ A - b @ a)
+        >>> torch.allclose(error, torch.linalg.svdvals(B @ A)[2:].norm(), atol=1e-4)
+        True
+    """
+    have = A.shape[0]
+    if have <= rank:
+        return torch.nn.functional.pad(B, (0, rank - have)), torch.nn.functional.pad(A, (0, 0, 0, rank - have))
+    Q, R = torch.linalg.qr(B)
+    P, S = torch.linalg.qr(A.mT)
+    U, sigma, Vh = torch.linalg.svd(R @ S.mT)
+    rank_there = min(rank, len(sigma))
+    root = sigma[:rank_there].sqrt()
+    b, a = Q @ U[:, :rank_there] * root, root[:, None] * (Vh[:rank_there] @ P.mT)
+    return recompress(b, a, rank) if rank_there < rank else (b, a)
+
+
+def merge_adapters(
+    adapters: Mapping[str, Source], out: str | Path, *, method: Method | None = None, rank: int | None = None
+) -> Path:
+    """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
+
+    Args:
+        adapters: Folders that PEFT wrote, with their weights.
+        out: Folder to make.
+        method: `TaskArithmetic` (a weighted sum, the default) or `Linear` (a weighted average).
+        rank: Rank of the result; the largest rank among the adapters by default.
+
+    Returns:
+        The folder, with an adapter that PEFT loads.
+    """
+    method = method or TaskArithmetic()
+    if not isinstance(method, TaskArithmetic | Linear):
+        raise expected("method", "'task_arithmetic' or 'linear' for adapters", method.name)
+    out = Path(out)
+    if out.exists():
+        raise RefusedFile(f"{out}: expected a folder that does not exist yet, got one that does")
+    weights = [source.weight for source in adapters.values()]
+    method.check(weights)
+    if method.averages:
+        weights = [weight / sum(weights) for weight in weights]
+    read = [_read(source.path) for source in adapters.values()]
+    config = _common_config(dict(zip(adapters, read, strict=True)))
+    config["r"] = rank or max(adapter.rank for adapter in read)
+    tensors = _merged(read, weights, config["r"])
+    partial = out.with_name(f"{out.name}.partial")
+    if partial.exists():
+        raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
+    partial.mkdir(parents=True)
+    write_tensors(partial / TENSORS, tensors)
+    write_json(partial / CONFIG, config)
+    rows = [row(name, source.path.name, f"{source.weight:g}") for name, source in adapters.items()]
+    note = f"Merged in the space of changes, recompressed to rank {config['r']}."
+    write_bytes(partial / "README.md", page("Merged adapter", method.name, {}, rows, note).encode())
+    os.replace(partial, out)
+    return out
+
+
+def _merged(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
+    """Σ_t w_t s_t B_t A_t = [w_t s_t B_t …][A_t …]ᵀ, recompressed, divided by the scale that the result will get."""
+    first = adapters[0]
+    dtype = next(iter(first.tensors.values())).dtype
+    tensors: Tree = {}
+    for module in sorted(set().union(*(adapter.modules for adapter in adapters))):
+        left, right = [], []
+        for adapter, weight in zip(adapters, weights, strict=True):
+            if module in adapter.modules:
+                B, A = adapter.factors(module)
+                left.append(weight * adapter.scale(A.shape[0]) / first.scale(rank) * B)
+                right.append(A)
+        _check_shapes(module, left, right)
+        B, A = recompress(torch.cat(left, 1), torch.cat(right), rank)
+        tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = A.to(dtype), B.to(dtype)
+    return tensors
+
+
+def _check_shapes(module: str, left: list[Tensor], right: list[Tensor]) -> None:
+    shapes = {(B.shape[0], A.shape[1]) for B, A in zip(left, right, strict=True)}
+    require(len(shapes) == 1, f"shape of {module}", "the same in all adapters", sorted(shapes))
+
+
+def _read(path: Path) -> Adapter:
+    if not is_adapter(path):
+        raise RefusedFile(f"{path}: expected an adapter with {CONFIG}, as the other models are, got none")
+    config = read_json(path / CONFIG)
+    kind = config.get("peft_type") if isinstance(config, dict) else None
+    if kind != "LORA" or not {"r", "lora_alpha"} <= config.keys():
+        raise RefusedFile(f"{path / CONFIG}: expected a LoRA adapter with r and lora_alpha, got {kind}")
+    for key in UNSUPPORTED:
+        if config.get(key):
+            raise RefusedFile(f"{path / CONFIG}: expected no {key}, whose changes do not add up, got {config[key]}")
+    if not (path / TENSORS).is_file():
+        raise RefusedFile(f"{path}: expected {TENSORS}, got none")
+    adapter = Adapter(config, read_tensors(path / TENSORS))
+    known = {f"{m}.{factor}.weight" for m in adapter.modules for factor in ("lora_A", "lora_B")}
+    if not known:
+        raise RefusedFile(f"{path / TENSORS}: expected pairs of lora_A and lora_B weights, got none")
+    for name in known ^ adapter.tensors.keys():
+        raise RefusedFile(f"{path / TENSORS}: expected pairs of lora_A and lora_B weights, got {name!r}")
+    for name, t in adapter.tensors.items():
+        if t.ndim != 2 or not bool(torch.isfinite(t).all()):
+            raise RefusedFile(f"{path / TENSORS}: expected a finite matrix {name!r}, got shape {tuple(t.shape)}")
+    return adapter
+
+
+def _common_config(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
+    """The first adapter's configuration, for all modules that any adapter changes."""
+    first = next(iter(adapters.values())).config
+    targets = [adapter.config.get("target_modules") for adapter in adapters.values()]
+    for name, adapter in adapters.items():
+        for key in ("base_model_name_or_path", "fan_in_fan_out"):
+            wanted, found = first.get(key), adapter.config.get(key)
+            require(found == wanted, f"{key} of {name!r}", f"{wanted!r} as in the others", found)
+    if all(isinstance(target, list) for target in targets):
+        return {**first, "target_modules": sorted({m for t in targets for m in t or ()}), "rank_pattern": {}}
+    require(all(t == targets[0] for t in targets), "target_modules", "the same pattern in all adapters", targets)
+    return {**first, "rank_pattern": {}}

@@ -1,0 +1,129 @@
+"""Recipes: a merge written down in YAML, or in the same words on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from posterity.errors import RefusedFile, expected, require
+from posterity.merging._method import Method
+from posterity.merging.job import Job, Source
+from posterity.merging.lora import is_adapter, merge_adapters
+from posterity.merging.methods import method_of
+from posterity.merging.stream import merge_checkpoints
+
+KEYS = ("method", "options", "base", "models", "out", "prior_precision", "temperature", "shard_size", "rank")
+SOURCE_KEYS = ("path", "weight", "curvature", "n")
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A merge of checkpoints, or of adapters of the given rank, and the folder that it makes."""
+
+    models: Mapping[str, Source]
+    method: Method
+    out: Path
+    base: Source | None
+    rank: int | None
+    settings: Mapping[str, Any]
+
+    def cook(self) -> Path:
+        """Merge, and return the folder that was made."""
+        if any(is_adapter(source.path) for source in self.models.values()):
+            require(self.base is None, "base", "none, adapters are changes already", "one")
+            return merge_adapters(self.models, self.out, method=self.method, rank=self.rank)
+        require(self.rank is None, "rank", "none, it is for adapters", self.rank)
+        return merge_checkpoints(Job(self.models, self.method, self.base, **self.settings), self.out)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The content of a recipe file; nothing in it is executed."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RefusedFile(f"{path}: expected a recipe in YAML, got {error}") from None
+    except OSError as error:
+        raise RefusedFile(f"{path}: expected a recipe, got {error.strerror}") from None
+    if not isinstance(content, dict):
+        raise RefusedFile(f"{path}: expected keys such as method, base and models, got {type(content).__name__}")
+    return content
+
+
+def read_value(text: str) -> Any:
+    """A number, a word or a list, as it would stand in a recipe."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise expected("option", "a value in YAML", text) from None
+
+
+def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
+    """Make sense of a recipe; a key that does not exist is named, with those that do.
+
+    Args:
+        content: The keys `method`, `models` and `out`, and as needed `base`, `options`, `prior_precision`,
+            `temperature`, `shard_size`, `rank`. A model is a path, or a mapping with `path`, `weight`, `curvature` and
+            `n`.
+        folder: Where relative paths start.
+    """
+    folder = Path(folder)
+    _check_keys("recipe", content, KEYS)
+    for key in ("method", "models", "out"):
+        require(content.get(key) is not None, "recipe", f"a key {key!r}", sorted(content))
+    models, options = content["models"], content.get("options") or {}
+    require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)
+    require(isinstance(options, Mapping), "options", "a mapping", options)
+    settings = {key: _number(key, content[key]) for key in ("prior_precision", "temperature") if key in content}
+    if "shard_size" in content:
+        settings["shard_size"] = _bytes(content["shard_size"])
+    rank = content.get("rank")
+    require(rank is None or (type(rank) is int and rank >= 1), "rank", "an integer >= 1", rank)
+    base = content.get("base")
+    return Recipe(
+        {str(name): _source(f"model {name!r}", given, folder) for name, given in models.items()},
+        method_of(content["method"], options),
+        folder / str(content["out"]),
+        None if base is None else _source("base", base, folder),
+        rank,
+        settings,
+    )
+
+
+def _source(label: str, given: Any, folder: Path) -> Source:
+    if isinstance(given, str | Path):
+        return Source(folder / given)
+    require(isinstance(given, Mapping), label, f"a path, or a mapping with {SOURCE_KEYS}", given)
+    _check_keys(label, given, SOURCE_KEYS)
+    require("path" in given, label, "a key 'path'", sorted(given))
+    return Source(
+        folder / str(given["path"]),
+        _number(f"weight of {label}", given.get("weight", 1.0)),
+        folder / str(given["curvature"]) if given.get("curvature") else None,
+        _number(f"n of {label}", given.get("n", 1.0)),
+    )
+
+
+def _check_keys(label: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in known:
+            raise expected(label, f"keys among {list(known)}", key)
+
+
+def _number(label: str, value: Any) -> float:
+    try:
+        return float(value)  # YAML reads 1e-3 as text
+    except (TypeError, ValueError):
+        raise expected(label, "a number", value) from None
+
+
+def _bytes(value: Any) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|KB|MB|GB)", str(value).upper())
+    if match is None:
+        raise expected("shard_size", "bytes such as 500000, 500MB or 5GB", value)
+    return int(float(match[1]) * UNITS[match[2]])

@@ -1,0 +1,116 @@
+"""LoRA adapters: merged in the space of changes, as PEFT itself then applies them."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.merging.job import Source
+from posterity.merging.lora import merge_adapters, recompress
+from posterity.merging.methods import method_of
+
+
+def base_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+
+
+def make_adapter(folder, seed, rank=2, rslora=False, targets=("0", "2")):
+    """Save a random adapter with PEFT, and return the changes it makes to the weights."""
+    config = LoraConfig(r=rank, lora_alpha=3, use_rslora=rslora, target_modules=list(targets))
+    model = get_peft_model(base_model(), config)
+    torch.manual_seed(seed)
+    for name, p in model.named_parameters():
+        if "lora" in name:
+            nn.init.normal_(p, std=0.5)
+    model.save_pretrained(folder)
+    return changes(model)
+
+
+def changes(model):
+    before, merged = base_model().state_dict(), model.merge_and_unload().state_dict()
+    return {name: merged[name] - before[name] for name in ("0.weight", "2.weight")}
+
+
+def changes_of(folder):
+    return changes(PeftModel.from_pretrained(base_model(), folder))
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_one_adapter_is_itself(tmp_path, rslora):
+    make_adapter(tmp_path / "a", 1, rslora=rslora)
+    out = merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+    before, after = (load_file(f / "adapter_model.safetensors") for f in (tmp_path / "a", out))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("rslora", [(False, False), (True, False), (True, True)])
+def test_sum_is_exact_where_the_rank_suffices(tmp_path, rslora):
+    a = make_adapter(tmp_path / "a", 1, rank=2, rslora=rslora[0])
+    b = make_adapter(tmp_path / "b", 2, rank=1, rslora=rslora[1])
+    sources = {"a": Source(tmp_path / "a", 0.7), "b": Source(tmp_path / "b", -1.5)}
+    merged = changes_of(merge_adapters(sources, tmp_path / "out", rank=4))
+    for name in a:
+        torch.testing.assert_close(merged[name], 0.7 * a[name] - 1.5 * b[name], atol=1e-5, rtol=1e-5)
+
+
+def test_average_and_different_modules(tmp_path):
+    a = make_adapter(tmp_path / "a", 1)
+    b = make_adapter(tmp_path / "b", 2, targets=("2",))
+    sources = {"a": Source(tmp_path / "a", 3.0), "b": Source(tmp_path / "b", 1.0)}
+    out = merge_adapters(sources, tmp_path / "out", method=method_of("linear"), rank=4)
+    merged = changes_of(out)
+    torch.testing.assert_close(merged["0.weight"], 0.75 * a["0.weight"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(merged["2.weight"], 0.75 * a["2.weight"] + 0.25 * b["2.weight"], atol=1e-5, rtol=1e-5)
+    assert "recompressed to rank 4" in (out / "README.md").read_text()
+
+
+def test_recompression_is_optimal(tmp_path):
+    a, b = (make_adapter(tmp_path / name, seed) for seed, name in enumerate("ab"))
+    merged = changes_of(merge_adapters({n: Source(tmp_path / n) for n in "ab"}, tmp_path / "out"))
+    for name in a:
+        U, sigma, Vh = torch.linalg.svd(a[name] + b[name])
+        best = U[:, :2] * sigma[:2] @ Vh[:2]
+        torch.testing.assert_close(merged[name], best, atol=1e-5, rtol=1e-5)
+
+
+def test_rank_beyond_the_matrix_is_filled_with_zeros():
+    B, A = torch.randn(3, 6), torch.randn(6, 4)
+    b, a = recompress(B, A, rank=5)
+    assert (b.shape, a.shape) == ((3, 5), (5, 4))
+    torch.testing.assert_close(b @ a, B @ A)
+
+
+def test_what_does_not_add_up_is_refused(tmp_path):
+    make_adapter(tmp_path / "a", 1)
+    a = Source(tmp_path / "a")
+    with pytest.raises(InvalidInput, match="'task_arithmetic' or 'linear' for adapters"):
+        merge_adapters({"a": a}, tmp_path / "out", method=method_of("ties"))
+    with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
+        merge_adapters({"a": a}, tmp_path / "a")
+    with pytest.raises(RefusedFile, match="expected an adapter with"):
+        merge_adapters({"a": a, "b": Source(tmp_path)}, tmp_path / "out")
+
+    def refuses(message, error=RefusedFile, **changed):
+        make_adapter(tmp_path / "b", 2)
+        path = tmp_path / "b" / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+        with pytest.raises(error, match=message):
+            merge_adapters({"a": a, "b": Source(tmp_path / "b")}, tmp_path / "out")
+
+    refuses("expected no use_dora", use_dora=True)
+    refuses("expected no alpha_pattern", alpha_pattern={"0": 3})
+    refuses("expected a LoRA adapter", peft_type="IA3")
+    refuses("base_model_name_or_path of 'b'", InvalidInput, base_model_name_or_path="another")
+    make_adapter(tmp_path / "b", 2)
+    path = tmp_path / "b" / "adapter_model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"extra.bias": torch.ones(2)}, path)
+    with pytest.raises(RefusedFile, match=r"pairs of lora_A and lora_B weights, got 'extra\.bias'"):
+        merge_adapters({"b": Source(tmp_path / "b")}, tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -35,6 +37,28 @@ def test_all_rows_within_tolerance_exit_zero(rows):
     assert result.exit_code == 0
     for word in ("gradient-descent", "fixed covariance", "debiasing", "torch.optim.Adam", "All 2 rows"):
         assert word in result.output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_nothing_is_cut_in_a_narrow_terminal(columns):
+    code = (
+        "import sys; from posterity import table; table.ROWS = (table.row('adam'), table.row('ogn'))\n"
+        "from posterity.cli import main; sys.argv = ['posterity', 'table']; main()"
+    )
+    terminal, side = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=side, stderr=subprocess.PIPE, env=environment, check=False
+    )
+    os.close(side)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", os.read(terminal, 65536).decode())
+    os.close(terminal)
+    assert done.returncode == 0
+    assert "…" not in shown
+    for words in ("adam", "diagonal", "debiasing", "torch.optim.Adam", "per-example", "1e-14", "All 2 rows"):
+        assert words in shown
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_a_row_that_is_off_exits_one(rows):

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from posterity.table import Result, Row
+
+_WIDE = 110  # columns that the five of the table need
 
 
 def table(
@@ -79,19 +83,37 @@ def _numbers(result: Result) -> str:
 
 def _print_table(results: Sequence[Result]) -> None:
     from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)  # a pipe has no width to obey
+    console.print(_grid(results) if console.width >= _WIDE else _list(results))
+    off = [result.row.name for result in results if not result.holds]
+    console.print(f"off: {', '.join(off)}" if off else f"All {len(results)} rows within their tolerance.")
+
+
+def _grid(results: Sequence[Result]) -> Table:
     from rich.table import Table
 
     shown = Table()
     for heading in ("row", "posterior", "approximations", "reference", "deviation"):
-        shown.add_column(heading, no_wrap=heading in ("row", "deviation"))
+        shown.add_column(heading, no_wrap=heading in ("row", "deviation"), overflow="fold")
     for result in results:
-        row, style = result.row, "green" if result.holds else "bold red"
-        deviation = f"[{style}]{_numbers(result)}[/]"
-        shown.add_row(row.name, row.posterior, row.approximations, row.reference, deviation)
-    console = Console() if sys.stdout.isatty() else Console(width=160)  # a pipe has no width to obey
-    console.print(shown)
-    off = [result.row.name for result in results if not result.holds]
-    console.print(f"off: {', '.join(off)}" if off else f"All {len(results)} rows within their tolerance.")
+        row = result.row
+        shown.add_row(row.name, row.posterior, row.approximations, row.reference, _coloured(result))
+    return shown
+
+
+def _list(results: Sequence[Result]) -> str:
+    """The same without columns, for terminals where columns would be cut."""
+    blocks = []
+    for result in results:
+        row = result.row
+        about = f"  {row.posterior}: {row.approximations}\n  beside {row.reference}"
+        blocks.append(f"[bold]{row.name}[/]  {_coloured(result)}\n{about}")
+    return "\n".join(blocks)
+
+
+def _coloured(result: Result) -> str:
+    return f"[{'green' if result.holds else 'bold red'}]{_numbers(result)}[/]"
 
 
 def _print_row(result: Result) -> None:

@@ -34,8 +34,8 @@ def merge(
     rank: Annotated[int | None, typer.Option(help="Rank of merged adapters.")] = None,
 ) -> None:
     """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight."""
-    from posterity.merging.recipe import read_value, read_yaml
-    from posterity.merging.recipe import recipe as understood
+    from posterity.merging.recipes import read_value, read_yaml
+    from posterity.merging.recipes import recipe as understood
 
     content = read_yaml(recipe) if recipe is not None else {}
     folder = recipe.parent if recipe is not None else Path()

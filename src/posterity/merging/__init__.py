@@ -5,10 +5,13 @@ from posterity.merging._method import Method, Stretch
 from posterity.merging.dare import Dare
 from posterity.merging.fisher import FisherAverage
 from posterity.merging.gradient_matching import GradientMatching
+from posterity.merging.job import Job, Source
 from posterity.merging.linear import Linear
+from posterity.merging.lora import merge_adapters
 from posterity.merging.methods import METHODS, merge_state_dicts
 from posterity.merging.regmean import RegMean
 from posterity.merging.slerp import Slerp
+from posterity.merging.stream import merge_checkpoints
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.merging.ties import Ties
 
@@ -17,13 +20,17 @@ __all__ = [
     "Dare",
     "FisherAverage",
     "GradientMatching",
+    "Job",
     "Linear",
     "Method",
     "RegMean",
     "Slerp",
+    "Source",
     "Stretch",
     "TaskArithmetic",
     "Ties",
     "merge",
+    "merge_adapters",
+    "merge_checkpoints",
     "merge_state_dicts",
 ]

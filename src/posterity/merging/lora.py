@@ -14,8 +14,8 @@ from torch import Tensor
 
 from posterity.errors import RefusedFile, expected, require
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
+from posterity.merging._card import page, row
 from posterity.merging._method import Method
-from posterity.merging.card import page, row
 from posterity.merging.job import Source
 from posterity.merging.linear import Linear
 from posterity.merging.task_arithmetic import TaskArithmetic

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.files import read_json, write_bytes, write_json
-from posterity.merging.card import card
+from posterity.merging._card import card
 from posterity.merging.job import CHUNK, Job, Opened, open_job
 from posterity.merging.shards import Shard, plan_shards, write_index, write_shard
 from posterity.progress import track

@@ -11,6 +11,7 @@ from posterity.graph.emissions import Emission, bernoulli, categorical, diagonal
 from posterity.graph.factors import Chain, Linear, Mixture, Observed, Shrinkage, Site, Topics
 from posterity.graph.latent import DenseGaussian, LatentGaussian, Marginals, Sites, SparseGaussian
 from posterity.graph.modes import Point
+from posterity.graph.state_space import StateBeliefs, filter_states, smooth_states
 
 __all__ = [
     "Chain",
@@ -31,14 +32,17 @@ __all__ = [
     "SiteFit",
     "Sites",
     "SparseGaussian",
+    "StateBeliefs",
     "Topics",
     "bernoulli",
     "categorical",
     "cvi",
     "diagonal_gaussian",
     "em",
+    "filter_states",
     "gaussian",
     "poisson",
+    "smooth_states",
     "svi",
     "svi_step",
     "vmp",

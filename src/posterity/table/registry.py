@@ -7,6 +7,7 @@ from posterity.errors import expected
 from posterity.table._row import Row
 from posterity.table.comparisons import (
     binary,
+    chains,
     conjugate,
     hierarchies,
     kalman,
@@ -79,6 +80,10 @@ ROWS: tuple[Row, ...] = (
         "filterpy, all means and covariances", 1e-12, kalman.kalman_smoother, "filterpy"),
     Row("kalman-likelihood", algorithms.kalman_smoother, "joint Gaussian", "none (quadratic loss), ρ = 1",
         "filterpy, log-likelihood of both", 1e-12, kalman.kalman_likelihood, "filterpy", "relative"),
+    Row("kalman-filter-missing", graph.filter_states, "chain of Gaussians", "none (quadratic loss), ρ = 1",
+        "statsmodels, rows and entries missing", 1e-12, chains.filter_missing, "statsmodels"),
+    Row("kalman-smoother-missing", graph.smooth_states, "chain of Gaussians", "none (quadratic loss), ρ = 1",
+        "statsmodels, rows and entries missing", 1e-12, chains.smoother_missing, "statsmodels"),
     Row("laplace", algorithms.laplace, _FULL, "delta, to convergence",
         "sklearn LogisticRegression and its exact Hessian", 1e-10, regression.laplace, "sklearn"),
     Row("vi-logistic", algorithms.gaussian_vi, _FULL, "none (quadrature)",
@@ -87,6 +92,8 @@ ROWS: tuple[Row, ...] = (
         "scipy's maximum of the evidence bound", 1e-9, variational.gaussian_vi_poisson, "scipy"),
     Row("em-mixture", graph.em, "labels exact, parameters a point", "delta at the parameters, ρ = 1",
         "sklearn GaussianMixture, 1 and 5 steps", 1e-12, messages.em_mixture, "sklearn"),
+    Row("em-chain", graph.em, "paths exact, parameters a point", "delta at the parameters, ρ = 1",
+        "sum over all paths of a hidden Markov model, 1 step", 1e-12, chains.em_chain),
     Row("vmp-mixture", graph.vmp, _FIELD, "none (conjugate), ρ = 1",
         "sklearn BayesianGaussianMixture, one sweep and at rest", 1e-9, messages.vmp_mixture, "sklearn"),
     Row("vmp-regression", graph.vmp, _FIELD, "none (conjugate), ρ = 1",

@@ -14,7 +14,8 @@ from posterity.table.comparisons._data import furthest, normal
 T = 25
 
 
-def _model() -> LinearStateSpace:
+def example() -> LinearStateSpace:
+    """Three states, two observed."""
     tensors = (
         [[1.0, 0.3, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.1, 0.7]],
         [[0.1, 0.02, 0.0], [0.02, 0.05, 0.01], [0.0, 0.01, 0.2]],
@@ -31,7 +32,7 @@ def _filterpy() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
     """Filtered and smoothed means and covariances, and the log-likelihood."""
     from filterpy.kalman import KalmanFilter
 
-    model, total = _model(), 0.0
+    model, total = example(), 0.0
     theirs = KalmanFilter(dim_x=3, dim_z=2)
     theirs.x, theirs.P = model.initial_mean.numpy()[:, None].copy(), model.initial_covariance.numpy().copy()
     theirs.F, theirs.Q = model.transition.numpy(), model.transition_noise.numpy()
@@ -55,19 +56,21 @@ def _observations() -> torch.Tensor:
 def kalman_filter() -> float:
     """Filtered means and covariances."""
     means, covariances, _, _, _ = _filterpy()
-    q = algorithms.kalman_filter(_model(), _observations()).states
+    q = algorithms.kalman_filter(example(), _observations()).states
     return furthest((q.mean, means), (q.covariance, covariances))
 
 
 def kalman_smoother() -> float:
     """Smoothed means and covariances."""
     _, _, means, covariances, _ = _filterpy()
-    q = algorithms.kalman_smoother(_model(), _observations()).states
+    q = algorithms.kalman_smoother(example(), _observations()).states
     return furthest((q.mean, means), (q.covariance, covariances))
 
 
 def kalman_likelihood() -> float:
     """The log-likelihood, from the links of the filter and from the whole chain."""
     *_, total = _filterpy()
-    ours = [f(_model(), _observations()).log_likelihood for f in (algorithms.kalman_filter, algorithms.kalman_smoother)]
+    ours = [
+        f(example(), _observations()).log_likelihood for f in (algorithms.kalman_filter, algorithms.kalman_smoother)
+    ]
     return furthest(*((value, total) for value in ours)) / abs(total)

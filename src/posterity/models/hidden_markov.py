@@ -1,0 +1,177 @@
+"""Hidden Markov models by EM (Baum-Welch) or variational message passing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from posterity.errors import require
+from posterity.families import Dirichlet, NormalWishart
+from posterity.graph import Chain, Emission, Model, Point, categorical, em, gaussian, vmp
+from posterity.linalg import cholesky, inverse_psd
+from posterity.models._base import Estimator, enough
+
+
+class HiddenMarkovModel(Estimator):
+    """States z_t that follow a Markov chain, observations x_t that depend on the state; conventions of hmmlearn.
+
+    Several sequences are one array, one after the other, with their `lengths`. Rows of NaN are missing observations.
+
+    Args:
+        n_components: Number of states K, at least 2.
+        emission: "gaussian" (rows of numbers) or "categorical" (a column of symbols 0, 1, …).
+        method: "em" or "vmp".
+        concentration: Prior count of each first state and of each move, for "vmp".
+        n_symbols: Number of symbols; the largest that occurs plus one unless given.
+        reg_covar: Variance by which observations are smeared, so that no state shrinks to a point.
+        max_iter: Sweeps, at most.
+        tol: Stop when no natural parameter moves by more than this, relative to the largest of its kind.
+        random_state: Of the start.
+
+    Attributes:
+        posterior_: {"initial": Dirichlet, "transitions": Dirichlet, "components": NormalWishart or Dirichlet}.
+        startprob_, transmat_: Chances of first states (K,) and of moves (K, K).
+        lower_bounds_, n_iter_, converged_: The bound (log-likelihood for EM) before the first sweep and after each.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        emission: Literal["gaussian", "categorical"] = "gaussian",
+        method: Literal["em", "vmp"] = "vmp",
+        concentration: float = 1.0,
+        n_symbols: int | None = None,
+        reg_covar: float = 1e-6,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.emission = emission
+        self.method = method
+        self.concentration = concentration
+        self.n_symbols = n_symbols
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, *, lengths: Sequence[int] | None = None) -> Self:
+        """Learn from sequences X (T, d)."""
+        require(self.n_components >= 2, "n_components", "at least 2", self.n_components)
+        require(self.method in ("em", "vmp"), "method", '"em" or "vmp"', self.method)
+        require(self.emission in ("gaussian", "categorical"), "emission", '"gaussian" or "categorical"', self.emission)
+        rows = self._rows(X, reset=True)
+        enough(rows, self.n_components, "states")
+        self._symbols = int(rows.nan_to_num(0.0).amax()) + 1 if self.n_symbols is None else self.n_symbols
+        emission = self._emission(rows)
+        start = self._first(rows, emission)
+        prior = dict.fromkeys(start, None) if self.method == "em" else self._prior(rows)
+        model = Model(prior, [Chain("initial", "transitions", "components", emission, lengths)])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
+            fit = (em if self.method == "em" else vmp)(model, start, steps=self.max_iter, tolerance=self.tol)
+        self.posterior_: dict[str, Any] = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
+        chances = {n: q.expectation[0].exp() if isinstance(q, Point) else q.mean for n, q in fit.q.items()}
+        self.startprob_, self.transmat_ = chances["initial"].numpy(), chances["transitions"].numpy()
+        self.lower_bounds_, self.n_iter_, self.converged_ = fit.bounds, fit.steps, fit.converged
+        return self
+
+    def predict_proba(self, X: Any, lengths: Sequence[int] | None = None) -> np.ndarray:
+        """q(z_t = k) of each row, given its whole sequence, (T, K)."""
+        return self._chain(X, lengths).paths(self._beliefs())[0].numpy()
+
+    def predict(self, X: Any, lengths: Sequence[int] | None = None) -> np.ndarray:
+        """The most probable path of states (Viterbi)."""
+        chain, q = self._chain(X, lengths), self._beliefs()
+        energies = chain.emission.energies(q["components"].expectation)
+        first, moves = q["initial"].expectation[0], q["transitions"].expectation[0]
+        parts = energies.split(list(lengths or [len(energies)]))
+        return np.concatenate([_viterbi(part.numpy(), first.numpy(), moves.numpy()) for part in parts])
+
+    def score(self, X: Any, y: Any = None, lengths: Sequence[int] | None = None) -> float:
+        """Log-likelihood of sequences: at the parameters after EM, expected under q (paths summed out) after VMP."""
+        return float(self._chain(X, lengths).evaluate(self._beliefs()).value)
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """A sequence drawn at the expected parameters: rows (n, d) and states (n,)."""
+        check_is_fitted(self)
+        generator = self._generator()
+        states = [int(torch.multinomial(torch.as_tensor(self.startprob_), 1, generator=generator))]
+        for _ in range(n_samples - 1):
+            states.append(int(torch.multinomial(torch.as_tensor(self.transmat_[states[-1]]), 1, generator=generator)))
+        q = self.posterior_["components"]
+        if self.emission == "categorical":
+            return torch.multinomial(q.mean[states], 1, generator=generator).numpy(), np.array(states)
+        roots = cholesky(inverse_psd(q.degrees[..., None, None] * q.scale))[states]
+        noise = torch.randn(n_samples, q.location.shape[-1], 1, dtype=torch.float64, generator=generator)
+        return (q.location[states] + (roots @ noise).squeeze(-1)).numpy(), np.array(states)
+
+    def _rows(self, X: Any, reset: bool = False) -> Tensor:
+        rows = self._tensor(X, reset=reset, ensure_all_finite="allow-nan")
+        if self.emission == "categorical":
+            require(rows.shape[1] == 1, "X", "one column of symbols", f"{rows.shape[1]} columns")
+        return rows
+
+    def _emission(self, rows: Tensor) -> Emission:
+        there = ~rows.isnan().any(-1)
+        if self.emission == "gaussian":
+            return gaussian(rows, jitter=self.reg_covar, mask=there)
+        return categorical(rows[:, 0].nan_to_num(0.0).long(), self._symbols, mask=there)
+
+    def _prior(self, rows: Tensor) -> dict[str, Any]:
+        K, d = self.n_components, rows.shape[1]
+        counts = rows.new_full((K, K), self.concentration)
+        components: Any = Dirichlet(rows.new_ones(K, self._symbols))
+        if self.emission == "gaussian":
+            seen = rows[~rows.isnan().any(-1)]
+            spread = torch.cov(seen.mT).reshape(d, d) + self.reg_covar * torch.eye(d, dtype=torch.float64)
+            components = NormalWishart(seen.mean(0).expand(K, d), 1.0, float(d), inverse_psd(spread))
+        return {"initial": Dirichlet(counts[0]), "transitions": Dirichlet(counts), "components": components}
+
+    def _first(self, rows: Tensor, emission: Emission) -> dict[str, Any]:
+        """Where to begin: emissions from the labels of k-means (or from chance), moves that tend to stay."""
+        K, seed = self.n_components, check_random_state(self.random_state)
+        if self.emission == "gaussian":
+            there = ~rows.isnan().any(-1)
+            chosen = rows.new_full((len(rows), K), 1e-3)
+            labels = KMeans(K, n_init=1, random_state=seed).fit(rows[there].numpy()).labels_
+            chosen[there] += torch.nn.functional.one_hot(torch.as_tensor(labels).long(), K)
+            components: Any = NormalWishart.from_natural(emission.message(chosen))
+        else:
+            components = Dirichlet(1.0 + torch.as_tensor(seed.dirichlet(np.ones(self._symbols), K)) * len(rows) / K)
+        stay = 1.0 + rows.new_full((K, K), 1.0) + 8.0 * torch.eye(K, dtype=torch.float64)
+        return {
+            "initial": Dirichlet(rows.new_full((K,), 2.0)),
+            "transitions": Dirichlet(stay),
+            "components": components,
+        }
+
+    def _chain(self, X: Any, lengths: Sequence[int] | None) -> Chain:
+        check_is_fitted(self)
+        return Chain("initial", "transitions", "components", self._emission(self._rows(X)), lengths)
+
+    def _beliefs(self) -> dict[str, Any]:
+        return {n: Point(q) for n, q in self.posterior_.items()} if self.method == "em" else self.posterior_
+
+
+def _viterbi(energies: np.ndarray, first: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    best, came_from = first + energies[0], np.empty(energies.shape, dtype=int)
+    for t in range(1, len(energies)):
+        arrivals = best[:, None] + moves
+        came_from[t] = arrivals.argmax(0)
+        best = arrivals.max(0) + energies[t]
+    path = np.empty(len(energies), dtype=int)
+    path[-1] = best.argmax()
+    for t in range(len(energies) - 1, 0, -1):
+        path[t - 1] = came_from[t, path[t]]
+    return path

@@ -1,0 +1,185 @@
+"""Multi-layer perceptrons with a posterior, trained by IVON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from posterity.adaptation import adapt
+from posterity.errors import require
+from posterity.learning import fit
+from posterity.models._base import Estimator
+from posterity.prediction import Prediction, predict
+
+
+class _Network(Estimator):
+    """Standardised inputs, hidden layers with ReLU, and the training loop."""
+
+    hidden_layer_sizes: Sequence[int]
+    epochs: int | None
+    batch_size: int
+    samples: int
+    random_state: Any
+    _likelihood: str
+
+    def _train(self, X: Tensor, targets: Tensor, outputs: int) -> Self:
+        self._centre, self._scale = X.mean(0), X.std(0, correction=0).clamp(min=1e-6)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.network_: nn.Module = _perceptron([X.shape[1], *self.hidden_layer_sizes, outputs])
+        self._data = self._scaled(X), targets
+        run = fit(
+            self.network_, self._data, likelihood=self._likelihood, epochs=self.epochs,
+            batch_size=self.batch_size, seed=seed, progress=False,
+        )  # fmt: skip
+        self.posterior_, self.n_iter_ = run.posterior, len(run.history)
+        return self
+
+    def _add(self, X: Tensor, targets: Tensor) -> Self:
+        """Learn from more rows without a second look at the old ones in full: a K-prior keeps what they taught."""
+        new = self._scaled(X), targets
+        result = adapt(self.network_, self.posterior_, data=self._data, add=new)
+        self.network_, self.posterior_ = result.model, result.posterior
+        self._data = tuple(torch.cat(pair) for pair in zip(self._data, new, strict=True))  # type: ignore[assignment]
+        return self
+
+    def _predictive(self, X: Any) -> Prediction:
+        check_is_fitted(self)
+        return predict(self.network_, self.posterior_, self._scaled(self._tensor(X)), samples=self.samples)
+
+    def _scaled(self, X: Tensor) -> Tensor:
+        return ((X - self._centre) / self._scale).float()
+
+
+class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
+    """Classes by a multi-layer perceptron with a Gaussian posterior over its weights.
+
+    Args:
+        hidden_layer_sizes: Units of each hidden layer.
+        epochs: Passes over the data; as many as make about 2000 steps unless given.
+        batch_size: Rows of a minibatch.
+        samples: Networks drawn for a prediction.
+        random_state: Of the first weights and of the training.
+
+    Attributes:
+        posterior_: The `Posterior` of the weights.
+        network_: The network, at the mean.
+        classes_: The classes.
+    """
+
+    _likelihood = "categorical"
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        *,
+        epochs: int | None = None,
+        batch_size: int = 64,
+        samples: int = 64,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.samples = samples
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from inputs X (n, d) and classes y (n,)."""
+        inputs, labels = self._tensors(X, y, reset=True)
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels)
+        require(len(self.classes_) > 1, "y", "at least 2 classes", f"1 class: {self.classes_.tolist()}")
+        return self._train(inputs, self._numbers(labels), len(self.classes_))
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Learn from more rows of the same classes."""
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        inputs, labels = self._tensors(X, y)
+        return self._add(inputs, self._numbers(labels))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, averaged over drawn networks, (n, K)."""
+        return self._predictive(X).probs.double().numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class."""
+        chances = self.predict_proba(X)
+        return self.classes_[chances.argmax(-1)]
+
+    def _numbers(self, labels: np.ndarray) -> Tensor:
+        require(bool(np.isin(labels, self.classes_).all()), "y", f"classes among {self.classes_.tolist()}", "others")
+        return torch.as_tensor(np.searchsorted(self.classes_, labels))
+
+
+class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
+    """Numbers by a multi-layer perceptron with a Gaussian posterior over its weights.
+
+    Args:
+        hidden_layer_sizes: Units of each hidden layer.
+        epochs: Passes over the data; as many as make about 2000 steps unless given.
+        batch_size: Rows of a minibatch.
+        samples: Networks drawn for a prediction.
+        random_state: Of the first weights and of the training.
+
+    Attributes:
+        posterior_: The `Posterior` of the weights.
+        network_: The network, at the mean.
+    """
+
+    _likelihood = "gaussian"
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        *,
+        epochs: int | None = None,
+        batch_size: int = 64,
+        samples: int = 64,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.samples = samples
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from inputs X (n, d) and targets y (n,)."""
+        inputs, targets = self._tensors(X, y, reset=True, y_numeric=True)
+        self._level, self._unit = float(np.mean(targets)), float(max(np.std(targets), 1e-6))
+        return self._train(inputs, self._standard(targets), 1)
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Learn from more rows."""
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        inputs, targets = self._tensors(X, y, y_numeric=True)
+        return self._add(inputs, self._standard(targets))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Expected targets, and the standard deviation of the predictive, noise included, where asked for."""
+        prediction = self._predictive(X)
+        mean = self._level + self._unit * prediction.mean.squeeze(-1).double().numpy()
+        return (mean, self._unit * prediction.std.squeeze(-1).double().numpy()) if return_std else mean
+
+    def _standard(self, targets: np.ndarray) -> Tensor:
+        return torch.as_tensor((targets - self._level) / self._unit, dtype=torch.float32).unsqueeze(-1)
+
+
+def _perceptron(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

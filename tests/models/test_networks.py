@@ -1,0 +1,33 @@
+"""Perceptrons with posteriors: they learn, say how sure they are, and learn more."""
+
+import numpy as np
+import pytest
+
+from posterity.errors import InvalidInput
+from posterity.models import BayesianMLPClassifier, BayesianMLPRegressor
+from posterity.posterior import Posterior
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(150, 2))
+
+
+def test_classes():
+    labels = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    model = BayesianMLPClassifier((16,), epochs=60, samples=16, random_state=0).fit(X[:100], labels[:100])
+    assert isinstance(model.posterior_, Posterior)
+    assert model.score(X[:100], labels[:100]) > 0.9
+    np.testing.assert_allclose(model.predict_proba(X).sum(-1), 1.0, atol=1e-5)
+    model.partial_fit(X[100:], labels[100:])
+    assert model.score(X, labels) > 0.85
+    with pytest.raises(InvalidInput, match="classes among"):
+        model.partial_fit(X[:2], ["third", "same"])
+
+
+def test_numbers():
+    y = 10.0 + 5.0 * np.sin(X[:, 0]) + 0.5 * RNG.normal(size=150)
+    model = BayesianMLPRegressor((16,), epochs=60, samples=16, random_state=0).fit(X, y)
+    std = model.predict(X, return_std=True)[1]
+    assert model.score(X, y) > 0.9
+    assert (std > 0.2).all()
+    far = model.predict(10.0 * X[:20], return_std=True)[1]
+    assert far.mean() > std.mean()

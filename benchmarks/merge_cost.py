@@ -2,9 +2,9 @@
 
     python benchmarks/merge_cost.py --layers 16 --mergekit ENVIRONMENT/bin/mergekit-yaml
 
-A base and two models, Llama-shaped, in bfloat16 and 100 MB shards, are made in a temporary folder: 65.5 million numbers
-and 12.8 million for each layer (16 layers: 271 million). Every merge runs in its own process, which is measured: seconds
-on the clock, seconds of processor time, largest resident set. Outputs of both programs are compared.
+A base and two models, Llama-shaped, in bfloat16 and 100 MB shards, are made in a temporary folder: 65.5 million
+numbers and 12.8 million for each layer (16 layers: 271 million). Every merge runs in a process of its own, measured in
+seconds on the clock, seconds of processor time and its largest resident set. Outputs of both programs are compared.
 """
 
 from __future__ import annotations

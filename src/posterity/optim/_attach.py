@@ -80,8 +80,9 @@ class Attachment:
 
     def _exchange(self) -> None:
         """Swap sample and mean behind autograd's back: the values it saved are there again before it looks."""
-        for p, mean in self._optimizer._samples.means.items():
-            swap(p.data, mean)
+        means = self._optimizer._samples.means
+        with torch.no_grad():
+            swap([p.data for p in means], list(means.values()))
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
         if model is self._model() and not self._optimizer._context_open:

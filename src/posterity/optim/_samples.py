@@ -93,15 +93,15 @@ class Samples:
         """Put the mean back, bit for bit; a sample to learn from counts from here on."""
         if self.train and any(self._cleared(p) for p in self.means):
             self.close()
-        while self.means:
-            p, mean = self.means.popitem()
-            if self.train:
+        means, self.means = self.means, {}
+        if self.train:
+            for p in means:
                 kept = self.kept[p]
                 kept.before = None
-                if p.grad is not None and kept.product is not None:
-                    kept.norm = norm(p.grad)
-                swap(p.detach(), mean)
-            else:
+                kept.norm = norm(p.grad) if p.grad is not None and kept.product is not None else None
+            swap([p.detach() for p in means], list(means.values()))
+        else:
+            for p, mean in means.items():
                 p.copy_(mean)
         self.finished += self.train
 

@@ -70,7 +70,8 @@ class VariationalOptimizer(Optimizer):
         self._predictions = 0
         self._warned: set[str] = set()
 
-    written: tuple[str, ...]  # the state that `update` changes
+    widths: tuple[str, ...]  # names of the state that `precision` reads
+    written: tuple[str, ...]  # names of the state that `update` changes
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +138,8 @@ class VariationalOptimizer(Optimizer):
         for index, group, p in trainable:
             step, sample = (group["draws"], 0) if train else (0, self._predictions - 1)
             buffers[p] = samples.buffer(p)
-            tensors = {"p": p.detach(), "buffer": buffers[p], **self._tensors(p)}
+            state = self.state.get(p, {})
+            tensors = {"p": p.detach(), "buffer": buffers[p], **{k: state[k] for k in self.widths if k in state}}
             pieces.append(Piece(tensors, self.numbers(p, group), Key(group["seed"], step, sample, index)))
         overwritten: list[Piece] = []
         try:
@@ -148,7 +150,6 @@ class VariationalOptimizer(Optimizer):
             raise
         samples.placed(buffers)
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _put_mean(self) -> None:
         if self._samples.means:
             self._samples.take_away()
@@ -238,12 +239,11 @@ class VariationalOptimizer(Optimizer):
         return p.grad is not None or (kept is not None and kept.gradients is not None)
 
     def _finite(self, parameters: list[Tensor]) -> bool:
-        norms = []
-        for p in parameters:
-            if p.grad is not None:
-                require_dense(p.grad)
-            product = self._samples.kept[p].product if p in self._samples.kept else None
-            norms += [norm(t) for t in (p.grad, product) if t is not None]
+        products = [self._samples.kept[p].product for p in parameters if p in self._samples.kept]
+        tensors = [t for t in (*(p.grad for p in parameters), *products) if t is not None]
+        for t in tensors:
+            require_dense(t)
+        norms = [norm(t) for t in tensors]
         return not norms or bool(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all())
 
     def _skip(self) -> None:

@@ -63,6 +63,7 @@ class IVON(VariationalOptimizer):
         Shen et al., "Variational learning is effective for large deep networks", 2024.
     """
 
+    widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
 
     def __init__(

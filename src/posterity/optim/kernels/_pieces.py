@@ -92,10 +92,20 @@ def scatter(flat: Tensor, targets: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), [piece.view(t.shape) for piece, t in zip(pieces, targets, strict=True)])
 
 
-def swap(a: Tensor, b: Tensor) -> None:
-    """Exchange the contents of two tensors of one shape."""
-    for piece in blocks(Piece({"p": a, "other": b}, {})):
-        here, there = piece.tensors["p"], piece.tensors["other"]
-        old = here.clone()
-        here.copy_(there)
-        there.copy_(old)
+def swap(left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
+    """Exchange the contents of tensors, pairwise."""
+    small: list[tuple[Tensor, Tensor]] = []
+    for a, b in zip(left, right, strict=True):
+        if a.numel() <= SMALL:
+            small.append((a, b))
+            continue
+        for piece in blocks(Piece({"p": a, "other": b}, {})):
+            here, there = piece.tensors["p"], piece.tensors["other"]
+            old = here.clone()
+            here.copy_(there)
+            there.copy_(old)
+    if small:
+        ones, others = [a for a, _ in small], [b for _, b in small]
+        olds = [a.clone() for a in ones]
+        torch._foreach_copy_(ones, others)
+        torch._foreach_copy_(others, olds)

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
+from torch import nn
 from torch.func import functional_call, jacrev
 
 from posterity.errors import InvalidInput, Undefined
+from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
-from posterity.trees import to_vector
+from posterity.trees import snapshot, to_vector, trainable
 from prediction.cases import make_case, regression
 
 GAUSSIANS = ("diagonal", "full", "kronecker", "last_layer")
@@ -105,6 +107,22 @@ def test_other_likelihoods_say_so():
         predict(*case, method="probit")
     with pytest.raises(InvalidInput, match="samples: expected a whole number >= 1, got 0"):
         predict(*make_case("diagonal"), samples=0, method="linearised")
+
+
+def test_half_precision_models_answer_in_float32():
+    model = nn.Linear(4, 3).bfloat16()
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: torch.tensor(100.0) for name in mean})
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
+    assert predict(model, posterior, torch.randn(5, 4).bfloat16(), method="linearised").probs.dtype == torch.float32
+
+
+def test_a_graph_that_waits_for_its_backward_pass_stays_valid():
+    case = make_case("diagonal")
+    loss = case.model.eval()(case.inputs).square().sum()
+    predict(*case, method="linearised")
+    loss.backward()
+    assert case.model[0].weight.grad.abs().sum() > 0
 
 
 def test_weights_and_mode_come_back_even_after_an_error():

@@ -147,6 +147,7 @@ def test_counts_have_no_closed_entropy_and_say_so():
 MODEL, POSTERIOR, X = make_case("diagonal")
 OTHER = nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 3)).double()
 ONE, WIDE = nn.Linear(4, 1).double(), nn.Linear(4, 3).double()
+nn.init.constant_(WIDE.weight, 9.0)
 NAN = torch.where(X > 0, X, torch.nan)
 
 
@@ -163,6 +164,8 @@ NAN = torch.where(X > 0, X, torch.nan)
         (lambda: predict(MODEL, POSTERIOR, X, method="magic"), "method: expected one of .*'sampled'"),
         (lambda: predict(MODEL, "posterior", X), "posterior: expected a Posterior, got 'str'"),
         (lambda: predict(MODEL, POSTERIOR, 3), "inputs: expected a tensor"),
+        (lambda: predict(MODEL, POSTERIOR, ["text"]), "inputs: expected batches of tensors, got 'str'"),
+        (lambda: predict(WIDE, around(WIDE), 1e308 * X.sign(), method="probit"), "model outputs: expected finite"),
         (lambda: predict(MODEL, POSTERIOR, {"a": X, "b": X[:3]}), "examples in every tensor"),
         (lambda: predict(ONE, around(ONE), X), "at least 2 classes for this categorical likelihood"),
         (lambda: predict(MODEL, around(MODEL, class_names="ab"), X), "expected 2 classes"),

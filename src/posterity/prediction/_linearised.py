@@ -19,8 +19,8 @@ from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Ga
 from posterity.noise import Key, normal
 from posterity.posterior import Posterior
 from posterity.prediction._question import Advance, Method, Question
-from posterity.prediction._running import Running, Statistics, log_probs
-from posterity.trees import snapshot
+from posterity.prediction._running import Running, Statistics, log_probs, require_finite
+from posterity.trees import Tree, snapshot, state_dtype
 
 
 @contextmanager
@@ -80,21 +80,30 @@ def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
 @contextmanager
 def at_mean(model: nn.Module, posterior: Posterior) -> Iterator[None]:
     """The posterior's mean and buffers in the model, and afterwards what was there before, whatever happens."""
+    posterior.check(model)
     tensors: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
     before = snapshot(tensors)
     try:
-        posterior.apply(model)
+        _write(posterior.mean | posterior.buffers, tensors)
         yield
     finally:
-        with torch.no_grad():
-            for name, t in tensors.items():
-                t.copy_(before[name])
+        _write(before, tensors)
+
+
+@torch.no_grad()
+def _write(values: Tree, tensors: dict[str, Tensor]) -> None:
+    """Copy values in place where they differ: a graph that waits for its backward pass stays valid where none does."""
+    for name, value in values.items():
+        if not torch.equal(tensors[name], value.to(tensors[name])):
+            tensors[name].copy_(value)
 
 
 def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Mean (B, K) and covariance (B, K, K) of the outputs."""
     f = question.arranged(call(question.model, inputs))
     require(f.ndim == 2, "model outputs", "(batch, outputs) for a linearised prediction", tuple(f.shape))
+    require_finite(f)
+    f = f.to(state_dtype(f.dtype))
     return f, prediction_covariance(question.model, inputs, covariance).to(f.dtype)
 
 

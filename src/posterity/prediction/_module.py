@@ -60,10 +60,10 @@ class PredictiveModule(nn.Module):
     def forward(self, *args: Any, **named: Any) -> Tensor:
         """E[y] for whatever arguments the model takes."""
 
-        def forward(inputs: Inputs) -> Tensor:
+        def outputs_of(inputs: Inputs) -> Tensor:
             return self._question.arranged(call(lambda: self.model(*args, **named), ()))
 
-        outputs = self._run(forward, [(args, named)])
+        outputs = self._run(outputs_of, [(args, named)])
         means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]
         return torch.stack(means).sum(0) / self._networks.count
 

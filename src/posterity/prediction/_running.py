@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, logsigmoid
 
-from posterity.errors import InvalidInput, require
+from posterity.errors import require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from posterity.trees import state_dtype
 
@@ -98,14 +98,18 @@ class Running:
     def finish(self) -> Statistics:
         """The statistics of all draws, as of a mixture in which each has the same weight."""
         self._digest()
-        if not bool(torch.isfinite(self._mean).all()):
-            raise InvalidInput("model outputs: expected finite numbers, got NaN or infinity")
+        require_finite(self._mean)
         kept = torch.cat(self._kept) if self._kept is not None else None
         spread = self._squares / self.count
         if self._log_sum.ndim == 0:
             return Statistics(self._mean, spread, outputs=kept)
         log_p = self._log_sum - math.log(self.count)
         return Statistics(self._mean, spread, log_p, self._entropy / self.count, kept)
+
+
+def require_finite(outputs: Tensor) -> None:
+    """Raise if a network has answered with NaN or infinity."""
+    require(bool(torch.isfinite(outputs).all()), "model outputs", "finite numbers", "NaN or infinity")
 
 
 def log_probs(likelihood: Likelihood, f: Tensor) -> Tensor | None:

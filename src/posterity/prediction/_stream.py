@@ -66,7 +66,9 @@ def grouped(batches: Iterable[Inputs]) -> Iterator[list[Inputs]]:
 
 
 def _check_numbers(inputs: Inputs) -> None:
-    for t in tensors(inputs):
+    found = list(tensors(inputs))
+    require(len(found) > 0, "inputs", "batches of tensors", type(inputs).__name__)
+    for t in found:
         if t.is_floating_point():
             count = int(t.isnan().sum())
             require(count == 0, "inputs", "numbers", f"{count} NaN")

@@ -16,7 +16,7 @@ from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
 
-CHUNK = 1 << 20  # elements in memory at a time, for each file that is read
+CHUNK = 1 << 18  # elements in memory at a time, for each file that is read; small enough to stay in caches
 
 
 @dataclass(frozen=True)

@@ -57,16 +57,18 @@ def blocks(piece: Piece) -> Iterator[Piece]:
 def lots(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Collect small pieces that can be worked on as one: same kinds of tensors and numbers, same device and dtype."""
     waiting: dict[Any, list[Piece]] = {}
+    sizes: dict[Any, int] = {}
     for piece in pieces:
-        p = piece.tensors["p"]
+        p, size = piece.tensors["p"], piece.size
         limit = SMALL if p.device.type == "cpu" else BLOCK << 7
-        if piece.size > limit:
+        if size > limit:
             yield [piece]
             continue
         kind = (p.device, p.dtype, frozenset(piece.tensors), frozenset(piece.numbers))
-        lot = waiting.setdefault(kind, [])
-        lot.append(piece)
-        if sum(other.size for other in lot) > 4 * limit:
+        waiting.setdefault(kind, []).append(piece)
+        sizes[kind] = sizes.get(kind, 0) + size
+        if sizes[kind] > 4 * limit:
+            sizes[kind] = 0
             yield waiting.pop(kind)
     yield from waiting.values()
 

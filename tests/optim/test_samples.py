@@ -45,6 +45,8 @@ def test_an_exception_restores_the_mean_and_drops_the_sample(error):
     with pytest.raises(error):
         interrupted()
     assert equal(model, before)
+    with pytest.warns(UserWarning, match="at the mean"):
+        optimizer.step()  # the gradients are still there, their noise is not
     optimizer.zero_grad()
     with optimizer.sampled_params(train=True):
         loss(model, *data()).backward()

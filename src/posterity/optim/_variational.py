@@ -116,11 +116,12 @@ class VariationalOptimizer(Optimizer):
         try:
             self._put_sample(train)
             yield
+            self._samples.take_away()
         except BaseException:
+            self._put_mean()
             self._samples.discard()
             raise
         finally:
-            self._samples.take_away()
             self._context_open = False
 
     @torch._disable_dynamo  # type: ignore[attr-defined]

@@ -121,7 +121,9 @@ def main() -> None:
     lines = report.gather(options, runs)
     if options.raw:
         return
-    text = report.header("Adult (a7a): adaptation against retraining", seeds=options.seeds, regulariser="50, then 5")
+    text = report.header(
+        "Adult (a7a): adaptation against retraining", lines, seeds=options.seeds, regulariser="50, then 5"
+    )
     for change, title in zip(
         CHANGES, ("A tenth of the data is added", "The regulariser goes from 50 to 5"), strict=True
     ):

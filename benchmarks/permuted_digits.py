@@ -87,7 +87,7 @@ def main() -> None:
         for m in METHODS
         if any(line["method"] == m for line in lines)
     ]
-    text = report.header("Permuted digits, 5 tasks", memory=40, seeds=options.seeds)
+    text = report.header("Permuted digits, 5 tasks", lines, memory=40, seeds=options.seeds)
     head = ["method", "average accuracy", "forgetting", "forward transfer", "calibration error", "seconds"]
     report.publish("permuted_digits", text + "\n" + report.table(head, rows), options.out)
 

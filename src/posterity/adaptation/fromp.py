@@ -8,6 +8,7 @@ probabilities of all tasks are made anew, with the newest weights and covariance
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from posterity.adaptation.penalty import Penalty
 from posterity.batches import Inputs, call, move
-from posterity.curvature import Covariance, kernel
+from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, kernel
+from posterity.curvature._inputs import over_tensors
 from posterity.errors import expected, require
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Memory, Posterior
@@ -45,10 +47,10 @@ class FROMP(Penalty):
     likelihood: Likelihood
 
     def total(self, model: nn.Module) -> Tensor:
-        terms = []
+        terms, dtype = [], next(model.parameters()).dtype
         with evaluating(model):
             for task in self.tasks:
-                moved = (self.likelihood.mean(call(model, task.inputs)) - task.old).mT  # (C, M)
+                moved = (self.likelihood.mean(call(model, task.inputs)) - task.old.to(dtype)).mT  # (C, M)
                 white = moved if task.roots is None else (moved.unsqueeze(1) @ task.roots.to(moved)).squeeze(1)
                 terms.append(0.5 * white.square().sum())
         return torch.stack(terms).sum()
@@ -81,23 +83,26 @@ def fromp(
     require(len(memories) > 0, "memories", "one for each task so far", "none")
     if kernels not in ("posterior", "identity"):
         raise expected("kernels", "'posterior' or 'identity'", kernels)
-    covariance = posterior.covariance(untempered=True) if kernels == "posterior" else None
+    covariance = _in_double(posterior.covariance(untempered=True)) if kernels == "posterior" else None
     likelihood, device = posterior.likelihood, next(model.parameters()).device
-    with evaluating(model):
-        tasks = tuple(_remembered(model, move(m.inputs, device), likelihood, covariance, jitter) for m in memories)
+    # Variances span ten orders of magnitude: in single precision the small eigenvalues of K would be rounding.
+    exact = copy.deepcopy(model).double().eval()
+    inputs = [move(memory.inputs, device) for memory in memories]
+    tasks = tuple(_remembered(exact, x, likelihood, covariance, jitter) for x in inputs)
     return FROMP(tasks, likelihood)
 
 
 def _remembered(
     model: nn.Module, inputs: Inputs, likelihood: Likelihood, covariance: Covariance | None, jitter: float
 ) -> Remembered:
+    x = over_tensors(lambda t: t.double() if t.is_floating_point() else t, inputs)
     with torch.no_grad():
-        f = call(model, inputs)
+        f = call(model, x)
     old = likelihood.mean(f)
     if covariance is None:
         return Remembered(inputs, old, None)
     slope = _mean_slope(likelihood, f)
-    k = torch.einsum("nck,nmkl,mcl->cnm", slope, kernel(model, inputs, inputs, covariance), slope).double()
+    k = torch.einsum("nck,nmkl,mcl->cnm", slope, kernel(model, x, x, covariance), slope)
     return Remembered(inputs, old, _inverse_roots(k + jitter * torch.eye(len(f)).to(k)))
 
 
@@ -113,3 +118,14 @@ def _inverse_roots(k: Tensor) -> Tensor:
     cutoff = values[:, -1:] * k.shape[-1] * torch.finfo(k.dtype).eps
     scale = torch.where(values > cutoff, values.clamp_min(1e-300).rsqrt(), 0.0)
     return vectors * scale.unsqueeze(1)
+
+
+def _in_double(covariance: Covariance) -> Covariance:
+    """The same covariance in float64."""
+    if isinstance(covariance, FullCovariance):
+        return FullCovariance(covariance.shapes, covariance.matrix.double())
+    variance = {name: v.double() for name, v in covariance.variance.items()}
+    if isinstance(covariance, DiagonalCovariance):
+        return DiagonalCovariance(variance)
+    bases = {name: tuple(base.double() for base in entry) for name, entry in covariance.bases.items()}
+    return KroneckerCovariance(bases, variance)

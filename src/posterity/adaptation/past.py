@@ -63,7 +63,7 @@ def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: 
     """The memory with these examples in it, each standing for itself alone; the others stand for all the rest."""
     if memory is None:
         return joined(None, model, batch)
-    listed = torch.isin(memory.ids, batch.ids)
+    listed = torch.isin(memory.ids, batch.ids).to(memory.weights.device)
     missing = (~torch.isin(batch.ids, memory.ids)).nonzero()[:, 0]
     weights = memory.weights.double()
     represented = min(weights.sum().item() + len(missing), posterior.n)

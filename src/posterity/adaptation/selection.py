@@ -60,7 +60,9 @@ def select(
     groups = _groups(posterior.likelihood, everything.targets)
     rows, weights = [], []
     for group, share in zip(groups, _shares([len(g) for g in groups], size)):
-        chosen = _centres(everything, group, share) if scores is None else group[scores[group].topk(share).indices]
+        chosen = (
+            _centres(everything, group, share) if scores is None else group[scores.cpu()[group].topk(share).indices]
+        )
         rows.append(chosen)
         weights.append(torch.full((share,), len(group) / share if weighted and share else 1.0))
     index = torch.cat(rows)

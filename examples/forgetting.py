@@ -1,0 +1,55 @@
+"""Forgetting and its cure: accuracy on each of five tasks while they are learnt one after the other."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import torch
+from common import save
+from matplotlib.axes import Axes
+from sklearn.datasets import load_digits
+from torch import nn
+
+from posterity.adaptation import FineTuning, FunctionalPrior, Joint, KPrior, Scores, learn_stream, permuted
+
+OPTIONS = {"epochs": 30, "lr": 1e-3, "batch_size": 64, "schedule": "cosine"}
+
+
+def matrix(axis: Axes, scores: Scores, title: str) -> None:
+    """The accuracy matrix: a row after each task, a column for each task."""
+    values = scores.accuracy.tril()
+    axis.imshow(values.masked_fill(values == 0, float("nan")), vmin=0.2, vmax=1, cmap="viridis")
+    for i in range(len(values)):
+        for j in range(i + 1):
+            value = values[i, j].item()
+            axis.text(j, i, f"{100 * value:.0f}", ha="center", va="center", color="w" if value < 0.7 else "k")
+    axis.set_title(f"{title}\naverage {100 * scores.average:.1f} %, forgetting {100 * scores.forgetting:.1f}")
+    axis.set(xlabel="tested on task", xticks=range(len(values)), yticks=range(len(values)))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    data = load_digits()
+    x, y = torch.tensor(data.data / 16).float(), torch.tensor(data.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y = x[order], y[order]
+    tasks = permuted((x[:1347], y[:1347]), (x[1347:], y[1347:]), 5)
+    memory = {"size": 40, "prior_precision": 1e-5}
+    clipped = {**OPTIONS, "clip": 0.01}
+    strategies = {
+        "fine-tuning": FineTuning(OPTIONS),
+        "K-prior, 40 examples a task": KPrior(clipped, **memory),
+        "FROMP, 40 examples a task": FunctionalPrior(clipped, **memory, tau=0.5),
+        "all data at once": Joint(OPTIONS),
+    }
+    figure, axes = plt.subplots(1, 4, figsize=(16, 5.4), layout="constrained")
+    for axis, (title, strategy) in zip(axes, strategies.items(), strict=True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10))
+        matrix(axis, learn_stream(model, tasks, strategy), title)
+    axes[0].set_ylabel("after learning task")
+    figure.suptitle("Five orders of the same pixels, learnt one after the other: accuracy on each task (%)")
+    save(figure, "forgetting")
+
+
+if __name__ == "__main__":
+    main()

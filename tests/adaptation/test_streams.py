@@ -1,0 +1,155 @@
+"""Task streams: their data, their scores, what each strategy does with them, and going on after a stop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as po
+from posterity.adaptation import (
+    EWC,
+    SI,
+    VCL,
+    Combined,
+    FineTuning,
+    FunctionalPrior,
+    Joint,
+    KPrior,
+    MultiHead,
+    ReplayMemory,
+    Scores,
+    learn_stream,
+    permuted,
+    split,
+    toy,
+)
+from posterity.errors import RefusedFile
+
+OPTIONS = {"epochs": 20, "lr": 2e-2, "batch_size": 40}
+STRATEGIES = {
+    "ewc": lambda: EWC(OPTIONS, 1e-3, strength=100.0),
+    "si": lambda: SI(OPTIONS),
+    "replay": lambda: ReplayMemory(OPTIONS, size=10),
+    "kprior": lambda: KPrior(OPTIONS, 1e-3, size=10, batch_size=8),
+    "combined": lambda: Combined(OPTIONS, 1e-3, size=10),
+    "fromp": lambda: FunctionalPrior(OPTIONS, 1e-3, size=10),
+    "vcl": lambda: VCL(OPTIONS, coreset=6),
+    "ivon": lambda: VCL({**OPTIONS, "lr": 0.2, "hess_init": 0.1}, method="ivon"),
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 2))
+
+
+def images(n=30):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, 6, generator=generator), torch.arange(n) % 4
+
+
+def test_permuted_tasks_show_the_same_pixels():
+    data = images()
+    first, second, _ = permuted(data, data, 3, seed=1)
+    assert torch.equal(first.train[0], data[0])
+    assert not torch.equal(second.train[0], data[0])
+    assert torch.equal(second.train[0].sort(1).values, data[0].sort(1).values)
+    assert torch.equal(second.train[0], second.test[0])
+    again = permuted(data, data, 3, seed=1)[1]
+    assert torch.equal(again.train[0], second.train[0])
+
+
+def test_split_tasks_in_three_scenarios():
+    x, y = images()
+    groups = [(0, 2), (3, 1)]
+    multi, single, domain = (split((x, y), (x, y), groups, scenario=s) for s in ("multi-head", "single-head", "domain"))
+    inside = (y == 1) | (y == 3)
+    assert torch.equal(single[1].train[1], y[inside])
+    assert torch.equal(domain[1].train[1], (y[inside] == 1).long())  # 3 comes first
+    assert torch.equal(multi[1].train[1], domain[1].train[1])
+    assert torch.equal(multi[1].train[0]["x"], x[inside])
+    assert multi[1].train[0]["task"].unique().tolist() == [1]
+    with pytest.raises(po.PosterityError, match="none"):
+        split((x, y), (x, y), [(0, 1), (8, 9)])
+    with pytest.raises(po.PosterityError, match="scenario"):
+        split((x, y), (x, y), groups, scenario="other")
+
+
+def test_heads_answer_for_their_own_task():
+    body = nn.Linear(6, 6)
+    model = MultiHead(body, heads=3)
+    x = torch.randn(4, 6)
+    f = model(x=x, task=torch.tensor([0, 2, 1, 2]))
+    wanted = body(x)
+    assert torch.equal(f, torch.stack([wanted[0, :2], wanted[1, 4:], wanted[2, 2:4], wanted[3, 4:]]))
+
+
+def test_scores_by_hand():
+    accuracy = torch.tensor([[0.9, 0.5, 0.4], [0.7, 0.8, 0.6], [0.6, 0.9, 1.0]], dtype=torch.float64)
+    scores = Scores(("a", "b", "c"), accuracy, accuracy, torch.tensor([0.3, 0.3, 0.3], dtype=torch.float64))
+    assert scores.average == pytest.approx((0.6 + 0.9 + 1.0) / 3)
+    assert scores.forgetting == pytest.approx((0.9 - 0.6 + 0.8 - 0.9) / 2)
+    assert scores.backward_transfer == pytest.approx((0.6 - 0.9 + 0.9 - 0.8) / 2)
+    assert scores.forward_transfer == pytest.approx((0.5 - 0.3 + 0.6 - 0.3) / 2)
+
+
+@pytest.fixture(scope="module")
+def forgetting():
+    """Two tasks with features in another order, learnt with no regard for the first, and together."""
+    generator = torch.Generator().manual_seed(3)
+    y = torch.arange(160) % 2
+    means = torch.randn(2, 12, generator=generator)
+    x = means[y] + torch.randn(160, 12, generator=generator)
+    tasks = permuted((x[:80], y[:80]), (x[80:], y[80:]), 2, seed=1)
+    return tasks, *(learn_stream(network(), tasks, s(OPTIONS)) for s in (FineTuning, Joint))
+
+
+def test_fine_tuning_forgets_and_joint_training_does_not(forgetting):
+    _, naive, joint = forgetting
+    assert joint.average > 0.85
+    assert naive.accuracy[0, 0] > 0.9
+    assert naive.accuracy[1, 0] < naive.accuracy[0, 0] - 0.1
+
+
+def test_clouds_in_the_plane():
+    tasks = toy(per_class=30)
+    assert len(tasks) == 5
+    for task in tasks:  # each is a task of its own: two clouds that a line can tell apart
+        centres = torch.stack([task.train[0][task.train[1] == c].mean(0) for c in (0, 1)])
+        nearest = torch.cdist(task.test[0], centres).argmin(1)
+        assert (nearest == task.test[1]).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_remembers_more_and_goes_on_to_the_same_bits(name, forgetting, tmp_path):
+    tasks, naive, _ = forgetting
+    model = network()
+    scores = learn_stream(model, tasks, STRATEGIES[name](), seed=1)
+    assert scores.average > naive.average
+    assert bool(scores.calibration.isfinite().all())
+    learn_stream(network(), tasks, STRATEGIES[name](), seed=1, folder=tmp_path, stop_after=1)
+    other = network()
+    resumed = learn_stream(other, tasks, STRATEGIES[name](), seed=1, folder=tmp_path)
+    assert torch.equal(resumed.accuracy, scores.accuracy)
+    assert torch.equal(resumed.calibration, scores.calibration)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values()))
+
+
+def test_multi_head_tasks_are_learnt_with_a_functional_prior():
+    x, y = images(200)
+    x = x + 2 * nn.functional.one_hot(y, 6)
+    tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
+    torch.manual_seed(0)
+    model = MultiHead(nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 4)), heads=2)
+    scores = learn_stream(model, tasks, FunctionalPrior(OPTIONS, 1e-3, size=10))
+    assert scores.average > 0.85
+
+
+def test_a_folder_of_another_strategy_is_refused(tmp_path):
+    tasks, model = toy(per_class=10, count=2), nn.Linear(2, 2)
+    learn_stream(model, tasks, FineTuning({"epochs": 1}), folder=tmp_path, stop_after=1)
+    with pytest.raises(RefusedFile, match="FineTuning"):
+        learn_stream(model, tasks, EWC(OPTIONS), folder=tmp_path)
+    with pytest.raises(po.PosterityError, match="tasks"):
+        learn_stream(model, [], FineTuning())

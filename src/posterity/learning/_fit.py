@@ -70,7 +70,7 @@ def fit(
         ignore_index: A label that means "no target here".
         penalty: A function of the model that is added to the mean loss.
         accumulate: Batches a step.
-        clip: Largest norm of the gradient; by default the method's (1 for IVON, without bound for the others).
+        clip: Largest norm of the gradient; by default the method's (10 for IVON, without bound for the others).
         amp: "bf16" or "fp16" for automatic mixed precision.
         class_names: Names of the classes, for the posterior to carry.
         callbacks: What watches; see `posterity.learning.callbacks`.
@@ -85,8 +85,9 @@ def fit(
 
     Examples:
         >>> import torch
+        >>> _ = torch.manual_seed(0)
         >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
-        >>> run = fit(nn.Linear(1, 1), (x, 3 * x), method="adamw", lr=0.1)
+        >>> run = fit(nn.Linear(1, 1), (x, 3 * x), method="adamw", lr=0.1, epochs=200)
         >>> round(run.posterior.mean["weight"].item(), 1)
         3.0
     """

@@ -120,7 +120,10 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
     learner_type = request.learner_type()
     stream = batches(data, batch_size=request.batch_size, shuffle=True, seed=request.seed)
     require(len(stream) > 0, "data", "at least one batch", "an empty loader")
-    device = next(model.parameters()).device
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise expected("model", "trainable parameters", "none")
+    device = parameter.device
     with own_randomness(device):
         seed_step(request.seed, 0, device)
         objective = _examine(model, next(stream.epoch(0)), request)

@@ -75,7 +75,7 @@ class Learner(ABC):
         """Called after each epoch, at the fraction `progress` of training."""
 
     def sigma(self) -> float | None:
-        """Mean standard deviation of a weight, for methods that know it while training."""
+        """Median standard deviation σ of the weights, for methods that know it while training."""
         return None
 
     def state(self) -> Tree:

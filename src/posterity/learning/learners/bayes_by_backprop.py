@@ -94,7 +94,7 @@ class BayesByBackprop(Learner):
 
     @torch.no_grad()
     def sigma(self) -> float:
-        return float(torch.cat([F.softplus(r).reshape(-1) for r in self.rhos.values()]).mean())
+        return float(torch.cat([F.softplus(r).reshape(-1) for r in self.rhos.values()]).median())
 
     def state(self) -> Tree:
         return dict(self.rhos)

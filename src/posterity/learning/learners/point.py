@@ -40,7 +40,7 @@ class AdamWPoint(Point):
 class SGDPoint(Point):
     """SGD with momentum and weight decay `prior`/N: descent on the log-joint."""
 
-    default_lr = 0.1
+    default_lr = 0.05
 
     def __init__(
         self, model: nn.Module, plan: Plan, *, prior: float = 1.0, momentum: float = 0.9, nesterov: bool = False

@@ -1,7 +1,7 @@
 """Permuted digits, 5 tasks on a CPU: how much each method remembers of 8 x 8 digits whose pixels change places.
 
-A 64-100-100-10 network, scikit-learn's digits (75 % for training), 30 epochs of Adam at 1e-3 in batches of 64, 40
-examples remembered of each task. Published optimiser of FROMP, same protocol: FROMP 92.2, no regulariser 44.8.
+A 64-100-100-10 network, scikit-learn's digits (75 % for training), 30 epochs of Adam in batches of 64 (60 for IVON), 40
+examples remembered of each task. The published optimiser of FROMP reaches 92.2 ± 0.5 in this protocol, 44.8 without it.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from posterity.adaptation import (
     permuted,
 )
 
-OPTIONS = {"epochs": 30, "lr": 1e-3, "batch_size": 64}
-MEMORY = {"options": OPTIONS, "size": 40}
-WIDTH = {"options": {**OPTIONS, "lr": 5e-3}, "prior_precision": 1.0}
+OPTIONS = {"epochs": 30, "lr": 2e-3, "batch_size": 64, "schedule": "cosine"}
+MEMORY = {"options": {**OPTIONS, "clip": 0.01}, "size": 40, "prior_precision": 1e-5}
+FUNCTIONAL = {**MEMORY, "tau": 5.0, "jitter": 1e-5}
+WIDTH = {"options": {**OPTIONS, "lr": 5e-3, "schedule": "constant"}, "prior_precision": 1.0}
 
 METHODS: dict[str, Callable[[], Strategy]] = {
     "fine-tuning": lambda: FineTuning(OPTIONS),
-    "EWC": lambda: EWC(OPTIONS, prior_precision=1e-5, strength=1.0),
-    "SI": lambda: SI(OPTIONS, strength=0.1),
+    "EWC": lambda: EWC(OPTIONS, prior_precision=1e-5, strength=30.0),
+    "SI": lambda: SI(OPTIONS, strength=1.0),
     "replay": lambda: ReplayMemory(**MEMORY),
-    "FROMP": lambda: FunctionalPrior(**MEMORY, prior_precision=1e-5, tau=0.5, jitter=1e-5),
-    "FRORP": lambda: FunctionalPrior(**MEMORY, prior_precision=1e-5, tau=0.5, jitter=1e-5, by="random"),
-    "FROMP-L2": lambda: FunctionalPrior(**MEMORY, prior_precision=1e-5, tau=0.5, kernels="identity"),
-    "K-prior": lambda: KPrior(**MEMORY, prior_precision=1e-5),
-    "EWC + functional + labels": lambda: Combined(**MEMORY, prior_precision=1e-5),
+    "FROMP": lambda: FunctionalPrior(**FUNCTIONAL),
+    "FRORP": lambda: FunctionalPrior(**FUNCTIONAL, by="random"),
+    "FROMP-L2": lambda: FunctionalPrior(**FUNCTIONAL, kernels="identity"),
+    "K-prior": lambda: KPrior(**MEMORY, strength=10.0),
+    "EWC + functional + labels": lambda: Combined(**MEMORY, strength=10.0),
     "VCL": lambda: VCL(**WIDTH),
     "VCL + coreset": lambda: VCL(**WIDTH, coreset=40, coreset_options={"epochs": 60}),
-    "IVON": lambda: VCL({**OPTIONS, "lr": 0.1, "hess_init": 0.1}, 1.0, method="ivon"),
+    "IVON": lambda: VCL({**OPTIONS, "lr": 0.3, "hess_init": 0.05, "epochs": 60}, 10.0, method="ivon"),
     "joint": lambda: Joint(OPTIONS),
 }
 

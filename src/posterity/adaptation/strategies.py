@@ -161,12 +161,14 @@ class Remembering(Strategy):
         size: Examples remembered of each task.
         by: How they are chosen; see `select`.
         weighted: Whether they stand for the whole task.
+        strength: How much the past counts; 1 is what it would count if nothing had been approximated.
         batch_size: Memory examples for each step; all of them unless given.
     """
 
     size: int = 200
     by: str = "random"
     weighted: bool = True
+    strength: float = 1.0
     batch_size: int | None = None
 
     def consolidate(self, model: nn.Module, task: Task, seed: int) -> None:
@@ -190,7 +192,9 @@ class ReplayMemory(Remembering):
     """Remembered examples with their labels, weighted to stand for all."""
 
     def penalty(self, model: nn.Module, n: int) -> Penalty | None:
-        return Replay(self.memory(model), LIKELIHOOD, batch_size=self.batch_size) if self.memories else None
+        if not self.memories:
+            return None
+        return self.strength * Replay(self.memory(model), LIKELIHOOD, batch_size=self.batch_size)
 
 
 class KPrior(Remembering):
@@ -199,7 +203,7 @@ class KPrior(Remembering):
     def penalty(self, model: nn.Module, n: int) -> Penalty | None:
         if not self.memories:
             return None
-        return k_prior(model, self.posterior(model), self.memory(model), batch_size=self.batch_size)
+        return self.strength * k_prior(model, self.posterior(model), self.memory(model), batch_size=self.batch_size)
 
 
 class Combined(Remembering):
@@ -209,7 +213,8 @@ class Combined(Remembering):
         if not self.memories:
             return None
         memory = self.memory(model)
-        return weights_functions_labels(model, self.posterior(model), memory, batch_size=self.batch_size)
+        past = weights_functions_labels(model, self.posterior(model), memory, batch_size=self.batch_size)
+        return self.strength * past
 
 
 @dataclass
@@ -231,4 +236,4 @@ class FunctionalPrior(Remembering):
         if not self.memories:
             return None
         prior = fromp(model, self.memories, self.posterior(model), jitter=self.jitter, kernels=self.kernels)
-        return (self.tau * n) * prior
+        return (self.strength * self.tau * n) * prior

@@ -96,7 +96,7 @@ def test_checkpoints_are_not_mixed_up(tmp_path):
     fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
     with pytest.raises(InvalidInput, match="checkpoint: expected an empty folder, or resume=True"):
         fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
-    with pytest.raises(InvalidInput, match=r"lr: expected 0\.3 as in the checkpoint to resume, got 0\.5"):
+    with pytest.raises(InvalidInput, match=r"lr: expected 0\.2 as in the checkpoint to resume, got 0\.5"):
         fit(mlp(), (X, Y), epochs=1, lr=0.5, checkpoint=tmp_path, resume=True)
     with pytest.raises(InvalidInput, match=r"architecture: expected .* as in the checkpoint to resume"):
         fit(mlp(hidden=9), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)

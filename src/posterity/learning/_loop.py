@@ -104,7 +104,7 @@ class Loop:
 
     def _step(self, group: Sequence[Batch], check: bool) -> None:
         # The middle of the step: a warm-up from zero would waste the first one.
-        factor = self.schedule((self.step + 0.5) / self.steps)
+        factor = self.schedule((self.step + 0.5) / self.steps) * self.learner.scale(self.objective.likelihood)
         for settings in self.learner.optimizer.param_groups:
             settings["lr"] = self.learner.plan.lr * factor
         seen = self.stepper(group, self.objective, self.step + 1, check)

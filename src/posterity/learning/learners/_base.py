@@ -59,6 +59,10 @@ class Learner(ABC):
         """The schedule for users who do not choose one."""
         return Cosine()
 
+    def scale(self, likelihood: Likelihood) -> float:
+        """A factor on the learning rate that follows the likelihood."""
+        return 1.0
+
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         """A context in which forward and backward see weights drawn from q; the point itself by default."""
         return nullcontext()

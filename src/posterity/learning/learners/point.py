@@ -7,7 +7,7 @@ from torch.optim import SGD, AdamW
 
 from posterity.batches import Batches
 from posterity.learning.learners._base import Learner, Plan, as_prior
-from posterity.likelihoods import Likelihood
+from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Ensemble, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -38,7 +38,11 @@ class AdamWPoint(Point):
 
 
 class SGDPoint(Point):
-    """SGD with momentum and weight decay `prior`/N: descent on the log-joint."""
+    """SGD with momentum and weight decay `prior`/N: descent on the log-joint.
+
+    Where the noise of a regression is learnt, the learning rate is divided by its precision β: the gradient grows with
+    β, and a step that was stable when training began would not be when the fit has become good.
+    """
 
     default_lr = 0.05
 
@@ -53,3 +57,8 @@ class SGDPoint(Point):
             nesterov=nesterov,
             weight_decay=self.weight_decay,
         )
+
+    def scale(self, likelihood: Likelihood) -> float:
+        if self.plan.learns_noise and isinstance(likelihood, GaussianLikelihood):
+            return 1 / likelihood.precision
+        return 1.0

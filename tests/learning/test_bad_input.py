@@ -88,6 +88,8 @@ def test_only_frozen_parameters():
 def test_a_bad_validation_set():
     with pytest.raises(InvalidInput, match=r"labels: expected integers in 0\.\.2"):
         fit(mlp(), (X, Y), epochs=1, validation=(X, Y + 7))
+    with pytest.raises(InvalidInput, match=r"inputs: expected finite numbers, .* in the examples \[5\]"):
+        fit(mlp(), (X, Y), epochs=1, validation=(spoiled(X, 5, torch.inf), Y))
 
 
 def test_checkpoints_are_not_mixed_up(tmp_path):
@@ -98,6 +100,8 @@ def test_checkpoints_are_not_mixed_up(tmp_path):
         fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
     with pytest.raises(InvalidInput, match=r"lr: expected 0\.2 as in the checkpoint to resume, got 0\.5"):
         fit(mlp(), (X, Y), epochs=1, lr=0.5, checkpoint=tmp_path, resume=True)
+    with pytest.raises(InvalidInput, match=r"option hess_init: expected None as in the checkpoint to resume, got 2\.0"):
+        fit(mlp(), (X, Y), epochs=1, hess_init=2.0, checkpoint=tmp_path, resume=True)
     with pytest.raises(InvalidInput, match=r"architecture: expected .* as in the checkpoint to resume"):
         fit(mlp(hidden=9), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)
 

@@ -130,6 +130,22 @@ def test_early_stopping_keeps_the_best():
     assert theirs == pytest.approx(min(losses), rel=1e-6)
 
 
+def test_an_interrupted_run_keeps_the_best_too():
+    class StopLate(Callback):
+        def epoch(self, moment):
+            if moment.epoch == 8:
+                raise KeyboardInterrupt
+
+    model, held_out = mlp(), blobs(200, seed=1)
+    run = fit(
+        model, blobs(), method="adamw", lr=0.01, schedule=lambda t: math.exp(20 * (t - 0.1)), epochs=20, batch_size=20,
+        validation=held_out, patience=20, callbacks=[StopLate()],
+    )  # fmt: skip
+    best = min(row["validation_loss"] for row in run.history)
+    assert best < run.history[-1]["validation_loss"]
+    assert F.cross_entropy(model(held_out[0]), held_out[1]).item() == pytest.approx(best, rel=1e-6)
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_an_interrupted_run_is_usable(method):
     class Impatient(Callback):
@@ -173,10 +189,13 @@ def test_history_and_moments():
         def end(self, moment):
             moments.append(("end", moment.step))
 
-    run = fit(mlp(), blobs(), epochs=2, batch_size=50, validation=blobs(20, seed=1), callbacks=[Watch()])
+    names = ("a", "b", "c")
+    settings = {"epochs": 2, "batch_size": 50, "validation": blobs(20, seed=1), "class_names": names}
+    run = fit(mlp(), blobs(), callbacks=[Watch()], **settings)
+    assert run.posterior.class_names == names
     assert moments == [("start", 0), ("epoch", 1), ("epoch", 2), ("end", 4)]
-    names = {"epoch", "loss", "accuracy", "lr", "sigma", "validation_loss", "validation_accuracy", "seconds"}
-    assert set(run.history[0]) == names
+    columns = {"epoch", "loss", "accuracy", "lr", "sigma", "validation_loss", "validation_accuracy", "seconds"}
+    assert set(run.history[0]) == columns
     assert [row["epoch"] for row in run.history] == [1, 2]
 
 

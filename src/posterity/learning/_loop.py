@@ -77,7 +77,7 @@ class Loop:
                     self.checkpoints.save(self.state())
             finally:
                 self._tell("end", stop, self._running)
-        if self.best is not None and not self.interrupted:
+        if self.best is not None:
             self._restore(self.best)
         self.learner.model.eval()
 
@@ -95,7 +95,7 @@ class Loop:
             if stop.requested:
                 return
         self.learner.epoch_done(self.step / self.steps)
-        row = {"epoch": float(epoch + 1), **self._running(), **self._validate()}
+        row = {"epoch": epoch + 1, **self._running(), **self._validate()}
         self.history.append(row | {"seconds": time.perf_counter() - started})
         self.tally = Tally()
         if self.checkpoints is not None and (self.checkpoints.every is None or self.checkpoints.due(self.step)):

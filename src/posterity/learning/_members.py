@@ -13,6 +13,7 @@ from torch import nn
 
 from posterity.errors import expected, require
 from posterity.learning._train import Request, Run, train
+from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.likelihoods import GaussianLikelihood, Likelihood
@@ -39,7 +40,7 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
         runs.append(run)
         if run.interrupted:
             break
-    history = [{"member": float(k + 1), **row} for k, run in enumerate(runs) for row in run.history]
+    history = [{"member": k + 1, **row} for k, run in enumerate(runs) for row in run.history]
     steps = sum(run.steps for run in runs)
     return Run(runs[0].model, _together(runs), history, request.method, steps, len(runs) < members or run.interrupted)
 
@@ -47,7 +48,7 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
 def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) -> Request:
     """The request of member k: a seed and a folder of its own; members that had not begun start afresh."""
     folder = None if request.checkpoint is None else Path(request.checkpoint) / f"member-{k + 1}"
-    begun = request.resume and (k == 0 or (folder is not None and folder.exists()))
+    begun = request.resume and (k == 0 or (folder is not None and holds_checkpoint(folder)))
     seed = request.seed * 1_000_003 + k
     return replace(request, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batch, Inputs
-from posterity.errors import InvalidInput, expected
+from posterity.errors import expected
+from posterity.learning.checks import check_inputs
 from posterity.learning.learners import Learner
 from posterity.learning.objective import Objective
 from posterity.learning.tally import Tally
@@ -91,18 +92,3 @@ class Stepper:
     def _penalised(self, loss: Tensor, share: float) -> Tensor:
         terms = [self.learner.penalty(), None if self.penalty is None else self.penalty(self.learner.model)]
         return loss + sum(share * term for term in terms if term is not None)
-
-
-def check_inputs(model: nn.Module, batch: Batch) -> None:
-    """Raise an error that names the examples whose inputs are not finite, or a dtype that the model does not take."""
-    columns = batch.inputs.values() if isinstance(batch.inputs, Mapping) else [batch.inputs]
-    for column in columns:
-        if not isinstance(column, Tensor) or not column.is_floating_point():
-            continue
-        bad = ~column.isfinite().reshape(len(column), -1).all(1)
-        if bad.any():
-            ids = batch.ids[bad.cpu()].tolist()
-            raise InvalidInput(f"inputs: expected finite numbers, got NaN or infinity in the examples {ids[:5]}")
-        wanted = next(model.parameters()).dtype
-        if column.dtype == torch.float64 != wanted:
-            raise expected("inputs", f"the dtype of the model, {wanted}", column.dtype)

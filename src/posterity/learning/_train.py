@@ -17,9 +17,10 @@ from posterity.batches import Batch, Inputs, batches, call
 from posterity.errors import expected, require, require_positive
 from posterity.learning._bar import ProgressBar
 from posterity.learning._loop import Loop, Row
-from posterity.learning._step import Stepper, check_inputs
+from posterity.learning._step import Stepper
 from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
+from posterity.learning.checks import check_inputs
 from posterity.learning.learners import METHODS, Learner, Plan
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
@@ -29,6 +30,7 @@ from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Posterior
 from posterity.trees import fingerprint, trainable
 
+_FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 
 
@@ -105,14 +107,12 @@ class Request:
                 raise expected(f"option of method {self.method!r}", f"one of {known}", name)
         return learner
 
-    def settings(self, model: nn.Module, plan: Plan) -> dict[str, Any]:
+    def settings(self, model: nn.Module, plan: Plan) -> dict[str, str]:
         """What a checkpoint compares before it lets a run go on."""
-        plain = {name: value for name, value in vars(self).items() if isinstance(value, (int, float, str))}
-        for name in ("resume", "progress", "checkpoint", "checkpoint_every"):
-            plain.pop(name, None)
-        options = {f"option {k}": v for k, v in self.options.items() if isinstance(v, (int, float, str))}
-        computed = {"n": plan.n, "steps": plan.steps, "lr": plan.lr, "architecture": fingerprint(model)}
-        return plain | options | computed
+        asked = {name: v for name, v in vars(self).items() if name not in _FREE_TO_CHANGE}
+        asked |= {f"option {name}": v for name, v in self.options.items()}
+        asked |= {"n": plan.n, "steps": plan.steps, "lr": plan.lr, "architecture": fingerprint(model)}
+        return {name: repr(v) for name, v in asked.items() if isinstance(v, (int, float, str))}
 
 
 def train(model: nn.Module, data: Any, request: Request) -> Run:

@@ -24,21 +24,17 @@ class Checkpoints:
 
     Args:
         folder: Where it lies.
-        settings: What the run was asked to do, as JSON: a run that was asked for something else cannot go on here.
+        settings: What the run was asked to do, in words: a run that was asked for something else cannot go on here.
         every: Number of steps between two checkpoints; None for one after each epoch.
     """
 
     folder: Path
-    settings: Mapping[str, Any]
+    settings: Mapping[str, str]
     every: int | None = None
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint follows this step."""
         return self.every is not None and step % self.every == 0
-
-    def exists(self) -> bool:
-        """Whether there is anything to resume."""
-        return (self.folder / f"{_NAME}.json").exists()
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -53,18 +49,23 @@ class Checkpoints:
         for name in sorted({*kept, *self.settings}):
             before, now = kept.get(name), self.settings.get(name)
             if before != now:
-                raise InvalidInput(f"{name}: expected {before!r} as in the checkpoint to resume, got {now!r}")
+                raise InvalidInput(f"{name}: expected {before} as in the checkpoint to resume, got {now}")
         return _unpack(record.content["state"], record.tensors)
 
     def open(self, resume: bool) -> dict[str, Any] | None:
         """The state to resume from; an error where there is none, or where a new run would overwrite an old one."""
         if resume:
-            if not self.exists():
+            if not holds_checkpoint(self.folder):
                 raise RefusedFile(f"{self.folder}: expected a checkpoint to resume, got none")
             return self.load()
-        if self.exists():
+        if holds_checkpoint(self.folder):
             raise expected("checkpoint", "an empty folder, or resume=True", f"{self.folder}, which holds a checkpoint")
         return None
+
+
+def holds_checkpoint(folder: Path) -> bool:
+    """Whether there is anything to resume in a folder."""
+    return (folder / f"{_NAME}.json").exists()
 
 
 def _pack(value: Any, path: str, tensors: Tree) -> Any:

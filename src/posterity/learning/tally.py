@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posterity.batches import Batches, call
 from posterity.errors import PosterityError
+from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
 from posterity.likelihoods import GaussianLikelihood
 
@@ -54,6 +55,7 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
     device = next(model.parameters()).device
     tally = Tally()
     for batch in data:
+        check_inputs(model, batch)
         batch = batch.to(device)
         f = call(model, batch.inputs).float()
         objective.check(f, batch.targets)

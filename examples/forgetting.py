@@ -11,7 +11,7 @@ from torch import nn
 
 from posterity.adaptation import FineTuning, FunctionalPrior, Joint, KPrior, Scores, learn_stream, permuted
 
-OPTIONS = {"epochs": 30, "lr": 1e-3, "batch_size": 64, "schedule": "cosine"}
+OPTIONS = {"epochs": 30, "lr": 2e-3, "batch_size": 64, "schedule": "cosine"}
 
 
 def matrix(axis: Axes, scores: Scores, title: str) -> None:
@@ -37,8 +37,8 @@ def main() -> None:
     clipped = {**OPTIONS, "clip": 0.01}
     strategies = {
         "fine-tuning": FineTuning(OPTIONS),
-        "K-prior, 40 examples a task": KPrior(clipped, **memory),
-        "FROMP, 40 examples a task": FunctionalPrior(clipped, **memory, tau=0.5),
+        "K-prior, 40 examples a task": KPrior(clipped, **memory, strength=10.0),
+        "FROMP, 40 examples a task": FunctionalPrior(clipped, **memory, tau=5.0),
         "all data at once": Joint(OPTIONS),
     }
     figure, axes = plt.subplots(1, 4, figsize=(16, 5.4), layout="constrained")

@@ -55,9 +55,10 @@ def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) 
 
 def _make(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
     """Member k before training: made by the function, or a copy with its weights drawn anew."""
-    cpu = torch.device("cpu")
-    with own_randomness(cpu):
-        seed_step(seed, k, cpu)
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    device = torch.device("cpu") if parameter is None else parameter.device
+    with own_randomness(device):
+        seed_step(seed, k, device)
         if not isinstance(model, nn.Module):
             made = model()
             if not isinstance(made, nn.Module):

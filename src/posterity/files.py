@@ -88,6 +88,20 @@ def read_json(path: str | Path, limit: int = MANIFEST_LIMIT) -> Any:
     return _decode(Path(path), _read(Path(path), limit))
 
 
+def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, with the hash of its content inside."""
+    write_json(path, {**value, "sha256": hashlib.sha256(_encode(value)).hexdigest()})
+
+
+def read_sealed(path: str | Path, limit: int = MANIFEST_LIMIT) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; refuse it unless every byte is as it was written."""
+    data = _read(Path(path), limit)
+    value = _decode(Path(path), data)
+    if not isinstance(value, dict):
+        raise RefusedFile(f"{path}: expected a JSON object, got another file")
+    return _unsealed(Path(path), value, data)
+
+
 def sha256(path: str | Path) -> str:
     """Hash of a file's bytes."""
     digest = hashlib.sha256()
@@ -152,7 +166,7 @@ def save_record(
     digest = write_tensors(path, tensors)
     listed = {"name": path.name, "size": path.stat().st_size, "sha256": digest, "tensors": _inventory(tensors)}
     manifest = {"format": name, "version": version, "content": dict(content), "file": listed}
-    write_json(folder / f"{name}.json", {**manifest, "sha256": hashlib.sha256(_encode(manifest)).hexdigest()})
+    write_sealed(folder / f"{name}.json", manifest)
     _sweep(folder, name, keep=path.name)
 
 
@@ -198,10 +212,7 @@ def _check_manifest(path: Path, data: bytes, name: str, version: int) -> dict[st
             f"{path}: expected format version {version} or older, got {manifest.get('version')}; "
             "a newer posterity wrote it"
         )
-    digest = manifest.pop("sha256", None)
-    # Comparing the bytes, too, refuses changes that JSON does not see, in white space for instance.
-    if digest != hashlib.sha256(_encode(manifest)).hexdigest() or _encode({**manifest, "sha256": digest}) != data:
-        raise RefusedFile(f"{path}: expected content with sha256 {digest}, got another; the file is damaged")
+    manifest = _unsealed(path, manifest, data)
     listed = manifest.get("file")
     fine = (
         isinstance(manifest.get("content"), dict)
@@ -213,6 +224,16 @@ def _check_manifest(path: Path, data: bytes, name: str, version: int) -> dict[st
     if not fine:
         raise RefusedFile(f"{path}: expected content and a list of tensors, got a manifest without them")
     return manifest
+
+
+def _unsealed(path: Path, value: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """The content of a sealed object that was read from these bytes."""
+    content = {name: entry for name, entry in value.items() if name != "sha256"}
+    digest = value.get("sha256")
+    # Comparing the bytes, too, refuses changes that JSON does not see, in white space for instance.
+    if digest != hashlib.sha256(_encode(content)).hexdigest() or _encode(value) != data:
+        raise RefusedFile(f"{path}: expected content with sha256 {digest}, got another; the file is damaged")
+    return content
 
 
 def _check_header(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -100,15 +100,3 @@ class Runner:
 def _rows(t: Tensor) -> int:
     """Vectors in a batch: features are on the last axis of floating-point inputs, tokens have none."""
     return t.numel() // t.shape[-1] if t.is_floating_point() and t.ndim > 1 else t.numel()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards the mode that each module had."""
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training

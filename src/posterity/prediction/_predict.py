@@ -15,7 +15,6 @@ from posterity.curvature._inputs import tensors
 from posterity.errors import expected, require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.posterior import Posterior
-from posterity.prediction._forward import evaluating
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
 from posterity.prediction._question import Method, Question
@@ -23,6 +22,7 @@ from posterity.prediction._running import Statistics, joined
 from posterity.prediction._sampled import sampled
 from posterity.prediction._stream import grouped, stream
 from posterity.progress import track
+from posterity.trees import evaluating
 
 _METHODS: dict[str, Callable[[Question], AbstractContextManager[Method]]] = {
     "sampled": sampled,

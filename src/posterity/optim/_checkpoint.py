@@ -56,7 +56,8 @@ def _matched(optimizer: Optimizer, state_dict: StateDict) -> Iterator[tuple[Tens
 
 def _check_shapes(p: Tensor, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.ndim > 0 and value.shape != p.shape:
+        # A dense precision keeps a row for each weight.
+        if isinstance(value, Tensor) and value.ndim > 0 and value.shape[: p.ndim] != p.shape:
             raise expected(f"state dict, {name!r} of a parameter", f"shape {tuple(p.shape)}", tuple(value.shape))
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             raise InvalidInput(f"state dict, {name!r} of a parameter: expected finite numbers, got NaN or infinity")

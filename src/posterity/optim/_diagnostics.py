@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,8 +76,13 @@ def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics
 
 def learnt(optimizer: VariationalOptimizer) -> float:
     """Share of the precisions that comes from data, averaged over the weights."""
-    parts = ((p, optimizer.state.get(p, {}).get("forgetting")) for _, p in optimizer._parameters() if p.requires_grad)
-    return _average((p, 0.0 if t is None else -torch.expm1(-t).item()) for p, t in parts)
+    return _average((p, _learnt(optimizer.state.get(p, {}))) for _, p in optimizer._parameters() if p.requires_grad)
+
+
+def _learnt(state: Mapping[str, Tensor]) -> float:
+    if "forgetting" in state:
+        return -torch.expm1(-state["forgetting"]).item()
+    return float("step" in state)  # once trained, what keeps no average has nothing to forget
 
 
 def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,6 +64,12 @@ def precision_of(optimizer: VariationalOptimizer, p: Tensor, group: Group) -> Te
     return torch.as_tensor(precision, dtype=state_dtype(p.dtype), device=p.device).expand(p.shape)
 
 
+def diagonal(optimizer: VariationalOptimizer, names: Mapping[str, Tensor]) -> Diagonal:
+    """The means and precisions of named parameters."""
+    groups = {p: group for group, p in optimizer._parameters()}
+    return Diagonal(dict(names), {name: precision_of(optimizer, p, groups[p]) for name, p in names.items()})
+
+
 def posterior(optimizer: VariationalOptimizer, model: nn.Module, likelihood: str | Likelihood, n: int) -> Posterior:
     """The posterior of a model's trained parameters, in the order of the model."""
     groups = {p: group for group, p in optimizer._parameters() if p.requires_grad}
@@ -73,7 +80,7 @@ def posterior(optimizer: VariationalOptimizer, model: nn.Module, likelihood: str
     prior = {name: prior_of(optimizer, p, groups[p]) for name, p in names.items()}
     return Posterior.of(
         model,
-        Diagonal(dict(names), {name: precision_of(optimizer, p, groups[p]) for name, p in names.items()}),
+        optimizer.structure(names),
         prior=Diagonal({name: m for name, (m, _) in prior.items()}, {name: s for name, (_, s) in prior.items()}),
         n=n,
         ess=sizes.pop(),

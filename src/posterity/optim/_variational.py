@@ -22,7 +22,7 @@ from posterity.optim._checkpoint import checked
 from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
 from posterity.optim._samples import Samples, norm, require_dense
 from posterity.optim.kernels import Numbers, Piece, Views
-from posterity.posterior import Diagonal, Posterior
+from posterity.posterior import Diagonal, Posterior, Structure
 from posterity.trees import Tree
 
 Group = dict[str, Any]
@@ -72,6 +72,7 @@ class VariationalOptimizer(Optimizer):
 
     widths: tuple[str, ...]  # names of the state that `precision` reads
     written: tuple[str, ...]  # names of the state that `update` changes
+    faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 
@@ -144,12 +145,16 @@ class VariationalOptimizer(Optimizer):
             pieces.append(Piece(tensors, self.numbers(p, group), Key(group["seed"], step, sample, index)))
         overwritten: list[Piece] = []
         try:
-            (kernels.compiled if self.fused else kernels.eager).perturb(self.precision, pieces, overwritten)
+            self._perturb(pieces, overwritten)
         except BaseException:
             for piece in overwritten:
                 piece.tensors["p"].copy_(piece.tensors["buffer"])
             raise
         samples.placed(buffers)
+
+    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+        """Put a sample in place of each mean, and the mean into the buffer."""
+        (kernels.compiled if self.fused else kernels.eager).perturb(self.precision, pieces, overwritten)
 
     def _put_mean(self) -> None:
         if self._samples.means:
@@ -204,13 +209,17 @@ class VariationalOptimizer(Optimizer):
         try:
             if self._finite([p for _, p in ready]):
                 pieces = [self._evidence(p, group, estimates) for group, p in ready]
-                (kernels.compiled if self.fused else kernels.eager).update(self.update, pieces, self.written)
+                self._update(pieces)
                 self._say_if_noiseless(ready)
             else:
                 self._skip()
         finally:
             self._samples.discard()
         return loss
+
+    def _update(self, pieces: list[Piece]) -> None:
+        """Update mean and state of each parameter from its statistics."""
+        (kernels.compiled if self.fused else kernels.eager).update(self.update, pieces, self.written)
 
     def _sampled_loss(self, closure: Callable[[], Any]) -> Any:
         if self.mc_samples > 1 and self._samples.finished:
@@ -334,6 +343,10 @@ class VariationalOptimizer(Optimizer):
         """
         _priors.set_term(self, linear, quadratic)
 
+    def structure(self, names: Mapping[str, Tensor]) -> Structure:
+        """The posterior over named parameters, bare of prior, data and model."""
+        return _priors.diagonal(self, names)
+
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the posterior N(m, 1/precision) of a model.
@@ -348,7 +361,7 @@ class VariationalOptimizer(Optimizer):
         if known < 0.5:
             self._warn(
                 f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
-                'posterior: train longer, or with betas=(0.9, "auto") and total_steps'
+                f"posterior: train longer, or with {self.faster}"
             )
         return _priors.posterior(self, model, likelihood, n)
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import expected, require
+from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
 from posterity.posterior import Diagonal, Posterior
@@ -113,7 +114,6 @@ class IVON(VariationalOptimizer):
     def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
         scale = group["hess_init"] + group["weight_decay"] if group["rescale_lr"] else 1.0
-        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         numbers = {
             "ess": float(group["ess"]),
             "delta": float(group["weight_decay"]),
@@ -121,7 +121,7 @@ class IVON(VariationalOptimizer):
             "rho1": 1 - beta1,
             "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if group["debias"] else 1.0,
-            "lr": lr * scale,
+            "lr": number(group["lr"]) * scale,
         }
         numbers |= {"clip_radius": float(group["clip_radius"])} if group["clip_radius"] < math.inf else {}
         numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
@@ -212,21 +212,17 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
 
 
 def _check(group: Group) -> None:
-    lr = group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise InvalidInput(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
-    require(bool(0 <= lr < math.inf), "Invalid learning rate", "a number >= 0", lr)
+    check_lr(group["lr"])
     for name in ("ess", "hess_init"):
         require(0 < group[name] < math.inf, name, "a positive finite number", group[name])
     beta1, beta2 = group["betas"]
-    require(0 <= beta1 < 1, "Invalid beta parameter at index 0", "a number in [0, 1)", beta1)
+    check_beta(beta1, 0)
     if beta2 == "auto":
         total = group["total_steps"]
         require(isinstance(total, int) and total >= 1, "total_steps", 'the length of training, for beta2="auto"', total)
     else:
-        number = isinstance(beta2, (int, float)) and 0 <= beta2 < 1
-        require(number, "Invalid beta parameter at index 1", "a number in [0, 1), or 'auto'", beta2)
-    require(0 <= group["weight_decay"] < math.inf, "Invalid weight_decay value", "a number >= 0", group["weight_decay"])
+        check_beta(beta2, 1, "a number in [0, 1), or 'auto'")
+    check_weight_decay(group["weight_decay"])
     require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
     if group["hess_approx"] == "gradsq":
         size = group["batch_size"]

@@ -1,0 +1,33 @@
+"""Hyperparameters that the optimizers share: how they are checked, in torch's own words where torch has some."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from posterity.errors import InvalidInput, require
+
+
+def check_lr(lr: Any) -> None:
+    """A learning rate: a number >= 0, or a tensor of one."""
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise InvalidInput(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    require(bool(0 <= lr < math.inf), "Invalid learning rate", "a number >= 0", lr)
+
+
+def check_beta(beta: Any, index: int, words: str = "a number in [0, 1)") -> None:
+    """The decay of an average."""
+    number = isinstance(beta, (int, float)) and 0 <= beta < 1
+    require(number, f"Invalid beta parameter at index {index}", words, beta)
+
+
+def check_weight_decay(weight_decay: Any) -> None:
+    """Weight decay."""
+    require(0 <= weight_decay < math.inf, "Invalid weight_decay value", "a number >= 0", weight_decay)
+
+
+def number(lr: float | Tensor) -> float | Tensor:
+    """A learning rate that arithmetic broadcasts over anything."""
+    return lr.reshape(()) if isinstance(lr, Tensor) else lr

@@ -55,7 +55,7 @@ def test_any_piece_is_a_piece_of_the_whole(start, count):
 
 def test_many_small_pieces_at_once_are_the_pieces_one_by_one():
     keys = [Key(3, 1, 0, k) for k in range(6)]
-    counts, starts = [10, 500, 1024, 3000, 1, 1025], [0, 1024, 0, 4096, 2048, 0]
+    counts, starts = [10, 500, 1024, 3000, 0, 1025], [0, 1023, 0, 4096, 2048, 513]
     expected = [normal(key, n, start=s) for key, n, s in zip(keys, counts, starts, strict=True)]
     assert torch.equal(normals(keys, counts, starts), torch.cat(expected))
 

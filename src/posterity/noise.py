@@ -162,13 +162,13 @@ def normals(
     Args:
         keys: Where each piece belongs.
         counts: Normals of each piece.
-        starts: First index of each piece, a multiple of ``2 * HALF``.
+        starts: First index of each piece.
         device: Where the normals are to be.
         dtype: Their type.
     """
-    rows = [-(-count // (2 * HALF)) for count in counts]
-    pairs = np.array(rows, dtype=np.int64) * HALF
-    first_pair = np.array(starts, dtype=np.int64) // 2 - (np.cumsum(pairs) - pairs)
+    offsets = [start % (2 * HALF) for start in starts]
+    pairs = np.array([-(-(o + n) // (2 * HALF)) for o, n in zip(offsets, counts, strict=True)], dtype=np.int64) * HALF
+    first_pair = np.array(starts, dtype=np.int64) // (2 * HALF) * HALF - (np.cumsum(pairs) - pairs)
     counter = (np.arange(pairs.sum()) + np.repeat(first_pair, pairs)).astype(np.uint32)
     a, b = (np.repeat(_unsigned(column), pairs) for column in zip(*(words(key) for key in keys), strict=True))
     if torch.device(device).type == "cpu":
@@ -176,8 +176,8 @@ def normals(
     else:
         first, second = hash_pairs(*(torch.from_numpy(x.view(np.int32)).to(device) for x in (counter, a, b)))
     flat = _interleave(*box_muller(first, second)).to(dtype)
-    ends = np.cumsum(pairs) * 2
-    return torch.cat([flat[end - 2 * HALF * r :][:n] for end, r, n in zip(ends.tolist(), rows, counts, strict=True)])
+    begins = ((np.cumsum(pairs) - pairs) * 2 + np.array(offsets, dtype=np.int64)).tolist()
+    return torch.cat([flat[begin : begin + n] for begin, n in zip(begins, counts, strict=True)])
 
 
 def _interleave(cosines: Tensor, sines: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ def perturb(precision: Precision, pieces: Sequence[Piece], overwritten: list[Pie
     rest = []
     for piece in pieces:
         has_state = len(piece.tensors) > 2
-        whole = piece.size // (2 * HALF) * 2 * HALF if has_state and _large(piece) else 0
+        from_zero = piece.start == 0  # otherwise it is a shard, whose noise begins within a block
+        whole = piece.size // (2 * HALF) * 2 * HALF if has_state and from_zero and _large(piece) else 0
         if whole:
             main = piece.part(0, whole)
             pairs = {name: t.view(-1, 2, HALF) for name, t in main.tensors.items()}

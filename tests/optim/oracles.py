@@ -5,6 +5,13 @@ import torch
 from scipy.optimize import minimize
 
 PRIOR_PRECISION = 2.0
+COPIES = 200  # independent runs in one tensor: their average is the expectation, their spread the Monte Carlo error
+
+
+def averages(step, steps):
+    """What each step returns, averaged over the last half of the steps and over the copies."""
+    found = [step(t) for t in range(steps)][steps // 2 :]
+    return [torch.stack(values).mean(0).mean(0) for values in zip(*found, strict=True)]
 
 
 def linear_data(n=60, seed=0):

@@ -10,6 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from optim.conformance import Problem, all_optimizers, at_the_mean
 
+pytestmark = at_the_mean
+
 SCHEDULERS = {
     "none": [],
     "step": [lambda o: StepLR(o, gamma=0.9, step_size=10)],
@@ -49,7 +51,6 @@ def test_goes_downhill_by_groups_with_their_own_rates_under_a_scheduler(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_a_group_with_rate_zero_stays(make):
     problem = Problem()
     optimizer = make([{"params": [problem.weight], "lr": 0.0}, {"params": [problem.bias]}])
@@ -60,7 +61,6 @@ def test_a_group_with_rate_zero_stays(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_weight_decay_of_a_group_shrinks_it(make):
     problem = Problem()
     optimizer = make(
@@ -100,7 +100,6 @@ def test_nothing_happens_without_gradients(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_zero_gradients_without_decay_leave_the_parameters(make):
     problem = Problem()
     optimizer = make(problem.parameters, weight_decay=0.0)
@@ -113,7 +112,6 @@ def test_zero_gradients_without_decay_leave_the_parameters(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_gradients_are_read_and_never_written(make):
     problem = Problem()
     optimizer = make(problem.parameters, weight_decay=0.1)
@@ -132,7 +130,6 @@ def test_gradients_are_read_and_never_written(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_dtypes_side_by_side_train_as_they_do_alone(make):
     alone = Problem(dtype=torch.float64), Problem(seed=1)
     together = Problem(dtype=torch.float64), Problem(seed=1)
@@ -165,7 +162,6 @@ def test_closures_run_with_gradients_on_and_their_loss_comes_back(make):
 
 
 @all_optimizers
-@at_the_mean
 def test_hooks_run_before_and_after_a_step(make):
     problem = Problem()
     optimizer = make(problem.parameters)

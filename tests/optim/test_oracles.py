@@ -4,10 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from optim.oracles import PRIOR_PRECISION, linear_data, logistic_data
+from optim.oracles import COPIES, PRIOR_PRECISION, linear_data, logistic_data
 from posterity.optim import IVON
-
-COPIES = 200  # independent runs in one tensor: their average is the expectation, their spread the Monte Carlo error
 
 
 def replicate(loss, ess, dims, steps, lr, rho=None, **options):

@@ -5,5 +5,19 @@ from posterity.optim._ivon_opt import load_ivon_opt
 from posterity.optim._suggest import Suggestion, suggest
 from posterity.optim._variational import VariationalOptimizer
 from posterity.optim.ivon import IVON
+from posterity.optim.soba import SOBA
+from posterity.optim.vadam import Vadam
+from posterity.optim.vogn import OGN, VOGN
 
-__all__ = ["IVON", "Diagnostics", "Suggestion", "VariationalOptimizer", "load_ivon_opt", "suggest"]
+__all__ = [
+    "IVON",
+    "OGN",
+    "SOBA",
+    "VOGN",
+    "Diagnostics",
+    "Suggestion",
+    "Vadam",
+    "VariationalOptimizer",
+    "load_ivon_opt",
+    "suggest",
+]

@@ -12,6 +12,7 @@ from torch.optim.optimizer import ParamsT
 
 from posterity.errors import expected, require
 from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
 from posterity.posterior import Diagonal, Posterior
@@ -135,7 +136,7 @@ class IVON(VariationalOptimizer):
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
-        return (view.get("hessian", numbers["hess_init"]) + _delta(view, numbers)) * numbers["ess"]
+        return (view.get("hessian", numbers["hess_init"]) + delta(view, numbers)) * numbers["ess"]
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
@@ -144,7 +145,7 @@ class IVON(VariationalOptimizer):
         if surprise is not None:
             # With x = (1 − β₂)(ĥ − h)/(h + δ) the new h + δ is (h + δ)(1 + x + x²/2): positive whatever x.
             x = surprise.mul_(numbers["rho2"])
-            view["hessian"].addcmul_(view["hessian"] + _delta(view, numbers), x.addcmul_(x, x, value=0.5))
+            view["hessian"].addcmul_(view["hessian"] + delta(view, numbers), x.addcmul_(x, x, value=0.5))
         direction = _direction(view, mean, numbers)
         if "clip_radius" in numbers:
             direction.clamp_(-numbers["clip_radius"], numbers["clip_radius"])
@@ -168,7 +169,7 @@ class IVON(VariationalOptimizer):
         state, step = self.state[p], self._steps(p)
         if step <= 10 or step % 10 == 0:
             some = {name: t.reshape(-1)[:: 1 + p.numel() // 4096] for name, t in tensors.items()}
-            mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + _delta(some, numbers)
+            mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + delta(some, numbers)
             surprise = _surprise(some, *statistics(some, mean, numbers), numbers)
             assert surprise is not None
             weight = max(1 / (step if step <= 10 else 10 + step // 10), 0.02)
@@ -177,19 +178,13 @@ class IVON(VariationalOptimizer):
             state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], precision.mean()))
         if group["betas"][1] == "auto":
             numbers["rho2"] = self._auto(p, group)
-        rho2 = numbers["rho2"]
-        state["forgetting"].sub_((-rho2).log1p() if isinstance(rho2, Tensor) else math.log(max(1 - rho2, 1e-9)))
-
-
-def _delta(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
-    """δ, the precision of the prior in units of ess."""
-    return view["prior_precision"] / numbers["ess"] if "prior_precision" in view else numbers["delta"]
+        self.forget(p, numbers["rho2"])
 
 
 def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> Tensor | None:
     """(ĥ − h)/(h + δ), or None where there is no noise to estimate ĥ from; overwrites the product."""
     hessian = view["hessian"]
-    precision = hessian + _delta(view, numbers)
+    precision = hessian + delta(view, numbers)
     if "batch_size" in numbers:
         surprise = gradient.square().mul_(numbers["batch_size"]).sub_(hessian).div_(precision)
     elif product is not None:
@@ -203,12 +198,8 @@ def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Nu
 
 def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
     """(g / (1 − β₁ᵗ) + δ (m − m₀) + extra terms) / (h + δ)."""
-    delta = _delta(view, numbers)
-    force = view["momentum"] * numbers["debias"]
-    force.add_((mean - view["prior_mean"] if "prior_mean" in view else mean) * delta)
-    if "linear" in view:
-        force.add_((view["quadratic"] * mean).sub_(view["linear"]).div_(numbers["ess"]))
-    return force.div_(view["hessian"] + delta)
+    force = (view["momentum"] * numbers["debias"]).add_(pull(view, mean, numbers))
+    return force.div_(view["hessian"] + delta(view, numbers))
 
 
 def _check(group: Group) -> None:

@@ -1,0 +1,118 @@
+"""Vadam: Adam with weights perturbed by its own scale, the cheapest step from Adam to a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from posterity.errors import require, require_positive
+from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._terms import delta, pull
+from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.kernels import Numbers, Views
+from posterity.posterior import Diagonal, Posterior
+from posterity.trees import state_dtype
+
+
+class Vadam(VariationalOptimizer):
+    """Variational Adam: Adam's steps at weights drawn from N(m, 1/(λ(s + δ))).
+
+        g ← β₁ g + (1 − β₁)(ĝ + δ m),   s ← β₂ s + (1 − β₂) ĝ²
+        m ← m − α ĝ₁ / (√ŝ + δ + ε),    ĝ₁ = g/(1 − β₁ᵗ),  ŝ = (s − β₂ᵗ s₀)/(1 − β₂ᵗ)
+
+    The squared gradient of a batch stands in for the Hessian, which it is not: the widths depend on the batch size
+    (see the study "Is 1/√s a variance?"). With λ → ∞ and δ = 0 these are Adam's steps.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        lr: α, as for Adam.
+        ess: Effective sample size λ: the number of training examples.
+        hess_init: s₀; the first samples have the precision λ(s₀ + δ).
+        betas: β₁ and β₂.
+        weight_decay: δ; the prior is N(0, 1/(λδ)).
+        eps: ε.
+        mc_samples: Samples for each `step(closure)`.
+        prior: A diagonal Gaussian in place of weight decay; needs named parameters.
+        seed: Seed of the noise.
+        fused: Compile sample and update into one pass over memory each.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = Vadam([weight], ess=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> optimizer.step()
+
+    References:
+        Khan et al., "Fast and scalable Bayesian deep learning by weight-perturbation in Adam", 2018.
+    """
+
+    widths = ("scale", "prior_precision")
+    written = ("momentum", "scale")
+    faster = "a smaller second beta"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        *,
+        ess: float,
+        hess_init: float = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 1e-4,
+        eps: float = 1e-8,
+        mc_samples: int = 1,
+        prior: Diagonal | Posterior | None = None,
+        seed: int = 0,
+        fused: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "weight_decay": weight_decay}
+        defaults |= {"eps": eps, "seed": seed}
+        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior, fused=fused)
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        for name in ("ess", "hess_init"):
+            require_positive(name, group[name])
+        for index, beta in enumerate(group["betas"]):
+            check_beta(beta, index)
+        check_weight_decay(group["weight_decay"])
+        require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
+        super().add_param_group(param_group)
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
+        scale = torch.full_like(momentum, group["hess_init"])
+        return {"momentum": momentum, "scale": scale, "forgetting": momentum.new_zeros(())}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        (beta1, beta2), t = group["betas"], max(self._steps(p), 1)
+        return {
+            "lr": number(group["lr"]) / (1 - beta1**t),
+            "ess": float(group["ess"]),
+            "hess_init": float(group["hess_init"]),
+            "delta": float(group["weight_decay"]),
+            "eps": float(group["eps"]),
+            "rho1": 1 - beta1,
+            "rho2": 1 - beta2,
+            "initial": float(group["hess_init"]) * beta2**t,  # what is left of s₀
+            "debias": 1 / (1 - beta2**t),
+        }
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        return (view.get("scale", numbers["hess_init"]) + delta(view, numbers)) * numbers["ess"]
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        view["momentum"].lerp_(gradient + pull(view, mean, numbers), numbers["rho1"])
+        view["scale"].lerp_(gradient.square(), numbers["rho2"])
+        adam = (view["scale"] - numbers["initial"]).clamp_(min=0.0).mul_(numbers["debias"])
+        mean.sub_(view["momentum"] / (adam.sqrt_() + delta(view, numbers) + numbers["eps"]) * numbers["lr"])
+
+    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+        self.forget(p, numbers["rho2"])

@@ -99,13 +99,27 @@ def _shares(counts: list[int], size: int) -> list[int]:
 
 
 def _centres(data: Batch, group: Tensor, count: int) -> Tensor:
-    """Greedy k-centre from the first example on: each next one is the farthest from all before."""
+    """Greedy k-centre from the first example on."""
     if not isinstance(data.inputs, Tensor):
         raise expected("inputs", "one tensor, for distances between examples", type(data.inputs).__name__)
     x = data.inputs[group].flatten(1).double()
-    chosen = [0][:count]
-    nearest = (x - x[0]).square().sum(1)
-    while len(chosen) < count:
-        chosen.append(int(nearest.argmax()))
-        nearest = torch.minimum(nearest, (x - x[chosen[-1]]).square().sum(1))
-    return group[chosen]
+    nearest = torch.full((len(x),), torch.inf, dtype=x.dtype, device=x.device)
+    return group[farthest_first(x, count, nearest)[0]]
+
+
+def farthest_first(x: Tensor, count: int, nearest: Tensor) -> tuple[Tensor, Tensor]:
+    """Each time the row that is farthest from all before: rows, and how far each was when it was taken.
+
+    Args:
+        x: Features (N, D).
+        count: How many rows to take.
+        nearest: Squared distance of each row from what is taken already; infinity where nothing is.
+    """
+    rows: list[int] = []
+    distances: list[float] = []
+    while len(rows) < count:
+        rows.append(int(nearest.argmax()))
+        distances.append(nearest[rows[-1]].sqrt().item())
+        nearest = torch.minimum(nearest, (x - x[rows[-1]]).square().sum(1))
+        nearest[rows[-1]] = -torch.inf  # taken, however many copies of it there are
+    return torch.tensor(rows, dtype=torch.int64), torch.tensor(distances, dtype=torch.float64)

@@ -1,0 +1,113 @@
+"""`acquire`: what to label next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.errors import expected, require, require_positive
+from posterity.exploration import batch_bald, information, k_centre
+from posterity.exploration.criteria import SCORES
+from posterity.exploration.picks import Picks, reasons
+from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
+from posterity.memory._trained import Trained
+from posterity.posterior import Posterior
+
+BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
+    "batch_bald": batch_bald.choose,
+    "batch_bald_linearised": information.choose,
+    "k_centre": k_centre.choose,
+}
+
+
+def acquire(
+    model: nn.Module,
+    posterior: Posterior,
+    pool: Any,
+    k: int,
+    criterion: str = "bald",
+    *,
+    labelled: Any = None,
+    exclude: Tensor | Sequence[int] = (),
+    power: float | None = None,
+    samples: int = 64,
+    candidates: int = 4096,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Picks:
+    """Choose the examples of a pool whose labels are worth most.
+
+    Scores of single examples, of which the k highest are taken:
+        "entropy": H(y), all uncertainty.
+        "margin": 1 − (p₁ − p₂), how close the two likeliest classes are.
+        "bald": I(y; θ), what the label tells about the weights, from draws of them.
+        "bald_linearised": the same without draws, ½ log det(I + VΛ).
+        "leave_one_out": the expected fall of the leave-one-out loss of the labelled data.
+        "random": nothing.
+
+    Criteria for batches, in which two copies of an example are not worth twice as much:
+        "batch_bald": I(y₁..y_k; θ), greedily.
+        "batch_bald_linearised": ½ log det(I + VΛ) of the whole batch, greedily.
+        "k_centre": each the farthest from all before, in the features of the last layer.
+
+    Args:
+        model: The network that the posterior belongs to, left as it is.
+        posterior: Its posterior; criteria without draws need a Gaussian one.
+        pool: Inputs without labels: a tensor, an array, a mapping of tensors; or (inputs, targets[, ids]), a Dataset or
+            a DataLoader in a fixed order, whose targets are not looked at.
+        k: How many to choose.
+        criterion: By what.
+        labelled: What is labelled already, for "leave_one_out" and "k_centre"; by default the posterior's memory.
+        exclude: Ids that are not to be chosen.
+        power: Draw without replacement with probabilities proportional to score^power, instead of taking the highest.
+            Diverse batches at no cost, for scores of single examples.
+        samples: Draws of the weights.
+        candidates: How many examples, those with the highest BALD of their own, a batch criterion looks at.
+        batch_size: Examples at a time, where the pool is not a loader.
+        seed: Of everything random.
+
+    Returns:
+        Ids, scores and reasons, the most wanted first.
+
+    Examples:
+        >>> import posterity as po
+        >>> x, y = torch.tensor([[-1.0], [1.0]]), torch.tensor([[0.0], [1.0]])
+        >>> model = nn.Linear(1, 1)
+        >>> posterior = po.laplace(model, (x, y), structure="full", prior_precision=1.0, noise_precision=1.0)
+        >>> acquire(model, posterior, torch.tensor([[0.0], [3.0], [1.0]]), 2, "bald_linearised").ids
+        tensor([1, 2])
+
+    References:
+        Kirsch et al., "Stochastic batch acquisition: a simple baseline for deep active learning", 2023 (power).
+    """
+    known = (*SCORES, *BATCHES)
+    require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
+    require(samples >= 1 and candidates >= 1, "samples and candidates", "whole numbers >= 1", (samples, candidates))
+    if power is not None:
+        require_positive("power", power)
+        require(criterion in SCORES, "power", f"a score of single examples, one of {sorted(SCORES)}", criterion)
+    trained = Trained.of(model, posterior, as_pool(pool, batch_size))
+    ids = ids_of(trained.data)
+    left = (~torch.isin(ids, torch.as_tensor(exclude, dtype=torch.int64))).nonzero()[:, 0]
+    if not (isinstance(k, int) and 1 <= k <= len(left)):
+        raise expected("k", f"a number of examples in 1..{len(left)}, as many as are left", k)
+    memory = as_labelled(labelled, posterior.memory, batch_size)
+    question = Question(trained, left, memory, samples, seed, max(candidates, k))
+    if criterion in BATCHES:
+        positions, scores = BATCHES[criterion](question, k)
+    else:
+        positions, scores = highest(SCORES[criterion](question), left, k, power, seed)
+    return Picks(criterion, ids[positions], scores, reasons(question, criterion, positions, scores))
+
+
+def highest(scores: Tensor, left: Tensor, k: int, power: float | None, seed: int) -> tuple[Tensor, Tensor]:
+    """The k best of those that are left; with a power, drawn by scores^power without replacement (Gumbel's trick)."""
+    order = scores[left]
+    if power is not None:
+        uniform = torch.rand(len(left), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        order = power * order.clamp_min(1e-300).log() - (-uniform.clamp_min(1e-300).log()).log()
+    best = left[order.argsort(descending=True, stable=True)[:k]]
+    return best, scores[best]

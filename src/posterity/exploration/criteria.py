@@ -1,0 +1,58 @@
+"""Scores of single examples: how much one label would teach, however that is measured. Larger is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from posterity.errors import Undefined
+from posterity.exploration import information, leave_one_out
+from posterity.exploration.question import Question
+
+Score = Callable[[Question], Tensor]
+
+
+def entropy(question: Question) -> Tensor:
+    """H(y): how unsure the predictive is, for whatever reason, noise included."""
+    return _total(question.prediction.entropy)
+
+
+def margin(question: Question) -> Tensor:
+    """1 − (p₁ − p₂): how close the two likeliest classes are."""
+    log_probs = question.prediction.log_probs
+    if log_probs is None:
+        raise Undefined(f"margin: expected classes, got a {question.prediction.likelihood.name} likelihood")
+    first, second = log_probs.exp().topk(2, dim=-1).values.unbind(-1)
+    return _total(1 - (first - second))
+
+
+def bald(question: Question) -> Tensor:
+    """I(y; θ) = H(y) − E[H(y | θ)]: what the label would tell about the weights.
+
+    References:
+        Houlsby, Huszár, Ghahramani and Lengyel, "Bayesian active learning for classification and preference
+        learning", 2011.
+    """
+    return _total(question.prediction.mutual_information)
+
+
+def random(question: Question) -> Tensor:
+    """Numbers that know nothing."""
+    return torch.rand(question.trained.data.n, generator=torch.Generator().manual_seed(question.seed)).double()
+
+
+def _total(scores: Tensor) -> Tensor:
+    """One number for each example: the sum over its targets, where it has many (pixels, tokens, outputs)."""
+    return scores.cpu().double().flatten(1).sum(1) if scores.ndim > 1 else scores.cpu().double()
+
+
+SCORES: dict[str, Score] = {
+    "entropy": entropy,
+    "margin": margin,
+    "bald": bald,
+    "bald_linearised": information.score,
+    "leave_one_out": leave_one_out.score,
+    "random": random,
+}

@@ -3,11 +3,13 @@
 A tenth of the labels is flipped, in the training and in the test data alike, so that training overfits: test NLL falls
 and rises again. At chosen epochs the mean leave-one-out NLL is estimated with each covariance. Correlation over epochs
 alone proves nothing (the training loss has it, too, where nothing overfits): what counts is the epoch that the
-estimate would stop at, what stopping there costs, and the level of the estimate.
+estimate would stop at, what stopping there costs, and the level of the estimate. Curves are flat near their smallest
+value, so a row says what a validation set can do: one half of the test data judged, like the rest, by the other half.
 
 Leave-one-out formulas are about optima, and before its end training is not at one: t steps of gradient descent have
 the effect of a prior around the start, of precision N/(lr · t) in units of the summed loss (lr/(1 − momentum) with
-momentum). Estimates "with early stopping" have it added to the precision of the prior, for SGD.
+momentum). Estimates "with early stopping" have it added to the precision of the prior, for SGD. That row was added
+after a look at seeds 0 to 2; the seeds of the table played no part in any choice.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ def cifar10(options: argparse.Namespace) -> tuple[Data, Data]:
 
 
 METHODS = ("sgd", "adam", "ivon")
+VALIDATION = "a validation set, half as large as the test data"
 MOMENTUM = 0.9
 OFTEN = (1, 2, 5, 10, 15, 20, 25, 30, 40, 60, 100)
 SELDOM = (1, 2, 4, 7, 10, 15, 20, 30)
@@ -90,6 +93,7 @@ def curves(name: str, method: str, options: argparse.Namespace, seed: int) -> re
     train, test = setting.data(options)
     train = (train[0].to(device), flipped(train[1], seed)[0].to(device))
     test = (test[0].to(device), flipped(test[1], seed + 1)[0].to(device))
+    train, test = ((x[: options.limit], y[: options.limit]) for x, y in (train, test))
     n = len(train[1])
     torch.manual_seed(seed)
     model = setting.network().to(device)
@@ -131,7 +135,9 @@ def look(
 ) -> None:
     """Add one point to every curve."""
     tracker.snapshot()
-    point = {"test": mean_nll(model, test), "training NLL": mean_nll(model, train)}
+    half = len(test[1]) // 2
+    point = {"test": mean_nll(model, (test[0][half:], test[1][half:])), "training NLL": mean_nll(model, train)}
+    point[VALIDATION] = mean_nll(model, (test[0][:half], test[1][:half]))
     point["optimizer's state, first order"] = float(tracker.history["loo_nll"].iloc[-1])
     priors = {"": setting.delta} | ({} if stopping is None else {", with early stopping": setting.delta + stopping})
     for structure in setting.structures:
@@ -148,7 +154,8 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--settings", nargs="+", default=[name for name in SETTINGS if name.startswith("digits")])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12, 13, 14])
+    parser.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
     options = parser.parse_args()
     lines = report.gather(options, runs)
     if not options.raw:
@@ -158,7 +165,7 @@ def main() -> None:
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     for name in options.settings:
         for method in options.methods:
-            for seed in range(options.seeds):
+            for seed in options.seeds:
                 yield curves(name, method, options, seed)
 
 
@@ -177,7 +184,7 @@ def judged(line: report.Line, estimate: str) -> dict[str, float]:
 
 
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
-    text = report.header("Leave-one-out NLL as a predictor of test NLL, 10 % of the labels wrong")
+    text = report.header("Leave-one-out NLL as a predictor of test NLL, 10 % of the labels wrong", lines)
     text += "\nStop: the epoch with the smallest estimate. Cost: how much larger the test NLL is there than at its own "
     text += (
         "smallest. Level: estimate against test NLL, at the truly best and at the last epoch. Medians over the seeds.\n"

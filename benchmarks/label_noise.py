@@ -20,6 +20,7 @@ import networks
 import report
 import torch
 import torch.nn.functional as F
+from cifar_features import cifar10_features
 from torch import Tensor, nn
 
 import posterity as po
@@ -59,12 +60,17 @@ def cifar10(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
     return datasets.cifar10(datasets.folder(options.data), "train")
 
 
+def borrowed(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    return cifar10_features(datasets.folder(options.data), options.limit)
+
+
 SETTINGS = {
     "digits, 10 epochs": Setting(digits, lambda: networks.mlp((64, 100, 10)), 10),
     "digits, 100 epochs": Setting(digits, lambda: networks.mlp((64, 100, 10)), 100, every=5),
     "digits, memorised": Setting(digits, lambda: networks.mlp((64, 400, 10)), 150, batch_size=32, every=5),
     "Fashion-MNIST": Setting(fashion, networks.lenet, 20, batch_size=256),
-    "CIFAR-10": Setting(cifar10, networks.ResNet20, 30, batch_size=256),
+    "CIFAR-10, ResNet-20": Setting(cifar10, networks.ResNet20, 30, batch_size=256, every=2),
+    "CIFAR-10, borrowed features": Setting(borrowed, lambda: networks.mlp((1280, 256, 10)), 20, batch_size=256),
 }
 SCORES = {
     "loss": "loss, final",
@@ -128,7 +134,7 @@ def cross_validated(setting: Setting, x: Tensor, y: Tensor, seed: int) -> Tensor
 def study(setting: Setting, options: argparse.Namespace, seed: int) -> report.Line:
     """AUROC of every score in one setting, and how long things took."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    x, clean = setting.data(options)
+    x, clean = (part[: options.limit] for part in setting.data(options))
     noisy, wrong = flipped(clean, seed)
     x, y = x.to(device), noisy.to(device)
     tracker: list[MemoryTracker] = []
@@ -166,7 +172,8 @@ def study(setting: Setting, options: argparse.Namespace, seed: int) -> report.Li
 def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--settings", nargs="+", default=[name for name in SETTINGS if name.startswith("digits")])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
     parser.add_argument("--no-cross-validation", action="store_true")
     options = parser.parse_args()
     lines = report.gather(options, runs)
@@ -176,7 +183,7 @@ def main() -> None:
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     for name in options.settings:
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             yield {"setting": name, "seed": seed, **study(SETTINGS[name], options, seed)}
 
 
@@ -190,7 +197,7 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     accuracies = [f"{statistics.fmean(line['accuracy'] for line in mine[name]):.3f}" for name in names]
     rows.append(["accuracy on the noisy training labels", *accuracies])
     seeds = max(len(found) for found in mine.values())
-    text = report.header("Wrong labels: AUROC of 10 % flipped labels", seeds=seeds)
+    text = report.header("Wrong labels: AUROC of 10 % flipped labels", lines, seeds=seeds)
     text += "\n" + report.table(["score", *names], rows)
     text += "\nSeconds: " + "; ".join(f"{name}: {_seconds(mine[name])}" for name in names) + "\n"
     report.publish("label_noise", text, options.out)

@@ -1,7 +1,7 @@
 """Fashion-MNIST, LeNet: a tenth class learnt, and a class forgotten, without training again.
 
 Adding: a network that knows nine classes meets the tenth; `po.adapt`, with a posterior that carries a memory of one old
-example in twenty, against training all ten classes from scratch, against fine-tuning on the new class alone, and$
+example in twenty, against training all ten classes from scratch, against fine-tuning on the new class alone, and
 against doing nothing. The memory is part of what is kept of the old training; everything after it is timed.
 
 Removing: a network that knows ten classes is to forget one; KL from the predictions of a network that never saw it, on

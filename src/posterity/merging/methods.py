@@ -55,6 +55,7 @@ def weights_of(weights: Mapping[str, float] | None, names: Sequence[str]) -> lis
     return [float(weights.get(name, 1.0)) for name in names]
 
 
+@torch.no_grad()
 def merge_state_dicts(
     models: Mapping[str, Mapping[str, Tensor]],
     base: Mapping[str, Tensor] | None = None,

@@ -60,10 +60,16 @@ def check_same_shapes(tree: Mapping[str, Tensor], like: Mapping[str, Tensor], wh
 
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the architecture: class names of all modules and shapes of all parameters and buffers."""
-    lines = [f"{name}:{type(module).__qualname__}" for name, module in model.named_modules()]
+    lines = [f"{name}:{_class_of(module).__qualname__}" for name, module in model.named_modules()]
     stored = model.state_dict(keep_vars=True)  # modules may keep things beside tensors in it
     lines += [f"{name}:{tuple(t.shape)}" for name, t in stored.items() if isinstance(t, Tensor)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _class_of(module: nn.Module) -> type:
+    """The class that somebody wrote; `fully_shard` derives one of its own from it and FSDPModule."""
+    first, *rest = type(module).__mro__
+    return rest[1] if rest[0].__name__ == "FSDPModule" else first
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

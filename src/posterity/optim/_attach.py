@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from posterity.optim._distributed import local
 from posterity.optim.kernels import swap
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Attachment:
         self._hidden = False  # the mean is in place for the length of an evaluation pass
         self._tasks: set[int] = set()
         self._handles = [
-            model.register_forward_pre_hook(_Hook(self._before_forward)),
+            model.register_forward_pre_hook(_Hook(self._before_forward), prepend=True),  # before shards are gathered
             model.register_forward_hook(_Hook(self._after_forward), always_call=True),
             model.register_state_dict_pre_hook(_Hook(self._before_state_dict)),
             *(p.register_post_accumulate_grad_hook(self._on_gradient) for p in model.parameters() if p.requires_grad),
@@ -82,7 +84,7 @@ class Attachment:
         """Swap sample and mean behind autograd's back: the values it saved are there again before it looks."""
         means = self._optimizer._samples.means
         with torch.no_grad():
-            swap([p.data for p in means], list(means.values()))
+            swap([local(p.data) for p in means], list(means.values()))
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
         if model is self._model() and not self._optimizer._context_open:
@@ -93,7 +95,8 @@ class Attachment:
         if task not in self._tasks and self._optimizer._samples.means and not self._optimizer._context_open:
             self._tasks.add(task)
             kept = torch._C._autograd._get_current_graph_task_keep_graph()
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._after_backward(task, kept))
+            # Once more to the end of the queue: DistributedDataParallel puts averaged gradients in place from there.
+            _at_the_end(lambda: _at_the_end(lambda: self._after_backward(task, kept)))
 
     def _after_backward(self, task: int, graph_kept: bool) -> None:
         self._tasks.discard(task)
@@ -107,6 +110,11 @@ class Attachment:
     def _release(self) -> None:
         if not self._optimizer._context_open:
             self._optimizer._put_mean()
+
+
+def _at_the_end(function: Callable[[], None]) -> None:
+    """Call a function at the end of the backward pass that is under way."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
 def _inside_backward() -> bool:

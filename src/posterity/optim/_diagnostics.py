@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from posterity.optim._distributed import whole
 from posterity.optim._priors import precision_of, prior_of
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics
     total = sum(p.numel() for _, p in trained)
     sigmas, ratios, kl, clipped = [], [], 0.0, 0
     for group, p in trained:
-        precision = precision_of(optimizer, p, group)
-        kl += _kl(p, precision, *prior_of(optimizer, p, group))
+        weights, precision = whole(p), precision_of(optimizer, p, group)
+        kl += _kl(weights, precision, *prior_of(optimizer, p, group))
         clipped += optimizer.clipped(p, group)
-        mean, sigma = _some(p, total).abs(), _some(precision, total).rsqrt()
+        mean, sigma = _some(weights, total).abs(), _some(precision, total).rsqrt()
         sigmas.append(sigma.cpu())
         ratios.append((mean / sigma).cpu())
     return Diagnostics(

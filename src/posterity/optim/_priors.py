@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posterity.errors import expected, require
 from posterity.likelihoods import Likelihood
+from posterity.optim._distributed import home, placed_as, whole
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import Tree, check_same_shapes, state_dtype
 
@@ -36,7 +37,8 @@ def _write(optimizer: VariationalOptimizer, what: str, tree: Tree) -> None:
     names = named(optimizer)
     check_same_shapes({name: t for name, t in tree.items() if name in names}, names, what)
     for name, p in names.items():
-        optimizer.state[p][what] = tree[name].detach().to(p.device, state_dtype(p.dtype), copy=True).contiguous()
+        given = tree[name].detach().to(p.device, state_dtype(p.dtype), copy=True).contiguous()
+        optimizer.state[p][what] = placed_as(given, p)
 
 
 def named(optimizer: VariationalOptimizer) -> dict[str, Tensor]:
@@ -53,21 +55,23 @@ def prior_of(optimizer: VariationalOptimizer, p: Tensor, group: Group) -> tuple[
     """Mean and precision of the prior of one parameter."""
     state = optimizer.state.get(p, {})
     if "prior_precision" in state:
-        return state["prior_mean"], state["prior_precision"]
-    mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=p.device)
+        return whole(state["prior_mean"]), whole(state["prior_precision"])
+    mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
     return mean, mean.new_tensor(group["ess"] * group["weight_decay"])
 
 
 def precision_of(optimizer: VariationalOptimizer, p: Tensor, group: Group) -> Tensor:
     """Posterior precision of one parameter."""
     precision = optimizer.precision(optimizer._tensors(p), optimizer.numbers(p, group))
-    return torch.as_tensor(precision, dtype=state_dtype(p.dtype), device=p.device).expand(p.shape)
+    found = torch.as_tensor(precision, dtype=state_dtype(p.dtype), device=p.device)
+    return whole(found).to(home(p)).expand(p.shape)
 
 
 def diagonal(optimizer: VariationalOptimizer, names: Mapping[str, Tensor]) -> Diagonal:
     """The means and precisions of named parameters."""
     groups = {p: group for group, p in optimizer._parameters()}
-    return Diagonal(dict(names), {name: precision_of(optimizer, p, groups[p]) for name, p in names.items()})
+    mean = {name: whole(p) for name, p in names.items()}
+    return Diagonal(mean, {name: precision_of(optimizer, p, groups[p]) for name, p in names.items()})
 
 
 def posterior(optimizer: VariationalOptimizer, model: nn.Module, likelihood: str | Likelihood, n: int) -> Posterior:

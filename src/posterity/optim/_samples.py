@@ -9,16 +9,23 @@ old gradients, the product is summed by parts, each term taken when sample k + 1
 so one sample a step stores nothing, and the last term is read from ``p.grad`` when the step is taken. What clipping,
 unscaling or averaging did to ``p.grad`` in the meantime is one factor, ‖p.grad now‖ / ‖p.grad then‖, and the stored
 sum is multiplied by it.
+
+Where each process draws its own samples, averaging over processes mixes the gradients of different samples in
+``p.grad``. There each product is taken inside the backward pass, from the gradient that is about to be added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from posterity.errors import expected
+from posterity.optim._distributed import local, sharded
 from posterity.optim.kernels import swap
 from posterity.trees import state_dtype
 
@@ -31,19 +38,20 @@ class Kept:
     product: Tensor | None = None  # the stored part of D
     gradients: Tensor | None = None  # sum of the gradients of closed estimates
     before: Tensor | None = None  # the gradient that was there when the sample was put in place
+    version: int = 0  # of that gradient, then
     norm: Tensor | None = None  # of p.grad when the last sample was taken away
 
     def accumulate(self, a: Tensor, b: Tensor, gradient: Tensor) -> None:
         """Add (a − b) · gradient to the stored product."""
         require_dense(gradient)
         dtype = state_dtype(gradient.dtype)
-        term = (a.to(dtype) - b.to(dtype)).mul_(gradient)
+        term = (local(a).to(dtype) - local(b).to(dtype)).mul_(local(gradient))
         self.product = term if self.product is None else self.product.add_(term)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What the update needs: the last sample, and the sums where there are any."""
+    def sums(self) -> dict[str, Tensor]:
+        """The sums that the update needs beside the gradient and the last sample, where there are any."""
         sums = {"product": self.product, "gradients": self.gradients}
-        return {"sample": self.buffer, **{name: t for name, t in sums.items() if t is not None}}
+        return {name: t for name, t in sums.items() if t is not None}
 
     def forget(self) -> None:
         """Drop everything but the buffer."""
@@ -59,17 +67,40 @@ class Samples:
     train: bool = False  # whether the sample in place is one to learn from
     finished: int = 0  # samples to learn from since the last step
     closed: int = 0  # estimates that zero_grad has ended inside a context
+    per_rank: bool = False  # whether products are taken inside the backward pass
+    compared: bool = False  # whether the gradients of replicas have been found equal
+    hooks: list[Any] = field(default_factory=list)  # that take them
+
+    def begin(self, train: bool, parameters: Sequence[Tensor]) -> bool:
+        """Prepare for a sample, and say whether its noise is to be new.
+
+        Earlier samples that left no gradient are forgotten. Shards that accumulate without communication show no
+        gradient before the last pass, whose product has to be that of all: they keep their sample.
+        """
+        some_sharded = any(map(sharded, parameters))
+        if self.per_rank and some_sharded:
+            raise expected("noise='per_rank'", "whole parameters on each process", "sharded ones")
+        self.train = train
+        unused = self.finished > 0 and all(p.grad is None for p in parameters)
+        if unused:
+            self.discard()
+        return not (unused and some_sharded)
+
+    def tensors(self, p: Tensor) -> dict[str, Tensor]:
+        """What the update of a parameter needs beside its gradient: the sums, and the last sample."""
+        kept = self.kept[p]
+        return kept.sums() if self.per_rank else {"sample": kept.buffer, **kept.sums()}
 
     def buffer(self, p: Tensor) -> Tensor:
         """Where the mean of a parameter is to be saved when the next sample is put in its place."""
         if not self.train:
-            return torch.empty_like(p, requires_grad=False)
+            return torch.empty_like(local(p), requires_grad=False)
         if p not in self.kept:
-            self.kept[p] = Kept(torch.empty_like(p, requires_grad=False))
+            self.kept[p] = Kept(torch.empty_like(local(p), requires_grad=False))
         kept = self.kept[p]
         if p.grad is not None:
             self._rescale(p, kept)
-            if self.finished:
+            if self.finished and not self.per_rank:
                 kept.accumulate(kept.buffer, p, p.grad)
         return kept.buffer
 
@@ -80,9 +111,13 @@ class Samples:
             return
         try:
             for p, buffer in buffers.items():
+                kept = self.kept[p]
                 if p.grad is not None:
-                    self.kept[p].accumulate(buffer, p, p.grad)  # minus the new noise
-                    self.kept[p].before = p.grad
+                    kept.before, kept.version = p.grad, p.grad._version
+                if self.per_rank:
+                    self.hooks.append(p.register_hook(partial(_take_product, kept, p.detach())))
+                elif p.grad is not None:
+                    kept.accumulate(buffer, p, p.grad)  # minus the new noise
         except BaseException:
             self.take_away()
             self.discard()
@@ -94,20 +129,23 @@ class Samples:
         if self.train and any(self._cleared(p) for p in self.means):
             self.close()
         means, self.means = self.means, {}
+        while self.hooks:
+            self.hooks.pop().remove()
         if self.train:
             for p in means:
                 kept = self.kept[p]
                 kept.before = None
                 kept.norm = norm(p.grad) if p.grad is not None and kept.product is not None else None
-            swap([p.detach() for p in means], list(means.values()))
+            swap([local(p.detach()) for p in means], list(means.values()))
         else:
             for p, mean in means.items():
-                p.copy_(mean)
+                local(p).copy_(mean)
         self.finished += self.train
 
     def _cleared(self, p: Tensor) -> bool:
+        # DistributedDataParallel may replace a gradient by a view of its buckets, but only after adding to it.
         before = self.kept[p].before
-        return before is not None and p.grad is not before
+        return before is not None and p.grad is not before and before._version == self.kept[p].version
 
     @torch.no_grad()
     def close(self) -> None:
@@ -117,8 +155,9 @@ class Samples:
             self.discard()
             return
         for p, kept, before in pending:
-            kept.accumulate(p, kept.buffer, before)
-            gradient = before.to(state_dtype(p.dtype))
+            if not self.per_rank:
+                kept.accumulate(p, kept.buffer, before)
+            gradient = local(before).to(state_dtype(p.dtype))
             kept.gradients = gradient.clone() if kept.gradients is None else kept.gradients + gradient
             kept.before = None
         self.closed += 1
@@ -144,6 +183,12 @@ class Samples:
             kept.norm = None
 
 
+@torch.no_grad()
+def _take_product(kept: Kept, sample: Tensor, gradient: Tensor) -> None:
+    """Add noise times gradient for a gradient that is about to be accumulated."""
+    kept.accumulate(sample, kept.buffer, gradient)
+
+
 def require_dense(gradient: Tensor) -> None:
     """Raise unless the gradient is an ordinary tensor."""
     if gradient.layout is not torch.strided:
@@ -151,5 +196,5 @@ def require_dense(gradient: Tensor) -> None:
 
 
 def norm(gradient: Tensor) -> Tensor:
-    """Euclidean norm in the precision of the optimizer's state."""
-    return torch.linalg.vector_norm(gradient, dtype=state_dtype(gradient.dtype))
+    """Euclidean norm (of the local part of a shard) in the precision of the optimizer's state."""
+    return torch.linalg.vector_norm(local(gradient), dtype=state_dtype(gradient.dtype))

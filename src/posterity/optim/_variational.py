@@ -21,6 +21,7 @@ from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
 from posterity.optim._checkpoint import checked
 from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
+from posterity.optim._distributed import Noise, Replicas, first_index, local, on_all
 from posterity.optim._samples import Samples, norm, require_dense
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Structure
@@ -43,6 +44,8 @@ class VariationalOptimizer(Optimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         fused: Compile sampling and update into one pass over memory each.
+        noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
+        process_group: The processes that hold replicas; all by default.
     """
 
     def __init__(
@@ -53,10 +56,13 @@ class VariationalOptimizer(Optimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         fused: bool = False,
+        noise: Noise = "shared",
+        process_group: Any = None,
     ) -> None:
         require(isinstance(mc_samples, int) and mc_samples >= 1, "mc_samples", "an integer >= 1", mc_samples)
         self.mc_samples = mc_samples
         self.fused = fused
+        self._replicas = Replicas(noise, process_group)
         self._forget_transients()
         super().__init__(params, {**defaults, "draws": 0, "skipped": 0})
         if not any(p.requires_grad for _, p in self._parameters()):
@@ -65,12 +71,13 @@ class VariationalOptimizer(Optimizer):
             self.set_prior(prior)
 
     def _forget_transients(self) -> None:
-        self._samples = Samples()
+        self._samples = Samples(per_rank=self._replicas.per_rank)
         self._context_open = False
         self._sampling = True
         self._predictions = 0
         self._warned: set[str] = set()
 
+    _replicas = Replicas()
     widths: tuple[str, ...]  # names of the state that `precision` reads
     written: tuple[str, ...]  # names of the state that `update` changes
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
@@ -135,20 +142,20 @@ class VariationalOptimizer(Optimizer):
     @torch.no_grad()
     def _put_sample(self, train: bool) -> None:
         samples = self._samples
-        samples.train = train
         trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
-        if samples.finished and all(p.grad is None for _, _, p in trainable):
-            samples.discard()
+        fresh = samples.begin(train, [p for _, _, p in trainable])
         for group in self.param_groups:
-            group["draws"] += train
+            group["draws"] += train and fresh
         self._predictions += not train
         pieces, buffers = [], {}
         for index, group, p in trainable:
-            step, sample = (group["draws"], 0) if train else (0, self._predictions - 1)
+            step, sample = (group["draws"], self._replicas.rank) if train else (0, self._predictions - 1)
             buffers[p] = samples.buffer(p)
             state = self.state.get(p, {})
-            tensors = {"p": p.detach(), "buffer": buffers[p], **{k: state[k] for k in self.widths if k in state}}
-            pieces.append(Piece(tensors, self.numbers(p, group), Key(group["seed"], step, sample, index)))
+            tensors = {"p": local(p.detach()), "buffer": buffers[p]}
+            tensors |= {k: local(state[k]) for k in self.widths if k in state}
+            key = Key(group["seed"], step, sample, index)
+            pieces.append(Piece(tensors, self.numbers(p, group), key, first_index(p)))
         overwritten: list[Piece] = []
         try:
             self._perturb(pieces, overwritten)
@@ -213,6 +220,7 @@ class VariationalOptimizer(Optimizer):
         estimates = max(self._samples.closed + 1, 1 if closure is None else self.mc_samples)
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
+            self._replicas.average(self._samples, [p for _, p in ready])
             if self._finite([p for _, p in ready]):
                 pieces = [self._evidence(p, group, estimates) for group, p in ready]
                 self._update(pieces)
@@ -241,10 +249,11 @@ class VariationalOptimizer(Optimizer):
         """All that the update of a parameter needs: its mean, state, gradient and samples."""
         state = self._state_of(p, group)
         state["step"] += 1
-        tensors, numbers = {"p": p.detach(), **self._tensors(p)}, self.numbers(p, group)
-        tensors |= {} if p.grad is None else {"gradient": p.grad}
+        tensors = {name: local(t) for name, t in {"p": p.detach(), **self._tensors(p)}.items()}
+        numbers = self.numbers(p, group)
+        tensors |= {} if p.grad is None else {"gradient": local(p.grad)}
         if self._samples.finished and p in self._samples.kept:
-            tensors |= self._samples.kept[p].tensors()
+            tensors |= self._samples.tensors(p)
             numbers |= {"factor": self._samples.factor(p)} if "product" in tensors else {}
         numbers |= {"estimates": float(estimates)} if estimates > 1 else {}
         self.observe(p, tensors, group, numbers)
@@ -260,7 +269,7 @@ class VariationalOptimizer(Optimizer):
         for t in tensors:
             require_dense(t)
         norms = [norm(t) for t in tensors]
-        return not norms or bool(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all())
+        return not norms or on_all(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all(), parameters)
 
     def _skip(self) -> None:
         for group in self.param_groups:
@@ -288,7 +297,7 @@ class VariationalOptimizer(Optimizer):
         state: Views = self.state[p]
         if "step" not in state:
             state["step"] = torch.tensor(0.0)
-            state.update(self.initial_state(p, group))
+            state.update({name: t if t.ndim else local(t) for name, t in self.initial_state(p, group).items()})
         return state
 
     def _steps(self, p: Tensor) -> int:
@@ -315,7 +324,7 @@ class VariationalOptimizer(Optimizer):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"mc_samples": self.mc_samples, "fused": self.fused, "_samples": self._samples}
+        own = {name: self.__dict__[name] for name in ("mc_samples", "fused", "_replicas", "_samples")}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

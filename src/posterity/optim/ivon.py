@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from posterity.errors import expected, require
+from posterity.optim._distributed import Noise, every, summed
 from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
@@ -53,6 +54,9 @@ class IVON(VariationalOptimizer):
         batch_size: Examples behind each gradient, for "gradsq".
         fused: Compile sample and update into one pass over memory each; needs a C++ compiler on a CPU and takes some
             tens of seconds at the first step.
+        noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
+            sample on each, for one more message of the size of the parameters.
+        process_group: The processes that hold the same model; all by default.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -86,6 +90,8 @@ class IVON(VariationalOptimizer):
         total_steps: int | None = None,
         batch_size: int | None = None,
         fused: bool = False,
+        noise: Noise = "shared",
+        process_group: Any = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -101,7 +107,9 @@ class IVON(VariationalOptimizer):
             "total_steps": total_steps,
             "batch_size": batch_size,
         }
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior, fused=fused)
+        super().__init__(
+            params, defaults, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
+        )
 
     def add_param_group(self, param_group: Group) -> None:
         _check({**self.defaults, **param_group})
@@ -164,18 +172,20 @@ class IVON(VariationalOptimizer):
         The improved rule inflates the average Hessian by (1 − β₂)/2 times the spread E[(ĥ − h)²/(h + δ)] / E[ĥ + δ],
         which is measured on a part of the weights, at every tenth step once training is under way.
         """
-        if "sample" not in tensors and "batch_size" not in numbers:
+        if tensors.keys().isdisjoint(("sample", "product")) and "batch_size" not in numbers:
             return
         state, step = self.state[p], self._steps(p)
         if step <= 10 or step % 10 == 0:
-            some = {name: t.reshape(-1)[:: 1 + p.numel() // 4096] for name, t in tensors.items()}
+            some = {name: every(t, p, 1 + p.numel() // 4096) for name, t in tensors.items()}
             mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + delta(some, numbers)
             surprise = _surprise(some, *statistics(some, mean, numbers), numbers)
             assert surprise is not None
             weight = max(1 / (step if step <= 10 else 10 + step // 10), 0.02)
-            state["level"].lerp_((precision * (1 + surprise)).mean(), weight)
-            state["scatter"].lerp_((precision * surprise**2).mean(), weight)
-            state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], precision.mean()))
+            parts = torch.stack([precision * (1 + surprise), precision * surprise**2, precision]).sum(1)
+            level, scatter, width = summed(parts, p) / -(-p.numel() // (1 + p.numel() // 4096))
+            state["level"].lerp_(level, weight)
+            state["scatter"].lerp_(scatter, weight)
+            state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], width))
         if group["betas"][1] == "auto":
             numbers["rho2"] = self._auto(p, group)
         self.forget(p, numbers["rho2"])

@@ -79,11 +79,14 @@ def update_block(equations: Equations, view: Views, numbers: Numbers) -> None:
 def statistics(view: Views, mean: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor | None]:
     """The averaged gradient and the averaged product of noise and gradient (None without noise)."""
     gradient = view["gradient"].to(mean.dtype) if "gradient" in view else torch.zeros_like(mean)
-    if "sample" not in view:
+    if "sample" in view:
+        product = (view["sample"].to(mean.dtype) - mean).mul_(gradient)
+        if "product" in view:
+            product.add_(view["product"] * numbers["factor"])
+    elif "product" in view:  # of all samples, taken when their gradients came
+        product = view["product"] * numbers["factor"]
+    else:
         return gradient, None
-    product = (view["sample"].to(mean.dtype) - mean).mul_(gradient)
-    if "product" in view:
-        product.add_(view["product"] * numbers["factor"])
     if "gradients" in view:
         gradient = gradient + view["gradients"] * numbers["factor"]
     if "estimates" in numbers:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import IVON, OGN, SOBA, VOGN, Vadam
+from posterity.optim import IVON, OGN, SAM, SOBA, VOGN, BayesianSAM, Vadam
 
 
 def with_defaults(kind, **settings):
@@ -23,6 +23,8 @@ CASES = {
     "Vadam": with_defaults(Vadam, hess_init=1.0),
     "VOGN": with_defaults(VOGN),  # its squared gradients are left to its own tests: losses here have no examples
     "OGN": with_defaults(OGN),
+    "BayesianSAM": with_defaults(BayesianSAM),
+    "SAM": lambda params, ess=None, **options: SAM(params, **{"lr": 0.05, "momentum": 0.0, **options}),
 }
 
 all_optimizers = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())

@@ -4,7 +4,9 @@ from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._ivon_opt import load_ivon_opt
 from posterity.optim._suggest import Suggestion, suggest
 from posterity.optim._variational import VariationalOptimizer
+from posterity.optim.bsam import BayesianSAM
 from posterity.optim.ivon import IVON
+from posterity.optim.sam import SAM
 from posterity.optim.soba import SOBA
 from posterity.optim.vadam import Vadam
 from posterity.optim.vogn import OGN, VOGN
@@ -12,8 +14,10 @@ from posterity.optim.vogn import OGN, VOGN
 __all__ = [
     "IVON",
     "OGN",
+    "SAM",
     "SOBA",
     "VOGN",
+    "BayesianSAM",
     "Diagnostics",
     "Suggestion",
     "Vadam",

@@ -1,0 +1,163 @@
+"""Optimizers that differentiate twice: at a first point, then at the mean moved uphill by what was found there."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.errors import InvalidInput
+from posterity.optim._attach import Attachment
+from posterity.optim._samples import norm
+from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.kernels import Numbers, Views
+
+Closure = Callable[[], Any]
+
+
+class TwoPass(VariationalOptimizer):
+    """The two passes of a step, as contexts or closures; a subclass says what lies uphill (`ascent`).
+
+    Pairs of passes are averaged. One pair for each part of a batch is m-sharpness:
+
+        for x, y in parts:
+            with optimizer.sampled_params(train=True):
+                loss(x, y).backward()
+            with optimizer.perturbed_params():
+                loss(x, y).backward()
+        optimizer.step()
+
+    The gradients of first passes are kept apart from `.grad`, which holds the sum over second passes alone; clipping
+    and unscaling act on it as ever. A GradScaler's factor on the first pass is taken out by `perturbed_params(scaler)`.
+    """
+
+    def _forget_transients(self) -> None:
+        super()._forget_transients()
+        self._discard_passes()
+
+    def _discard_passes(self) -> None:
+        self._first: dict[Tensor, Tensor] = {}  # gradients of a first pass that waits for its second
+        self._sizes: dict[Tensor, Tensor] = {}  # sums of |g| over first passes
+        self._pairs = 0
+
+    @abstractmethod
+    def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The step uphill from the mean, for the gradients of a first pass."""
+
+    @contextmanager
+    def sampled_params(self, train: bool = False) -> Iterator[None]:
+        """The first pass; without `train`, a sample to predict with."""
+        if not train:
+            with super().sampled_params(train):
+                yield
+            return
+        with self._apart() as found, super().sampled_params(train):
+            yield
+        self._first = found
+        self._samples.discard()
+
+    @contextmanager
+    def perturbed_params(self, scaler: torch.amp.GradScaler | None = None) -> Iterator[None]:
+        """The second pass: hold the mean moved uphill in the parameters while the context is open.
+
+        Should a gradient of the first pass be infinite or NaN, all parameters are NaN in the second, so that its
+        gradients are too, and the step is skipped by scaler and optimizer alike.
+
+        Args:
+            scaler: The scaler that multiplied the loss of the first pass.
+        """
+        if self._context_open:
+            raise InvalidInput("perturbed_params: expected no other context to be open, got a nested one")
+        if not self._first:
+            raise InvalidInput("perturbed_params: expected a first pass in `sampled_params(train=True)`, got none")
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        means = self._go_uphill({p: g / scale for p, g in self._first.items()})
+        self._context_open = True
+        try:
+            with self._apart() as found:
+                yield
+        finally:
+            self._first, self._context_open = {}, False
+            with torch.no_grad():
+                for p, mean in means.items():
+                    p.copy_(mean)
+        for p, g in found.items():
+            p.grad = g if p.grad is None else p.grad + g
+        self._pairs += 1
+
+    @torch.no_grad()
+    def _go_uphill(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        means = {p: p.detach().clone() for p in gradients}
+        poison = 0.0 * joint_norm(gradients.values())  # NaN unless all gradients are finite
+        for p, e in self.ascent(gradients).items():
+            p.add_(e + poison.to(e))
+            size = gradients[p].abs()
+            self._sizes[p] = self._sizes[p] + size if p in self._sizes else size
+        return means
+
+    @contextmanager
+    def _apart(self) -> Iterator[dict[Tensor, Tensor]]:
+        """Set gradients aside; what the passes inside leave in `.grad` is in the dictionary afterwards."""
+        trained = [p for _, p in self._parameters() if p.requires_grad]
+        aside = {p: p.grad for p in trained}
+        found: dict[Tensor, Tensor] = {}
+        for p in trained:
+            p.grad = None
+        try:
+            yield found
+            found.update({p: p.grad for p in trained if p.grad is not None})
+        finally:
+            for p, gradient in aside.items():
+                p.grad = gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and outside a context also what first passes found."""
+        super().zero_grad(set_to_none)
+        if not self._context_open:
+            self._discard_passes()
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    @torch.no_grad()
+    def step(self, closure: Closure | Sequence[Closure] | None = None) -> Any:
+        """Take a step from the second passes; with closures (one, or one for each part of a batch), make both first.
+
+        Returns:
+            The mean loss of the first passes, or None without a closure.
+        """
+        closures = closure if isinstance(closure, Sequence) else [] if closure is None else [closure]
+        losses = [self._both_passes(evaluate) for evaluate in closures]
+        super().step()
+        return sum(losses) / len(losses) if losses and all(loss is not None for loss in losses) else None
+
+    def _both_passes(self, closure: Closure) -> Any:
+        if not self._pairs:
+            super().zero_grad()
+        with self.sampled_params(train=True), torch.enable_grad():
+            loss = closure()
+        with self.perturbed_params(), torch.enable_grad():
+            closure()
+        return loss
+
+    def attach(self, model: nn.Module) -> Attachment:
+        """Not possible: training code that knows one backward pass a step cannot make two."""
+        raise InvalidInput(f"attach: expected an optimizer with one backward pass a step, got {type(self).__name__}")
+
+    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+        numbers["pairs"] = float(max(self._pairs, 1))
+        if p in self._sizes:
+            tensors["sizes"] = self._sizes[p].to(tensors["momentum"].dtype)
+
+    def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
+        if not self._pairs and any(group["lr"] != 0 for group, _ in ready):
+            self._warn("step() took the gradients as gradients at the mean, without a second pass uphill")
+        self._discard_passes()
+
+
+def joint_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """Euclidean norm over all tensors."""
+    norms = [norm(g) for g in gradients]
+    return torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]))

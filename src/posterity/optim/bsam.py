@@ -1,0 +1,123 @@
+"""bSAM: SAM as the relaxation of Bayes that it is, with a posterior whose width it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from posterity.errors import require, require_positive
+from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._terms import delta, pull
+from posterity.optim._two_pass import TwoPass
+from posterity.optim._variational import Group
+from posterity.optim.kernels import Numbers, Views
+from posterity.posterior import Diagonal, Posterior
+from posterity.trees import state_dtype
+
+
+class BayesianSAM(TwoPass):
+    """Bayesian SAM: N(m, 1/(λs)), by sharpness-aware steps whose neighbourhood follows the posterior.
+
+        e = ρ g/s,  g the gradient at θ = m + ε/√(λs)            (each weight has its own distance: no norm)
+        g₁ ← β₁ g₁ + (1 − β₁)(∇ℓ(m + e) + δ m)
+        m ← m − α g₁/s,  with the old s
+        s ← β₂ s + (1 − β₂)(√s |g| + γ + δ)
+
+    Two passes a step; `TwoPass` says how, with m-sharpness and mixed precision.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        lr: α.
+        ess: Effective sample size λ: the number of training examples, times what augmentation makes of them.
+        rho: ρ.
+        hess_init: Initial value of s.
+        betas: β₁ and β₂.
+        weight_decay: δ; the prior is N(0, 1/(λδ)).
+        damping: γ.
+        prior: A diagonal Gaussian in place of weight decay; needs named parameters.
+        seed: Seed of the noise.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = BayesianSAM([weight], lr=0.1, ess=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> with optimizer.perturbed_params():
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> optimizer.step()
+
+    References:
+        Möllenhoff and Khan, "SAM as an optimal relaxation of Bayes", 2023.
+    """
+
+    widths = ("scale",)
+    written = ("momentum", "scale")
+    faster = "a smaller second beta"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        ess: float,
+        rho: float = 0.01,
+        hess_init: float = 1.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 1e-4,
+        damping: float = 0.1,
+        prior: Diagonal | Posterior | None = None,
+        seed: int = 0,
+    ) -> None:
+        defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "betas": betas}
+        defaults |= {"weight_decay": weight_decay, "damping": damping, "seed": seed}
+        super().__init__(params, defaults, prior=prior)
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        for name in ("ess", "hess_init"):
+            require_positive(name, group[name])
+        for name in ("rho", "damping"):
+            require(group[name] >= 0, name, "a number >= 0", group[name])
+        for index, beta in enumerate(group["betas"]):
+            check_beta(beta, index)
+        check_weight_decay(group["weight_decay"])
+        super().add_param_group(param_group)
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
+        scale = torch.full_like(momentum, group["hess_init"])
+        return {"momentum": momentum, "scale": scale, "forgetting": momentum.new_zeros(())}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        names = {"ess": "ess", "hess_init": "hess_init", "delta": "weight_decay", "damping": "damping"}
+        rates = {"rho1": 1 - group["betas"][0], "rho2": 1 - group["betas"][1]}
+        return {"lr": number(group["lr"]), **rates, **{name: float(group[key]) for name, key in names.items()}}
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        return view.get("scale", numbers["hess_init"]) * numbers["ess"]
+
+    def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        groups = {p: group for group, p in self._parameters()}
+        steps = {}
+        for p, g in gradients.items():
+            scale = self.state.get(p, {}).get("scale", groups[p]["hess_init"])
+            steps[p] = (groups[p]["rho"] * g / scale).to(g)
+        return steps
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        s, force = view["scale"], pull(view, mean, numbers)
+        view["momentum"].lerp_(gradient / numbers["pairs"] + force, numbers["rho1"])
+        mean.sub_(view["momentum"] / s * numbers["lr"])
+        if "sizes" in view:
+            sharpness = s.sqrt().mul_(view["sizes"] / numbers["pairs"])
+            s.lerp_(sharpness.add_(delta(view, numbers) + numbers["damping"]), numbers["rho2"])
+
+    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+        super().observe(p, tensors, group, numbers)
+        if "sizes" in tensors:
+            self.forget(p, numbers["rho2"])

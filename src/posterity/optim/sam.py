@@ -1,0 +1,83 @@
+"""SAM, sharpness-aware minimisation: gradient descent from the worst point nearby."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from posterity.errors import require
+from posterity.optim._options import check_lr, check_weight_decay, number
+from posterity.optim._points import Point
+from posterity.optim._two_pass import TwoPass, joint_norm
+from posterity.optim._variational import Group
+from posterity.optim.kernels import Numbers, Views
+from posterity.trees import state_dtype
+
+
+class SAM(Point, TwoPass):
+    """SGD with momentum, on the gradient at the worst point within a distance ρ.
+
+        e = ρ g/‖g‖,  g the gradient at w,  the norm over all parameters
+        v ← β v + ∇ℓ(w + e) + δ w,   w ← w − α v
+
+    Two passes a step; `TwoPass` says how, with m-sharpness and mixed precision. Its posterior is a point.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        lr: α.
+        rho: ρ.
+        momentum: β.
+        weight_decay: δ.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = SAM([weight], lr=0.1)
+        >>> def closure():
+        ...     loss = ((weight - 1) ** 2).sum()
+        ...     loss.backward()
+        ...     return loss
+        >>> optimizer.step(closure).item()
+        2.0
+
+    References:
+        Foret et al., "Sharpness-aware minimization for efficiently improving generalization", 2021.
+    """
+
+    written = ("momentum",)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        rho: float = 0.05,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "rho": rho, "momentum": momentum, "weight_decay": weight_decay})
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        require(0 <= group["rho"] < math.inf, "rho", "a number >= 0", group["rho"])
+        require(0 <= group["momentum"] < 1, "Invalid momentum value", "a number in [0, 1)", group["momentum"])
+        check_weight_decay(group["weight_decay"])
+        super().add_param_group(param_group)
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        return {"lr": number(group["lr"]), "beta": group["momentum"], "delta": group["weight_decay"]}
+
+    def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        length = joint_norm(gradients.values()) + 1e-12
+        rho = {p: group["rho"] for group, p in self._parameters()}
+        return {p: g * (rho[p] / length).to(g) for p, g in gradients.items()}
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        view["momentum"].mul_(numbers["beta"]).add_(gradient / numbers["pairs"]).add_(mean * numbers["delta"])
+        mean.sub_(view["momentum"] * numbers["lr"])

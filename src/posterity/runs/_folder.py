@@ -1,0 +1,281 @@
+"""`RunFolder`: a trained model on disk, with everything that later questions need."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from posterity import __version__
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.files import read_tensors, write_tensors
+from posterity.memory import MemoryMap, memory_map
+from posterity.memory import store as maps
+from posterity.memory._trained import Trained
+from posterity.posterior import Posterior
+from posterity.runs.data import Data, Selection
+from posterity.runs.networks import network
+from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.store import Entry, Generation, Listing, check_file, generation, read_list
+from posterity.runs.tables import packed, read_table, suffix
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunFolder:
+    """A run: configuration, data, model, posterior, history and tables, in one folder.
+
+    What is read is checked against the hashes in `run.json`; what is written becomes visible all at once. A handle
+    shows the run as it was when it was opened; `updated` writes, and returns a handle on the new state.
+
+    Args:
+        folder: Where it lies.
+        content: Everything that `run.json` says beside the list of files.
+        files: The files, by name.
+
+    Examples:
+        >>> run = RunFolder.open("flowers")  # doctest: +SKIP
+        >>> run.metrics["accuracy"], len(run.data("train").ids)  # doctest: +SKIP
+        (0.97, 120)
+    """
+
+    folder: Path
+    content: Mapping[str, Any]
+    files: Mapping[str, Entry]
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.folder)!r}, {self.config.get('method')}, {self.status})"
+
+    @classmethod
+    def open(cls, folder: str | Path) -> RunFolder:
+        """Open a run; a folder that is none, or whose list is damaged, is refused with the reason."""
+        listing = read_list(Path(folder))
+        return cls(Path(folder), listing.content, listing.files)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        *,
+        model: nn.Module,
+        posterior: Posterior,
+        content: Mapping[str, Any],
+        history: list[dict[str, float]],
+        tables: Mapping[str, pd.DataFrame] | None = None,
+        overwrite: bool = False,
+    ) -> RunFolder:
+        """Write a run; one that is already there is replaced only with `overwrite`, and stays readable until then.
+
+        Args:
+            folder: Where to.
+            model: The model at its posterior mean.
+            posterior: The posterior.
+            content: "config", "data", "preprocessing", "metrics", "status" and whatever else is to be kept.
+            history: One row for each epoch.
+            tables: Tables by name ("predictions", "memory", "memory-history").
+            overwrite: Replace the run that is there.
+        """
+        folder = Path(folder)
+        if (folder / "run.json").exists() and not overwrite:
+            raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another, or --overwrite")
+        with generation(folder, None) as new:
+            new.content = {**content, "versions": _versions()}
+            place = new.place("model.safetensors")
+            write_tensors(place, _state(model))
+            new.add("model.safetensors", place)
+            place = new.place("posterior")
+            posterior.save(place)
+            new.add("posterior", place)
+            new.write("history.jsonl", "".join(json.dumps(row) + "\n" for row in history).encode())
+            _write_tables(new, tables or {})
+        return cls.open(folder)
+
+    def updated(
+        self,
+        content: Mapping[str, Any] | None = None,
+        *,
+        tables: Mapping[str, pd.DataFrame] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        memory: MemoryMap | None = None,
+    ) -> RunFolder:
+        """Write tables, files or a memory map into the run, and return it as it is then; nothing else changes."""
+        with generation(self.folder, Listing(dict(self.content), dict(self.files))) as new:
+            new.content |= content or {}
+            _write_tables(new, tables or {})
+            for name, data in (files or {}).items():
+                new.write(name, data)
+            if memory is not None:
+                place = new.place("memory-map")
+                maps.save(place, memory.columns, memory.reliability, memory.guides)
+                new.add("memory-map", place)
+        return RunFolder.open(self.folder)
+
+    def verify(self) -> None:
+        """Hash every file of the run; raise `RefusedFile` for the first that is not as it was written."""
+        for entry in self.files.values():
+            check_file(self.folder, entry)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """How the run was made: model, method, seeds, and every setting of the training."""
+        return dict(self.content["config"])
+
+    @property
+    def status(self) -> str:
+        """Either "finished", or "interrupted": stopped by Ctrl-C, usable, and `posterity fit --resume` goes on."""
+        return str(self.content["status"])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Figures on the held-out rows."""
+        return dict(self.content["metrics"])
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """What is done to every row before the model sees it."""
+        return Preprocessing.restored(self.content["preprocessing"])
+
+    @cached_property
+    def dataset(self) -> Data:
+        """Which rows of which files the run was made from."""
+        return Data.restored(self.content["data"])
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes; None for amounts and counts."""
+        return getattr(self.preprocessing.target, "names", None)
+
+    def path(self, name: str) -> Path:
+        """Where a file of the run lies ("report.html"), once it is known to be whole."""
+        if name not in self.files:
+            raise RefusedFile(f"{self.folder}: expected a run with {name}, got one without")
+        return check_file(self.folder, self.files[name])
+
+    def has(self, table: str) -> bool:
+        """Whether the run has a table, or a file, of this name."""
+        return any(name in self.files for name in (table, f"{table}.parquet", f"{table}.csv"))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the run: "predictions", "memory" or "memory-history"."""
+        ending = next((e for e in (".parquet", ".csv") if name + e in self.files), None)
+        if ending is None:
+            raise RefusedFile(f"{self.folder}: expected a run with a table {name!r}, got one without")
+        return read_table(self.path(name + ending))
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """Predictions of the held-out rows."""
+        return self.table("predictions")
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """The memory map as a table, in the terms of the data."""
+        return self.table("memory")
+
+    @property
+    def memory_history(self) -> pd.DataFrame:
+        """Scores of every training row at several epochs: id, epoch, error, leverage, loo_nll, self_influence."""
+        return self.table("memory-history")
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """A row for each epoch of training."""
+        return [json.loads(line) for line in self.path("history.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    def model(self) -> nn.Module:
+        """The model at its posterior mean, in evaluation mode, built anew."""
+        config, target = self.config, self.preprocessing.target
+        about = {name: config[name] for name in ("hidden", "seed", "dropout")}
+        made = network(config["model"], self.preprocessing.shape, target.outputs, **about)
+        tensors = read_tensors(self.path("model.safetensors"))
+        there = {name: t for name, t in made.state_dict().items() if isinstance(t, torch.Tensor)}
+        for name in {**there, **tensors}:
+            if name not in tensors or name not in there or tensors[name].shape != there[name].shape:
+                found = tuple(there[name].shape) if name in there else "none"
+                raise RefusedFile(
+                    f"{self.folder}: expected the model {config['model']} that was trained, got another "
+                    f"(its {name!r} has shape {found})"
+                )
+        made.load_state_dict(tensors, strict=False)
+        return made.eval()
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The posterior."""
+        for name in self.files:
+            if name.startswith("posterior/"):
+                self.path(name)
+        entry = next((e for name, e in self.files.items() if name == "posterior/posterior.json"), None)
+        if entry is None:
+            raise RefusedFile(f"{self.folder}: expected a run with a posterior, got one without")
+        return Posterior.load((self.folder / entry.path).parent)
+
+    def select(self, split: str = "train") -> Selection:
+        """The rows of a split as they are in the data, with their ids; corrections and additions included."""
+        return self.dataset.select(self.folder, split)
+
+    def data(self, split: str = "train") -> Examples:
+        """The examples of a split, read anew from the source: (inputs, targets, ids)."""
+        rows, ids = self.select(split)
+        return self.preprocessing.examples(rows, ids, [])
+
+    def records(self, split: str = "train") -> pd.DataFrame:
+        """The rows of a split, for people to read, with an id before the columns of the source."""
+        rows, ids = self.select(split)
+        table = rows.table.drop(columns=["id"], errors="ignore")
+        table.insert(0, "id", ids.numpy())
+        return table
+
+    def memory_map(self) -> MemoryMap:
+        """The memory map of the training rows: the one that was kept, or a new one."""
+        model, data = self.model(), self.data("train")
+        kept = next((e for name, e in self.files.items() if name == "memory-map/memory_map.json"), None)
+        if kept is None:
+            return self._tracked(memory_map(model, self.posterior, data))
+        for name in self.files:
+            if name.startswith("memory-map/"):
+                self.path(name)
+        columns, reliability, guides = maps.load((self.folder / kept.path).parent)
+        return MemoryMap(columns, reliability, self.posterior, guides, Trained.of(model, self.posterior, data))
+
+    def _tracked(self, found: MemoryMap) -> MemoryMap:
+        """The map with what was seen during training: self-influence averaged over the epochs looked at."""
+        if not self.has("memory-history"):
+            return found
+        average = self.memory_history.groupby("id")["self_influence"].mean()
+        tracked = found.columns["id"].map(average)
+        if tracked.isna().any():
+            return found
+        columns = found.columns.assign(tracked_self_influence=tracked.to_numpy(dtype=np.float64))
+        return MemoryMap(columns, found.reliability, found.posterior, found.guides, found.trained)
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every tensor of a model once; tied ones are filled by the one they are tied to."""
+    stored = model.state_dict(keep_vars=True)
+    return {name: t.detach() for name, t in stored.items() if isinstance(t, torch.Tensor)}
+
+
+def _write_tables(new: Generation, tables: Mapping[str, pd.DataFrame]) -> None:
+    for name, table in tables.items():
+        new.drop(f"{name}.parquet")
+        new.drop(f"{name}.csv")
+        new.write(name + suffix(), packed(table, suffix()))
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "posterity": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "pandas": pd.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,239 @@
+"""Columns of a table as numbers: what kind each one is, learnt from the training rows and applied alike ever after."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+Matrix = np.ndarray[Any, np.dtype[np.float32]]
+
+LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
+WORDS = 2000  # words of a bag of words
+_FEW = 50  # a column of no more distinct values is a category, however short the table
+_WORD = re.compile(r"\w\w+")
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?")
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """How one column becomes numbers."""
+
+    name: str
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many numbers it becomes."""
+
+    @abstractmethod
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        """The numbers (rows, width); what is unusual about the values goes to the notes."""
+
+    def settings(self) -> dict[str, Any]:
+        """What is needed to build it again."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Number(Column):
+    """(value − offset)/scale, missing values filled with the median; a flag for them if there were any in training."""
+
+    offset: float
+    scale: float
+    fill: float
+    flag: bool
+    kind = "number"
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Number:
+        """The column, learnt from training values."""
+        found = _numbers(values)
+        known = found[np.isfinite(found)]
+        offset, scale = (float(known.mean()), float(known.std()) or 1.0) if standardise else (0.0, 1.0)
+        return cls(name, offset, scale, float(np.median(known)), bool((~np.isfinite(found)).any()))
+
+    @property
+    def width(self) -> int:
+        return 1 + self.flag
+
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        found = self.read(values)
+        missing = ~np.isfinite(found)
+        unread = int((missing & values.notna().to_numpy()).sum())
+        if unread:
+            notes.append(f"{self.name}: {unread} values are not {self.kind}s; they count as missing")
+        if missing.any() and not self.flag:
+            notes.append(f"{self.name}: {int(missing.sum())} values are missing; the training median stands in")
+        scaled = (np.where(missing, self.fill, found) - self.offset) / self.scale
+        return np.stack([scaled, missing] if self.flag else [scaled], 1).astype(np.float32)
+
+    def read(self, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The values as numbers, NaN where they are none."""
+        return _numbers(values)
+
+
+@dataclass(frozen=True)
+class Date(Number):
+    """A date or a time, as the number of days since 1970."""
+
+    kind = "date"
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Date:
+        return cls(**vars(Number.of(name, pd.Series(_days(values)), standardise)))
+
+    def read(self, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return _days(values)
+
+
+@dataclass(frozen=True)
+class Category(Column):
+    """One number for each level, one where the value is that level; "" is the level of missing values."""
+
+    levels: tuple[str, ...]
+    kind = "category"
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any]) -> Category:
+        """The levels of the training values, the most frequent first kept."""
+        counts = Counter(as_text(values))
+        return cls(name, tuple(sorted(level for level, _ in counts.most_common(LEVELS))))
+
+    @property
+    def width(self) -> int:
+        return len(self.levels)
+
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        place = {level: i for i, level in enumerate(self.levels)}
+        found = as_text(values)
+        index = np.array([place.get(value, -1) for value in found], dtype=np.int64)
+        unseen = Counter(value for value, i in zip(found, index) if i < 0)
+        if unseen and self.width < LEVELS:
+            some = ", ".join(repr(value) if value else "missing" for value, _ in unseen.most_common(3))
+            notes.append(f"{self.name}: {unseen.total()} values not seen in training ({some}) count as no category")
+        encoded = np.zeros((len(found), self.width), dtype=np.float32)
+        known = index >= 0
+        encoded[known.nonzero()[0], index[known]] = 1.0
+        return encoded
+
+
+@dataclass(frozen=True)
+class Text(Column):
+    """A bag of words: tf-idf of the words that most texts share, each text scaled to the same length."""
+
+    words: tuple[str, ...]
+    weights: tuple[float, ...]
+    kind = "text"
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any]) -> Text:
+        """The words that occur in most training texts (in at least two), with log((1 + n)/(1 + occurrences)) + 1."""
+        texts = as_text(values)
+        counts = Counter(word for text in texts for word in set(_WORD.findall(text.lower())))
+        kept = sorted(word for word, count in counts.most_common(WORDS) if count > 1)
+        return cls(name, tuple(kept), tuple(float(np.log((1 + len(texts)) / (1 + counts[w])) + 1) for w in kept))
+
+    @property
+    def width(self) -> int:
+        return len(self.words)
+
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        place = {word: i for i, word in enumerate(self.words)}
+        encoded = np.zeros((len(values), self.width), dtype=np.float32)
+        for row, text in enumerate(as_text(values)):
+            for word, count in Counter(_WORD.findall(text.lower())).items():
+                if word in place:
+                    encoded[row, place[word]] = count * self.weights[place[word]]
+        length = np.linalg.norm(encoded, axis=1, keepdims=True)
+        if (length == 0).any():
+            notes.append(f"{self.name}: {int((length == 0).sum())} texts have no word known from training")
+        return (_LENGTH * encoded / np.maximum(length, 1e-12)).astype(np.float32)
+
+
+_LENGTH = 4.0  # of a text's vector: weights under a standard normal prior should not have to be huge
+
+
+@dataclass(frozen=True)
+class Ignored(Column):
+    """A column that says nothing, or is not asked."""
+
+    reason: str
+    kind = "ignored"
+
+    @property
+    def width(self) -> int:
+        return 0
+
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        return np.zeros((len(values), 0), dtype=np.float32)
+
+
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Date, Category, Text, Ignored)}
+
+
+def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: bool | None = None) -> Column:
+    """What kind a column is, by its training values.
+
+    Args:
+        name: Its name.
+        values: Its training values.
+        standardise: Bring numbers to mean 0 and standard deviation 1.
+        text: True where the user says that it is text, False where texts are not to be used.
+    """
+    known = values[values.notna()]
+    distinct = known.nunique()
+    if text:
+        return Text.of(name, values)
+    if distinct == 0 or (distinct == 1 and len(known) == len(values)):
+        return Ignored(name, "the same everywhere" if distinct else "empty")
+    if np.isfinite(_numbers(known)).all():
+        return Number.of(name, values, standardise)
+    if np.isfinite(_days(known)).all():
+        return Date.of(name, values, standardise)
+    words = np.mean([len(_WORD.findall(value)) for value in as_text(known.head(1000))])
+    if words >= 4 and distinct > max(_FEW, len(known) / 2):
+        return Ignored(name, "text") if text is False else Text.of(name, values)
+    if distinct <= max(_FEW, len(known) / 20):
+        return Category.of(name, values)
+    return Ignored(name, f"{distinct} different values in {len(known)} rows look like names or numbers of rows")
+
+
+def restore(settings: dict[str, Any]) -> Column:
+    """The column that `settings` describes."""
+    values: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in settings.items() if name != "kind"
+    }
+    return KINDS[settings["kind"]](**values)
+
+
+def as_text(values: pd.Series[Any]) -> list[str]:
+    """Values as text, "" where missing; whole numbers look the same whatever format they came from."""
+    return [_canonical(value) if there else "" for value, there in zip(values, values.notna())]
+
+
+def _canonical(value: Any) -> str:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+def _numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _days(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Days since 1970 of ISO dates, NaN for anything else."""
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        values = values.where(np.array([bool(_DATE.fullmatch(text)) for text in as_text(values)]))
+    parsed = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
+    days = (parsed - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    return np.asarray(days, dtype=np.float64)

@@ -1,0 +1,221 @@
+"""The data of a run: which files, which rows of them train and which test, and what was changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from posterity.errors import InvalidInput, RefusedFile, expected
+from posterity.files import sha256
+from posterity.runs.readers import Rows, read_rows, with_block
+
+SPLITS = ("train", "test")
+
+
+class Selection(NamedTuple):
+    """Some rows, all with a target, and their ids."""
+
+    rows: Rows
+    ids: Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder of data, and what it hashed to when it was first read.
+
+    Args:
+        path: Where it lay.
+        relative: The same, seen from the folder of the run: both may move together.
+        sha256: Hash of the file, or of the names and hashes of all files of the folder.
+        inputs: For npz: the array of inputs.
+        size: For pictures: the size they are brought to.
+        embeddings: Another source, of vectors for the rows.
+    """
+
+    path: str
+    relative: str
+    sha256: str
+    inputs: str | None = None
+    size: int | None = None
+    embeddings: dict[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        run: Path,
+        *,
+        inputs: str | None = None,
+        size: int | None = None,
+        embeddings: Path | None = None,
+    ) -> Source:
+        """A source as it is now."""
+        if not path.exists():
+            raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
+        vectors = None if embeddings is None else vars(cls.of(embeddings, run))
+        relative = os.path.relpath(path.absolute(), run.absolute())
+        return cls(str(path.absolute()), relative, _hash(path), inputs, size, vectors)
+
+    def read(self, run: Path, target: str) -> Rows:
+        """The rows, if the source is still what it was."""
+        rows = read_rows(self.locate(run), self.inputs, self.size, target)
+        if self.embeddings is None:
+            return rows
+        vectors = Source(**self.embeddings)
+        return with_block(rows, vectors.locate(run), vectors.inputs)
+
+    def locate(self, run: Path) -> Path:
+        """Where the source lies now."""
+        found = [path for path in (Path(self.path), run / self.relative) if path.exists()]
+        for path in found:
+            if _hash(path) == self.sha256:
+                return path
+        if found:
+            raise RefusedFile(f"{found[0]}: expected the data that the run was made from, got a file that has changed")
+        raise RefusedFile(f"{self.path}: expected the data that the run was made from, got no such file; put it back")
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of a run.
+
+    Args:
+        source: Where the rows are.
+        target: The column to predict.
+        id_column: The column of ids; without one, ids are positions in the file.
+        test: Which rows are held out: {"fraction", "seed"}, {"column", "value"}, {"source"}, or nothing.
+        added: Sources that joined the training rows later, each with the first id of its rows.
+        removed: Ids of training rows that were dropped.
+        relabelled: New targets by id, as text.
+    """
+
+    source: Source
+    target: str
+    id_column: str | None = None
+    test: dict[str, Any] = field(default_factory=dict)
+    added: tuple[dict[str, Any], ...] = ()
+    removed: tuple[int, ...] = ()
+    relabelled: dict[str, str] = field(default_factory=dict)
+
+    def select(self, run: Path, split: str, notes: list[str] | None = None) -> Selection:
+        """The rows of a split that have a target."""
+        if split not in SPLITS:
+            raise expected("split", f"one of {SPLITS}", split)
+        rows = self.source.read(run, self.target)
+        held_out = self._held_out(rows)
+        if split == "test":
+            if "source" not in self.test:
+                return self._known(rows, self._ids(rows), held_out, notes)
+            rows_of_test = Source(**self.test["source"]).read(run, self.target)
+            everything = np.ones(len(rows_of_test), dtype=bool)
+            return self._known(rows_of_test, self._ids(rows_of_test, len(rows)), everything, notes)
+        parts = [self._known(rows, self._ids(rows), ~held_out, notes)]
+        for addition in self.added:
+            more = Source(**addition["source"]).read(run, self.target)
+            parts.append(self._known(more, self._ids(more, addition["first"]), np.ones(len(more), dtype=bool), notes))
+        return self._changed(_joined(parts))
+
+    def plus(self, source: Source, first: int) -> Data:
+        """The same with another source among the training rows, its ids from `first` on."""
+        return replace(self, added=(*self.added, {"source": vars(source), "first": first}))
+
+    def changed(self, removed: list[int], relabelled: dict[int, str]) -> Data:
+        """The same without some rows, and with other targets for others."""
+        gone = tuple(sorted({*self.removed, *removed}))
+        labels = self.relabelled | {str(i): label for i, label in relabelled.items()}
+        return replace(self, removed=gone, relabelled={i: label for i, label in labels.items() if int(i) not in gone})
+
+    def settings(self) -> dict[str, Any]:
+        """What is needed to build it again."""
+        return {**vars(self), "source": vars(self.source)}
+
+    @classmethod
+    def restored(cls, settings: dict[str, Any]) -> Data:
+        """The data that `settings` describes."""
+        try:
+            given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
+            return cls(**{**given, "source": Source(**settings["source"])})
+        except (KeyError, TypeError) as why:
+            raise RefusedFile(f"run: expected a description of its data, got one that makes none ({why})") from why
+
+    def _held_out(self, rows: Rows) -> np.ndarray[Any, Any]:
+        """Which rows of the source are for testing."""
+        held_out = np.zeros(len(rows), dtype=bool)
+        if "fraction" in self.test:
+            generator = torch.Generator().manual_seed(self.test["seed"])
+            order = torch.randperm(len(rows), generator=generator)
+            held_out[order[: round(self.test["fraction"] * len(rows))].numpy()] = True
+        elif "column" in self.test:
+            name, value = self.test["column"], self.test["value"]
+            if name not in rows.table:
+                raise expected("test", f"a column among {list(rows.table)}", name)
+            held_out = (rows.table[name].astype(str) == value).to_numpy()
+            if not held_out.any() or held_out.all():
+                raise InvalidInput(f"test: expected {name} to be {value} in some rows but not in all, got otherwise")
+        return held_out
+
+    def _known(self, rows: Rows, ids: Tensor, where: np.ndarray[Any, Any], notes: list[str] | None) -> Selection:
+        """The rows of a mask that have a target."""
+        if self.target not in rows.table:
+            raise expected("target", f"a column among {[str(name) for name in rows.table]}", self.target)
+        unknown = where & rows.table[self.target].isna().to_numpy()
+        if notes is not None and unknown.any():
+            notes.append(f"{self.target}: {int(unknown.sum())} rows without a value are left out")
+        chosen = (where & ~unknown).nonzero()[0]
+        return Selection(rows.take(chosen), ids[torch.from_numpy(chosen)])
+
+    def _ids(self, rows: Rows, first: int = 0) -> Tensor:
+        if self.id_column is None:
+            return torch.arange(first, first + len(rows))
+        if self.id_column not in rows.table:
+            raise expected("id", f"a column among {list(rows.table)}", self.id_column)
+        numbers = pd.to_numeric(rows.table[self.id_column], errors="coerce")
+        if numbers.isna().any() or bool((numbers != numbers.round()).any()):
+            raise InvalidInput(f"id: expected a whole number in every row of {self.id_column!r}, got others")
+        if numbers.duplicated().any():
+            twice = int(numbers[numbers.duplicated()].iloc[0])
+            raise InvalidInput(f"id: expected another number in every row of {self.id_column!r}, got {twice} twice")
+        return torch.tensor(numbers.to_numpy(dtype=np.int64))
+
+    def _changed(self, selection: Selection) -> Selection:
+        """Training rows without those that were dropped, with the targets that were corrected."""
+        rows, ids = selection
+        if self.relabelled:
+            table = rows.table.copy()
+            place = {int(i): row for row, i in enumerate(ids.tolist())}
+            column = table[self.target].astype(object)
+            for i, label in self.relabelled.items():
+                column.iloc[place[int(i)]] = label
+            rows = replace(rows, table=table.assign(**{self.target: column}))
+        if not self.removed:
+            return Selection(rows, ids)
+        stays = ~torch.isin(ids, torch.tensor(self.removed))
+        return Selection(rows.take(stays.nonzero()[:, 0].numpy()), ids[stays])
+
+
+def _joined(parts: list[Selection]) -> Selection:
+    if len(parts) == 1:
+        return parts[0]
+    ids = torch.cat([part.ids for part in parts])
+    if len(ids.unique()) < len(ids):
+        raise InvalidInput("id: expected other ids in added data than in the old, got some twice")
+    blocks = [part.rows.block for part in parts if part.rows.block is not None]
+    table = pd.concat([part.rows.table for part in parts], ignore_index=True)
+    return Selection(Rows(table, np.concatenate(blocks) if blocks else None), ids)
+
+
+def _hash(path: Path) -> str:
+    if path.is_file():
+        return sha256(path)
+    digest = hashlib.sha256()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(path).as_posix()}\0{sha256(file)}\n".encode())
+    return digest.hexdigest()

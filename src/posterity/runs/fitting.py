@@ -1,0 +1,259 @@
+"""From a file to a run: read, preprocess, probe, train, and write everything down."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from posterity.errors import InvalidInput, RefusedFile, expected
+from posterity.files import read_sealed, write_sealed
+from posterity.learning import Run, fit
+from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
+from posterity.learning.checkpoints import holds_checkpoint
+from posterity.optim import suggest
+from posterity.runs._folder import RunFolder
+from posterity.runs.data import Data
+from posterity.runs.networks import HIDDEN, network
+from posterity.runs.predicting import SAMPLES, ask, prediction_table, scores
+from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.snapshots import LARGEST, Snapshots
+from posterity.runs.store import locked
+from posterity.runs.targets import Classes
+
+TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and its checkpoints
+_GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a run is trained; None is decided by the data and by a short probe, and then written down.
+
+    Args:
+        model: "linear", "mlp", "cnn" or "module:factory"; by default a cnn for pictures, an mlp otherwise.
+        hidden: Widths of the hidden layers.
+        method: As in `posterity.fit`.
+        epochs: Passes over the data.
+        batch_size: Examples a step.
+        lr: Learning rate.
+        options: What the method takes beyond that, such as ess, hess_init and prior.
+        dropout: Rate of dropout layers; 0.1 for the method "dropout".
+        seed: Seed of everything random.
+        samples: Draws of the weights for each prediction.
+        track: Draw the memory map at several epochs; by default where that is cheap.
+        device: Where to train.
+        prediction: How predictions are made, see `posterity.predict`.
+    """
+
+    model: str | None = None
+    hidden: tuple[int, ...] = HIDDEN
+    method: str = "ivon"
+    epochs: int | None = None
+    batch_size: int = 64
+    lr: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dropout: float | None = None
+    seed: int = 0
+    samples: int = SAMPLES
+    track: bool | None = None
+    device: str = "cpu"
+    prediction: str = "sampled"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A training that is ready to start, or to go on.
+
+    Args:
+        folder: Where the run will lie.
+        config: How to train, every question answered.
+        data: Which rows.
+        preprocessing: What is done to them.
+        train: The training examples.
+        test: The held-out examples; None where there are none.
+        notes: What is unusual about the data.
+    """
+
+    folder: Path
+    config: Config
+    data: Data
+    preprocessing: Preprocessing
+    train: Examples
+    test: Examples | None
+    notes: list[str]
+
+    def content(self) -> dict[str, Any]:
+        """What is written down of it."""
+        return {
+            "config": asdict(self.config),
+            "data": self.data.settings(),
+            "preprocessing": self.preprocessing.settings(),
+        }
+
+
+def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
+    """Read the data, learn the preprocessing, and decide what the configuration leaves open.
+
+    Args:
+        folder: Where the run will lie.
+        config: How to train.
+        data: Which rows.
+        **columns: What the user says about columns, see `Preprocessing.of`.
+    """
+    notes: list[str] = []
+    rows, ids = data.select(folder, "train", notes)
+    if len(rows) < 2:
+        raise InvalidInput(f"data: expected at least two training rows with a target, got {len(rows)}")
+    known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
+    ignore = (*columns.pop("ignore", ()), *known)
+    preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
+    train = preprocessing.examples(rows, ids, notes)
+    test = _test(folder, data, preprocessing, notes)
+    return Plan(folder, _decided(config, preprocessing, train), data, preprocessing, train, test, notes)
+
+
+def reopen(folder: Path) -> Plan:
+    """The training that was under way in a folder."""
+    path = folder / TRAINING
+    if not path.is_file():
+        raise RefusedFile(f"{folder}: expected an unfinished training to resume, got none")
+    content = read_sealed(path)
+    try:
+        config = Config(**{**content["config"], "hidden": tuple(content["config"]["hidden"])})
+        data = Data.restored(content["data"])
+        preprocessing = Preprocessing.restored(content["preprocessing"])
+    except (KeyError, TypeError) as why:
+        raise RefusedFile(f"{path}: expected the settings of a training, got others ({why})") from why
+    notes: list[str] = []
+    rows, ids = data.select(folder, "train", notes)
+    train = preprocessing.examples(rows, ids, notes)
+    return Plan(folder, config, data, preprocessing, train, _test(folder, data, preprocessing, notes), notes)
+
+
+def train(plan: Plan, *, overwrite: bool = False, progress: bool | None = None) -> RunFolder:
+    """Train as planned, from the start or from the last checkpoint, and write the run.
+
+    After Ctrl-C the run is written as far as it came, and can be resumed.
+    """
+    folder, work = plan.folder, plan.folder / WORK
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "run.json").exists() and not overwrite and not (folder / TRAINING).exists():
+        raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another, or --overwrite")
+    with locked(work.parent, ".training.lock"):
+        write_sealed(folder / TRAINING, plan.content())
+        snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            found = _fit(plan, work, [] if snapshots is None else [snapshots], progress)
+        plan.notes.extend(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+        run = _write(plan, found, snapshots)
+        if not found.interrupted:
+            (folder / TRAINING).unlink()
+            shutil.rmtree(work, ignore_errors=True)
+    return run
+
+
+def discard(folder: Path) -> None:
+    """Forget a training under way."""
+    (folder / TRAINING).unlink(missing_ok=True)
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+
+
+def build(plan: Plan) -> nn.Module:
+    """The network of a plan, with its initial weights."""
+    config, preprocessing = plan.config, plan.preprocessing
+    about: dict[str, Any] = {"hidden": config.hidden, "seed": config.seed, "dropout": config.dropout}
+    return network(config.model or "mlp", preprocessing.shape, preprocessing.target.outputs, **about).to(config.device)
+
+
+def _test(folder: Path, data: Data, preprocessing: Preprocessing, notes: list[str]) -> Examples | None:
+    if not data.test:
+        return None
+    rows, ids = data.select(folder, "test", notes)
+    return preprocessing.examples(rows, ids, notes) if len(rows) else None
+
+
+def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> Config:
+    """The configuration with every open question answered."""
+    n, outputs = len(train.ids), preprocessing.target.outputs
+    found = asdict(config) | {"options": dict(config.options)}
+    found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "mlp")
+    if config.method == "dropout" and config.dropout is None:
+        found["dropout"] = 0.1
+    if config.epochs is None:
+        found["epochs"] = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // -(-n // config.batch_size)))
+    if config.track is None:
+        found["track"] = config.method in _GAUSSIAN and n * outputs <= LARGEST
+    elif config.track and config.method not in _GAUSSIAN:
+        raise expected("track", f"one of the methods {_GAUSSIAN}", config.method)
+    if config.method == "laplace":
+        found["prediction"] = "linearised"
+    return Config(**found)
+
+
+def probe(plan: Plan) -> Plan:
+    """The plan with lr, ess and hess_init of IVON as a short probe suggests, where the user did not say."""
+    config = plan.config
+    if config.method != "ivon" or (config.lr is not None and "hess_init" in config.options):
+        return plan
+    likelihood = plan.preprocessing.target.likelihood
+    found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=config.batch_size, seed=config.seed)
+    options = {"ess": found.ess, "hess_init": found.hess_init, **config.options}
+    chosen = Config(**{**asdict(config), "lr": found.lr if config.lr is None else config.lr, "options": options})
+    return Plan(**{**vars(plan), "config": chosen})
+
+
+def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
+    config, target = plan.config, plan.preprocessing.target
+    steps = (config.epochs or 1) * -(-len(plan.train.ids) // config.batch_size)
+    ensemble = config.method == "ensemble"
+    return fit(
+        partial(build, plan) if ensemble else build(plan),
+        plan.train,
+        method=config.method,
+        likelihood=target.likelihood,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        validation=plan.test,
+        seed=config.seed,
+        class_names=target.names if isinstance(target, Classes) else None,
+        callbacks=callbacks,
+        checkpoint=work / "checkpoint",
+        checkpoint_every=None if ensemble else max(1, steps // 50),
+        resume=holds_checkpoint(work / "checkpoint"),
+        progress=progress,
+        **config.options,
+    )
+
+
+def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
+    model, posterior, config = found.model.cpu(), found.posterior, plan.config
+    tables, figures = {}, {}
+    if plan.test is not None:
+        answer = ask(model, posterior, plan.test.inputs, config.prediction, config.samples, config.seed)
+        target = plan.preprocessing.target
+        figures = scores(answer, target, plan.test.targets)
+        table = prediction_table(answer, target, plan.test.ids.numpy())
+        table.insert(1, "label", target.decode(plan.test.targets.reshape(-1).numpy()))
+        tables["predictions"] = table
+    if snapshots is not None:
+        tables["memory-history"] = snapshots.table()
+    content = plan.content() | {
+        "status": "interrupted" if found.interrupted else "finished",
+        "steps": found.steps,
+        "rows": {"train": len(plan.train.ids), "test": 0 if plan.test is None else len(plan.test.ids)},
+        "seconds": sum(row.get("seconds", 0.0) for row in found.history),
+        "metrics": figures,
+        "notes": plan.notes,
+    }
+    history = [dict(row) for row in found.history]
+    return RunFolder.create(
+        plan.folder, model=model, posterior=posterior, content=content, history=history, tables=tables, overwrite=True
+    )

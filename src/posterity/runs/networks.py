@@ -1,0 +1,100 @@
+"""The networks that a run can have: three by name, and any that a function of the user makes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from posterity.errors import InvalidInput, expected, require
+from posterity.learning import insert_dropout
+
+HIDDEN = (64, 64)
+
+
+def network(
+    spec: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    hidden: Sequence[int] = HIDDEN,
+    seed: int = 0,
+    dropout: float | None = None,
+) -> nn.Module:
+    """A network by its description, with weights that depend on the seed alone.
+
+    Args:
+        spec: "linear", "mlp", "cnn", or "module:factory": a function that makes a network. It is given those of the
+            arguments `inputs` (the shape of one example) and `outputs` that it has.
+        shape: Shape of one example's inputs.
+        outputs: Number of outputs.
+        hidden: Widths of the hidden layers of "mlp", channels of the convolutions of "cnn".
+        seed: Seed of the initial weights.
+        dropout: Rate of dropout behind every hidden layer.
+    """
+    require(all(width >= 1 for width in hidden), "hidden", "positive widths", list(hidden))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if ":" not in spec and spec not in _BY_NAME:
+            raise expected("model", f"one of {sorted(_BY_NAME)}, or module:factory", spec)
+        made = _made(spec, shape, outputs) if ":" in spec else _BY_NAME[spec](shape, outputs, hidden)
+        if dropout is not None:
+            insert_dropout(made, dropout)
+        return made
+
+
+def _linear(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+
+
+def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    widths = [math.prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+def _cnn(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    if len(shape) != 3:
+        raise expected("model", "pictures for a cnn (linear or mlp take tables)", f"inputs of shape {shape}")
+    channels = [shape[0], *([16, 32] if tuple(hidden) == HIDDEN else hidden)]
+    layers: list[nn.Module] = []
+    height, width = shape[1:]
+    for before, after in pairwise(channels):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        if min(height, width) >= 2:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels[-1] * height * width, outputs))
+
+
+_BY_NAME = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}
+
+
+def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """What a function of the user makes; its module is looked for in the present folder, too."""
+    module_name, _, name = spec.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except ImportError as why:
+        raise InvalidInput(f"model: expected a module that can be imported, got {module_name!r}: {why}") from why
+    except AttributeError:
+        raise InvalidInput(f"model: expected a function {name!r} in {module_name!r}, got none") from None
+    if not callable(factory):
+        raise expected("model", "a function that makes a network", type(factory).__name__)
+    given = {"inputs": shape, "outputs": outputs}
+    asked = {k: v for k, v in given.items() if k in inspect.signature(factory).parameters}
+    made = factory(**asked)
+    if not isinstance(made, nn.Module):
+        raise expected("model", f"a torch.nn.Module from {spec}", type(made).__name__)
+    return made

@@ -1,0 +1,147 @@
+"""Predictions of a run as a table, and how good they are where the truth is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from posterity import metrics
+from posterity.errors import expected, require
+from posterity.posterior import Posterior
+from posterity.prediction import Prediction, predict
+from posterity.runs._folder import RunFolder
+from posterity.runs.readers import Rows
+from posterity.runs.targets import Classes, Target
+
+LEVEL = 0.9  # probability that an interval is meant to hold the target
+SAMPLES = 64
+ABSTAIN = "abstain"
+
+
+def ask(model: nn.Module, posterior: Posterior, inputs: Tensor, method: str, samples: int, seed: int) -> Prediction:
+    """The posterior predictive, in the way that suits the run."""
+    return predict(model, posterior, inputs, samples, method=method, seed=seed)
+
+
+def predict_run(
+    run: RunFolder,
+    rows: Rows,
+    *,
+    samples: int = SAMPLES,
+    level: float = LEVEL,
+    threshold: float | None = None,
+) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
+    """Predict new rows.
+
+    Args:
+        run: The run.
+        rows: The rows; their target, where they have one, is only compared with.
+        samples: Draws of the weights.
+        level: Probability of the intervals of amounts and counts.
+        threshold: Leave rows undecided whose confidence is lower (classes) or whose standard deviation is larger.
+
+    Returns:
+        The table, figures where the truth is known, and notes about unusual rows.
+    """
+    require(0 < level < 1, "level", "a probability in (0, 1)", level)
+    notes: list[str] = []
+    config, target = run.config, run.preprocessing.target
+    inputs = run.preprocessing.inputs(rows, notes)
+    answer = ask(run.model(), run.posterior, inputs, config["prediction"], samples, config["seed"])
+    table = prediction_table(answer, target, np.arange(len(rows)), level)
+    figures: dict[str, float] = {}
+    known = _known(rows, target)
+    if known.any():
+        given = rows.table[target.name]
+        table.insert(1, target.name if target.name not in table else "given", given.to_numpy())
+        truth = target.encode(given[known].reset_index(drop=True))
+        figures = scores(_rows(answer, torch.from_numpy(known)), target, truth, level)
+    if threshold is not None:
+        table["decision"] = _decided(table, target, threshold)
+    return table, figures, notes
+
+
+def prediction_table(p: Prediction, target: Target, ids: np.ndarray[Any, Any], level: float = LEVEL) -> pd.DataFrame:
+    """Predictions in the terms of the data, one row each.
+
+    Classes: prediction, confidence, a probability for each class; entropy in nats, split into aleatoric (what the
+    model takes for chance) and epistemic (what more data would remove). Amounts and counts: mean, std, lower and
+    upper bound; epistemic and aleatoric are the two parts of the standard deviation.
+    """
+    table = pd.DataFrame({"id": ids})
+    if isinstance(target, Classes):
+        probs = p.probs.double().numpy()
+        table["prediction"] = target.decode(probs.argmax(1))
+        table["confidence"] = probs.max(1)
+        names = {f"p({name})": probs[:, k] for k, name in enumerate(target.names)}
+        table = pd.concat([table, pd.DataFrame(names)], axis=1)
+        parts = {"entropy": p.entropy, "aleatoric": p.aleatoric, "epistemic": p.mutual_information}
+        return table.assign(**{name: value.double().numpy() for name, value in parts.items()})
+    scale = getattr(target, "scale", 1.0)
+    low, high = p.quantiles([(1 - level) / 2, (1 + level) / 2])
+    return table.assign(
+        mean=target.decode(p.mean[:, 0].numpy()),
+        std=scale * p.std[:, 0].double().numpy(),
+        lower=target.decode(low[:, 0].numpy()),
+        upper=target.decode(high[:, 0].numpy()),
+        epistemic=scale * p.epistemic_std[:, 0].double().numpy(),
+        aleatoric=scale * p.noise_std[:, 0].double().numpy(),
+    )
+
+
+def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -> dict[str, float]:
+    """Figures of merit, in the units of the data."""
+    if isinstance(target, Classes):
+        wrong = (p.probs.argmax(-1) != truth).double()
+        return {
+            "accuracy": metrics.accuracy(p.probs, truth),
+            "nll": -p.log_prob(truth).double().mean().item(),
+            "brier": metrics.brier(p.probs, truth),
+            "ece": metrics.ece(p.probs, truth),
+            "confidence": p.probs.max(-1).values.double().mean().item(),
+            "aurc": metrics.aurc(p.entropy, wrong),
+        }
+    scale = getattr(target, "scale", 1.0)
+    low, high = p.quantiles([(1 - level) / 2, (1 + level) / 2])
+    return {
+        "rmse": scale * metrics.rmse(p.mean, truth),
+        "nll": -p.log_prob(truth).double().mean().item() + math.log(scale),
+        "crps": scale * metrics.crps_gaussian(p.mean, p.std, truth),
+        "coverage": metrics.coverage(low, high, truth),
+        "level": level,
+    }
+
+
+def _decided(table: pd.DataFrame, target: Target, threshold: float) -> pd.Series[Any]:
+    if isinstance(target, Classes):
+        if not 0 <= threshold <= 1:
+            raise expected("threshold", "a confidence in [0, 1]", threshold)
+        return table["prediction"].where(table["confidence"] >= threshold, ABSTAIN)
+    require(threshold > 0, "threshold", "a positive standard deviation", threshold)
+    return table["mean"].astype(object).where(table["std"] <= threshold, ABSTAIN)
+
+
+def _known(rows: Rows, target: Target) -> np.ndarray[Any, Any]:
+    """Rows whose target is there, and is one that the run knows."""
+    if target.name not in rows.table:
+        return np.zeros(len(rows), dtype=bool)
+    given = rows.table[target.name]
+    there = given.notna()
+    if isinstance(target, Classes):
+        from posterity.runs.columns import as_text
+
+        there &= pd.Series(as_text(given)).isin(target.names)
+    return there.to_numpy()
+
+
+def _rows(p: Prediction, keep: Tensor) -> Prediction:
+    """The prediction of some rows."""
+    parts = {"mean": p.mean, "spread": p.spread, "log_probs": p.log_probs, "expected_entropy": p.expected_entropy}
+    kept = {name: None if value is None else value[keep] for name, value in parts.items()}
+    outputs = None if p.outputs is None else p.outputs[:, keep]
+    return Prediction(p.likelihood, **kept, outputs=outputs, exact=p.exact, class_names=p.class_names)  # type: ignore[arg-type]

@@ -1,0 +1,210 @@
+"""Files of every kind that people keep data in, as rows: a table, and perhaps a block of numbers for each row."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_MISSING = ["?", "n/a", "NA", "N/A", "null", "NULL", "None", "none", "nan", "NaN", ""]
+_PACKED = (".gz", ".bz2", ".xz", ".zip")
+_INPUT_NAMES = ("x", "X", "inputs", "features", "images", "embeddings", "data")
+_IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_IDX_LIMIT = 2**34  # bytes that an idx file may unpack to
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows as they are in a file.
+
+    Args:
+        table: The columns; values are text, numbers or missing.
+        block: An array with one entry for each row (pictures, vectors), if there is one.
+    """
+
+    table: pd.DataFrame
+    block: np.ndarray[Any, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def take(self, positions: np.ndarray[Any, Any]) -> Rows:
+        """The rows at these positions."""
+        block = None if self.block is None else self.block[positions]
+        return Rows(self.table.iloc[positions].reset_index(drop=True), block)
+
+
+def read_rows(path: Path, inputs: str | None = None, size: int | None = None, target: str | None = None) -> Rows:
+    """The rows of a file or folder, by its name.
+
+    Args:
+        path: CSV, TSV, JSON lines or parquet (tables; packed ones too), npz, idx (MNIST's format), or a folder with
+            pictures in one subfolder for each class.
+        inputs: For npz: the name of the array of inputs.
+        size: For pictures: height and width that they are brought to; by default those of the first one.
+        target: For idx and pictures: the name that the column of labels gets.
+    """
+    if path.is_dir():
+        return _pictures(path, size, target or "label")
+    if not path.is_file():
+        raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
+    plain = path.with_suffix("") if path.suffix in _PACKED else path
+    if "idx" in plain.name and plain.suffix not in _TABLES:
+        return _idx(path, target or "label")
+    reader = _READERS.get(plain.suffix.lower())
+    if reader is None:
+        known = ", ".join(sorted(_READERS))
+        raise expected("data", f"a file that ends in one of {known}, an idx file or a folder of pictures", path.name)
+    try:
+        rows = _npz(path, inputs) if reader is _npz else reader(path)
+    except (ValueError, OSError, EOFError, pd.errors.ParserError) as why:
+        if isinstance(why, (InvalidInput, RefusedFile, MissingExtra)):
+            raise
+        raise RefusedFile(f"{path}: expected a readable {plain.suffix[1:]} file, got an error: {_line(why)}") from why
+    if len(rows) == 0:
+        raise InvalidInput(f"{path}: expected at least one row, got none")
+    return rows
+
+
+def with_block(rows: Rows, path: Path, inputs: str | None) -> Rows:
+    """The rows with vectors from another file, embeddings of their texts for instance, one for each."""
+    block = _npz(path, inputs).block
+    if block is None or len(block) != len(rows):
+        got = "none" if block is None else f"{len(block)}"
+        raise expected("embeddings", f"one vector for each of the {len(rows)} rows", got)
+    return replace(rows, block=block)
+
+
+def _csv(path: Path, separator: str = ",") -> Rows:
+    # Everything is read as text: the kind of a column is decided once, by its training rows, not file by file.
+    settings: dict[str, Any] = {"dtype": str, "na_values": _MISSING, "keep_default_na": False, "skipinitialspace": True}
+    table = pd.read_csv(path, sep=separator, **settings)
+    if table.columns.has_duplicates:
+        raise InvalidInput(f"{path}: expected columns of different names, got the same twice")
+    return Rows(table)
+
+
+def _tsv(path: Path) -> Rows:
+    return _csv(path, "\t")
+
+
+def _json_lines(path: Path) -> Rows:
+    return Rows(pd.read_json(path, lines=True, dtype=False, convert_dates=False))
+
+
+def _parquet(path: Path) -> Rows:
+    try:
+        table = pd.read_parquet(path)
+    except ImportError as why:
+        raise MissingExtra(f"{path}: expected the package pyarrow for parquet files; pip install pyarrow") from why
+    for name in table:
+        if isinstance(table[name].dtype, pd.CategoricalDtype) or table[name].dtype == bool:
+            table[name] = table[name].astype(object)
+    return Rows(table.rename(columns=str).reset_index(drop=True))
+
+
+def _npz(path: Path, inputs: str | None) -> Rows:
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    arrays = {name: array for name, array in arrays.items() if array.ndim > 0}
+    blocks = [name for name in arrays if arrays[name].ndim > 1]
+    if inputs is not None and inputs not in arrays:
+        raise expected("inputs", f"an array among {sorted(arrays)}", inputs)
+    chosen = inputs or next((name for name in _INPUT_NAMES if name in blocks), blocks[0] if len(blocks) == 1 else None)
+    if chosen is None and blocks:
+        raise expected("inputs", f"the name of one of the arrays {blocks} (--inputs)", "none")
+    lengths = [len(array) for array in arrays.values() if array.ndim == 1]
+    n = len(arrays[chosen]) if chosen is not None else max(lengths, default=0)
+    table = pd.DataFrame({name: a for name, a in arrays.items() if a.ndim == 1 and len(a) == n}, index=range(n))
+    return Rows(table, None if chosen is None else arrays[chosen])
+
+
+def _idx(path: Path, target: str) -> Rows:
+    images = _read_idx(path)
+    labels = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+    table = pd.DataFrame(index=range(len(images)))
+    if labels != path and labels.is_file():
+        found = _read_idx(labels)
+        if len(found) != len(images):
+            raise InvalidInput(f"{labels}: expected {len(images)} labels, got {len(found)}")
+        table[target] = found
+    return Rows(table, images)
+
+
+def _read_idx(path: Path) -> np.ndarray[Any, Any]:
+    """An array in the format of MNIST: two zeros, the type, the number of axes, their lengths, the numbers."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            zeros, kind, axes = struct.unpack(">HBB", file.read(4))
+            if zeros or kind not in _IDX_DTYPES or not 1 <= axes <= 4:
+                raise ValueError("no header of an idx file")
+            shape = struct.unpack(f">{axes}I", file.read(4 * axes))
+            dtype = np.dtype(_IDX_DTYPES[kind])
+            wanted = math.prod(shape) * dtype.itemsize
+            if not 0 < wanted <= _IDX_LIMIT:
+                raise ValueError(f"{shape} numbers")
+            data = file.read(wanted + 1)
+    except (OSError, EOFError, ValueError, struct.error) as why:
+        raise RefusedFile(f"{path}: expected an idx file, got an error: {_line(why)}") from why
+    if len(data) != wanted:
+        raise RefusedFile(f"{path}: expected {wanted} bytes of numbers for {shape}, got {len(data)}")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _pictures(folder: Path, size: int | None, target: str) -> Rows:
+    """Pictures of a folder, with the name of their subfolder as label; without subfolders they have no label."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    if not files:
+        raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
+    first = _picture(files[0], None, None)
+    shape = (size, size) if size else first.shape[:2]
+    mode = "L" if all(_is_grey(path) for path in files[:100]) else "RGB"
+    block = np.stack([_picture(path, shape, mode) for path in files])
+    names = [path.relative_to(folder).as_posix() for path in files]
+    table = pd.DataFrame({"file": names})
+    if all("/" in name for name in names):
+        table[target] = [name.split("/")[0] for name in names]
+    return Rows(table, block)
+
+
+def _picture(path: Path, shape: tuple[int, ...] | None, mode: str | None) -> np.ndarray[Any, Any]:
+    try:
+        from PIL import Image
+    except ImportError as why:
+        raise MissingExtra("pictures: expected the package pillow; pip install pillow") from why
+    try:
+        with Image.open(path) as picture:
+            found = picture.convert(mode or "RGB")
+            if shape is not None and found.size != (shape[1], shape[0]):
+                found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+            return np.asarray(found)
+    except (OSError, ValueError, Image.DecompressionBombError) as why:
+        raise RefusedFile(f"{path}: expected a picture, got an error: {_line(why)}") from why
+
+
+def _is_grey(path: Path) -> bool:
+    picture = _picture(path, None, None)
+    return bool((picture[..., 0] == picture[..., 1]).all() and (picture[..., 1] == picture[..., 2]).all())
+
+
+def _line(why: BaseException) -> str:
+    return (str(why).splitlines() or [type(why).__name__])[0]
+
+
+_TABLES: dict[str, Callable[[Path], Rows]] = {
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
+_READERS: dict[str, Callable[..., Rows]] = {**_TABLES, ".npz": _npz}

@@ -61,7 +61,7 @@ def _public(arguments: Sequence[str]) -> list[str]:
     """The arguments without the place of the data, which is the machine's own affair."""
     shown, skip = [], False
     for argument in arguments:
-        if skip or argument in ("--data", "--out", "--raw", "--picture"):
+        if skip or argument in ("--data", "--out", "--raw", "--picture", "--pictures"):
             skip = not skip
             continue
         if argument == "--collect":

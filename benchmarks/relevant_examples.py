@@ -1,0 +1,113 @@
+"""The least and the most relevant training images of MNIST and CIFAR-10, as pictures, and what the map cost.
+
+A network is trained, a Kronecker Laplace posterior is put around it, and `memory_map` ranks all training images by how
+much the prediction for each would change without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import networks
+import report
+import torch
+from cifar_dropout import crop_and_flip
+from torch import Tensor, nn
+
+import posterity as po
+from posterity import plots
+
+COUNT = 20
+_CIFAR = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Images, a network, how it is trained, and what its classes are called."""
+
+    data: Callable[[Path], tuple[Tensor, Tensor]]
+    network: Callable[[], nn.Module]
+    epochs: int
+    names: list[str]
+    augment: Callable[[Tensor], Tensor] | None = None
+
+
+SETTINGS = {
+    "mnist": Setting(
+        lambda root: datasets.digits_like(root, "MNIST", "train"), networks.lenet, 10, [str(i) for i in range(10)]
+    ),
+    "cifar10": Setting(
+        lambda root: datasets.cifar10(root, "train"), networks.ResNet20, 30, _CIFAR, augment=crop_and_flip
+    ),
+}
+
+
+def shown(images: Tensor) -> Tensor:
+    """Pixels back in [0, 1], colour last."""
+    images = images - images.amin((1, 2, 3), keepdim=True)
+    return (images / images.amax((1, 2, 3), keepdim=True).clamp_min(1e-6)).permute(0, 2, 3, 1).squeeze(-1)
+
+
+def runs(options: argparse.Namespace) -> Iterator[report.Line]:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    root = datasets.folder(options.data)
+    for name in options.settings:
+        setting = SETTINGS[name]
+        x, y = (part[: options.limit].to(device) for part in setting.data(root))
+        torch.manual_seed(options.seed)
+        model = setting.network().to(device)
+        po.fit(
+            model, (x, y), method="adamw", likelihood="categorical", epochs=options.epochs or setting.epochs,
+            batch_size=128, augment=setting.augment, seed=options.seed,
+        )  # fmt: skip
+        start = time.perf_counter()
+        posterior = po.laplace(model, (x, y), structure="kron", class_names=setting.names)
+        fitted = time.perf_counter()
+        m = po.memory_map(model, posterior, (x, y))
+        done = time.perf_counter()
+        images = shown(x.cpu())
+        for which, smallest in (("least", True), ("most", False)):
+            figure = plots.examples(m, images, by="sensitivity", count=COUNT, smallest=smallest)
+            Path(options.pictures).mkdir(parents=True, exist_ok=True)
+            figure.savefig(Path(options.pictures) / f"{which}_relevant_{name}.png", dpi=80, bbox_inches="tight")
+        total = m.table["sensitivity"].sort_values(ascending=False).cumsum()
+        yield {
+            "name": name, "examples": len(m), "laplace": fitted - start, "map": done - fitted,
+            "share": float(total.iloc[len(m) // 10] / total.iloc[-1]), "wrong": float((m.table["error"] > 1).mean()),
+        }  # fmt: skip
+
+
+def main() -> None:
+    arguments = report.parser(__doc__)
+    arguments.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    arguments.add_argument("--epochs", type=int, help="default: 10 (MNIST), 30 (CIFAR-10)")
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--limit", type=int, help="use only so many images (to try the script out)")
+    arguments.add_argument("--pictures", default="pictures", help="folder for the pictures")
+    options = arguments.parse_args()
+    lines = report.gather(options, runs)
+    if options.raw:
+        return
+    rows = [
+        [
+            line["name"],
+            line["examples"],
+            f"{line['laplace']:.1f}",
+            f"{line['map']:.1f}",
+            f"{100 * line['share']:.0f} %",
+            f"{100 * line['wrong']:.1f} %",
+        ]
+        for line in lines
+    ]
+    columns = ["data", "images", "posterior, s", "map, s", "sensitivity in the first tenth", "error above 1"]
+    text = report.header("Least and most relevant examples", lines, seed=options.seed)
+    report.publish("relevant_examples", text + "\n" + report.table(columns, rows), options.out)
+
+
+if __name__ == "__main__":
+    main()

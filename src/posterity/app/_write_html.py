@@ -1,0 +1,135 @@
+"""`write_html`: the memory map as one file that needs no server."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from posterity.app._serve import loader
+from posterity.app.bundle import bundle
+from posterity.app.page import History, Page, jsonable, static
+from posterity.app.source import Preview, Source
+from posterity.errors import PosterityError, require
+from posterity.files import write_bytes
+from posterity.memory import MemoryMap
+from posterity.progress import track
+
+TEXT = 600  # characters of a text that the file carries
+EPOCHS = 300_000  # most points over all epochs that it carries
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script_hash}'; \
+style-src '{style_hash}'; img-src data: blob:; base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>Memory map</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script type="text/plain" id="columns">{columns}</script>
+<script type="application/json" id="epochs">{epochs}</script>
+<script type="application/json" id="previews">{previews}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def write_html(
+    what: MemoryMap | Source | str | Path, path: str | Path, *, previews: int = 2000, **options: Any
+) -> Path:
+    """Write a memory map as one self-contained HTML file: for a notebook, a report or a colleague's mail.
+
+    Previews of the most suspicious examples travel with it. What-if is limited to sums of first-order effects of
+    single examples, and the page says so; neighbours, influences and search in texts need the server.
+
+    Args:
+        what: A `MemoryMap`, a `Source`, or the folder of a run.
+        path: The file.
+        previews: How many examples it carries images, texts or rows of, the likeliest wrong labels first.
+        options: What `from_map` takes (or `from_run`, for a folder): test, examples, ...
+
+    Returns:
+        The path.
+    """
+    require(previews >= 0, "previews", "an integer >= 0", previews)
+    path = Path(path)
+    write_bytes(path, _document(loader(what, options)(), previews).encode())
+    return path
+
+
+def _document(source: Source, previews: int) -> str:
+    files = {name: data.decode() for name, data in static().items()}
+    script = "\n" + bundle({name: text for name, text in files.items() if name.endswith(".js")}, "main.js")
+    style = "\n" + files["app.css"]
+    body = files["index.html"].partition("<body>")[2].partition("</body>")[0]
+    page = Page(source)
+    epochs = page.history if page.history is not None and page.history.error.size <= EPOCHS else None
+    return _PAGE.format(
+        script=script,
+        style=style,
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+        body=body.strip(),
+        columns=_packed(_columns(page, epochs)),
+        epochs=_json([_packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
+        previews=_json(_previews(source, previews)),
+    )
+
+
+def _columns(page: Page, epochs: History | None) -> bytes:
+    """All columns and the first-order effects; what needs a server is not offered."""
+    source, table = page.source, page.table
+    effects = None
+    if source.effects is not None and source.test is not None:
+        found = source.effects().set_index("id").add_prefix("effect_").reindex(table["id"]).reset_index(drop=True)
+        table = pd.concat([table, found], axis=1)
+        effects = {"examples": len(source.test), "loss": float(source.test["loss"].mean())}
+    absent = {"searchable": False, "whatIf": False, "neighbours": False, "influences": False, "test": 0, "keeps": ""}
+    return page.columns(table, effects=effects, **absent, **({} if epochs else {"epochs": []}))
+
+
+def _previews(source: Source, count: int) -> dict[str, Any]:
+    if source.preview is None:
+        return {}
+    by = source.ranking if source.ranking in source.table else "error"
+    ids = source.table.nlargest(count, by)["id"].tolist()
+    found = {}
+    for i in track(ids, "previews", total=len(ids)):
+        try:
+            found[str(i)] = _carried(source.preview(i))
+        except (OSError, PosterityError):
+            continue  # the page says that it has none
+    return found
+
+
+def _carried(preview: Preview) -> dict[str, Any]:
+    if isinstance(preview.content, bytes):
+        return {"png": base64.b64encode(preview.content).decode()}
+    if isinstance(preview.content, str):
+        return {"text": preview.content[:TEXT] + ("…" if len(preview.content) > TEXT else "")}
+    return {"row": jsonable(preview.content)}
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

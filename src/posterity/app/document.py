@@ -1,0 +1,150 @@
+"""A document in one HTML file: headings, sentences, tables, pictures and previews, with nothing to be loaded."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from posterity.app.source import Preview
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_CELLS = 6  # cells of a table's row that a preview shows
+_LETTERS = 240  # of a text that a preview shows
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A matplotlib figure and the sentence under it."""
+
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """An example for the eye: its preview, where there is one, and some lines about it."""
+
+    preview: Preview | None
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """Commands or code to be copied."""
+
+    text: str
+
+
+Block = str | pd.DataFrame | Picture | Code | Sequence[Card]
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A heading and what stands under it, in order: sentences, tables, pictures, cards, code."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+def document(title: str, lead: str, sections: Sequence[Section], footer: str = "") -> str:
+    """The whole file.
+
+    Args:
+        title: Heading of the document.
+        lead: The sentence that says most of it.
+        sections: In order of reading.
+        footer: A line at the end.
+
+    Returns:
+        HTML that asks nobody for anything: style and pictures are in the file, and scripts are forbidden.
+
+    Examples:
+        >>> page = document("Digits", "All is well.", [Section("Numbers", [pd.DataFrame({"a": [0.5]})])])
+        >>> "<td>0.5</td>" in page, "://" in page
+        (True, False)
+    """
+    style = resources.files("posterity.app").joinpath("report.css").read_text(encoding="utf-8")
+    body = "".join(
+        f"<section><h2>{escape(s.title)}</h2>{''.join(_block(block) for block in s.blocks)}</section>\n"
+        for s in sections
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main><h1>{escape(title)}</h1>\n<p class='lead'>{escape(lead)}</p>\n{body}"
+        f"<footer>{escape(footer)}</footer></main></body></html>\n"
+    )
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, str):
+        return f"<p>{escape(block)}</p>\n"
+    if isinstance(block, pd.DataFrame):
+        return _table(block)
+    if isinstance(block, Picture):
+        return _picture(block)
+    if isinstance(block, Code):
+        return f"<pre><code>{escape(block.text)}</code></pre>\n"
+    return f"<div class='cards'>{''.join(_card(card) for card in block)}</div>\n"
+
+
+def shown(value: Any) -> str:
+    """A number with four significant digits, anything else as it is; nothing for what is missing."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return str(value)
+
+
+def _table(table: pd.DataFrame) -> str:
+    named = not isinstance(table.index, pd.RangeIndex)
+    heads = ["", *table.columns] if named else list(table.columns)
+    rows = []
+    for name, row in zip(table.index, table.itertuples(index=False)):
+        first = f"<th scope='row'>{escape(str(name))}</th>" if named else ""
+        rows.append(f"<tr>{first}{''.join(f'<td>{escape(shown(cell))}</td>' for cell in row)}</tr>")
+    head = "".join(f"<th scope='col'>{escape(str(name))}</th>" for name in heads)
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>\n"
+
+
+def _picture(picture: Picture) -> str:
+    file = io.BytesIO()
+    picture.figure.savefig(file, format="png", dpi=150)
+    caption = escape(picture.caption)
+    return (
+        f"<figure><img alt='{caption}' src='{_inline(file.getvalue())}'><figcaption>{caption}</figcaption></figure>\n"
+    )
+
+
+def _inline(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _card(card: Card) -> str:
+    lines = "".join(f"<div>{escape(line)}</div>" for line in card.lines)
+    return f"<div class='card'>{'' if card.preview is None else _preview(card.preview)}{lines}</div>"
+
+
+def _preview(preview: Preview) -> str:
+    content = preview.content
+    if isinstance(content, bytes):
+        return f"<img class='pixels' alt='' src='{_inline(content)}'>"
+    if isinstance(content, str):
+        return f"<blockquote>{escape(content[:_LETTERS])}{'…' if len(content) > _LETTERS else ''}</blockquote>"
+    unusual = sorted(content.items(), key=lambda cell: -abs(cell[1].get("z") or 0.0))[:_CELLS]
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(shown(c['value']))}</td></tr>" for name, c in unusual)
+    return f"<table>{cells}</table>"

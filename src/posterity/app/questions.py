@@ -1,0 +1,198 @@
+"""The questions of the application, put to a memory map: what if, nearest neighbours, who moves a prediction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from posterity.app.source import Estimate, Ranked
+from posterity.batches import Batch, Batches, batches
+from posterity.curvature import kernel, pullback, pushforward
+from posterity.errors import require
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from posterity.memory import MemoryMap, Outcome
+from posterity.memory._trained import Trained, names_of
+from posterity.memory.scores import test_loss_direction
+
+MOVED = 12  # test examples that an estimate lists
+CANDIDATES = 8  # times k: how many the first look at neighbours keeps for the second
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """A memory map that answers, one question at a time: each borrows the model and brings it to its mean.
+
+    Args:
+        m: A map with its model and data at hand.
+        test_data: What estimates are measured on; without it, the changed examples themselves.
+    """
+
+    m: MemoryMap
+    test_data: Any = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def trained(self) -> Trained:
+        """Model, posterior and data."""
+        trained = self.m.trained
+        require(trained is not None, "memory map", "one with its model and data", "a table alone")
+        assert trained is not None
+        return trained
+
+    @cached_property
+    def stream(self) -> Batches:
+        """The test data in batches."""
+        return batches(self.test_data)
+
+    @cached_property
+    def test(self) -> pd.DataFrame:
+        """Test examples by position: label, prediction and loss."""
+        trained, law = self.trained, self.trained.likelihood
+        labels, means, losses = [], [], []
+        with self.lock, trained.at_mean():
+            for batch in self.stream:
+                batch = batch.to(trained.device)
+                f = trained.outputs(batch.inputs)
+                y = trained.targets(f, batch.targets)
+                labels.append(y.cpu())
+                means.append(law.mean(f).double().cpu())
+                losses.append(law.loss(f, y).double().cpu())
+        y, loss = torch.cat(labels), torch.cat(losses)
+        label, prediction = _single(y), self.decided(torch.cat(means))
+        return pd.DataFrame(
+            {"id": np.arange(len(loss)), "label": label, "prediction": prediction, "loss": loss.numpy()}
+        )
+
+    def decided(self, means: Tensor) -> np.ndarray[Any, Any]:
+        """What means (N, K) say: a class where there are classes, otherwise the first mean."""
+        law = self.trained.likelihood
+        if isinstance(law, CategoricalLikelihood):
+            return means.argmax(-1).numpy()
+        if isinstance(law, BernoulliLikelihood) and means.shape[-1] == 1:
+            return (means[:, 0] > 0.5).long().numpy()
+        return means.reshape(len(means), -1)[:, 0].numpy()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether predictions are classes."""
+        law = self.trained.likelihood
+        return isinstance(law, CategoricalLikelihood) or (
+            isinstance(law, BernoulliLikelihood) and "label" in self.m.columns
+        )
+
+    def what_if(self, remove: Sequence[int], relabel: Mapping[int, Any]) -> Estimate:
+        """The estimated effect of removing some examples and relabelling others."""
+        with self.lock:
+            w = self.m.what_if(remove=remove, relabel={i: _target(y) for i, y in relabel.items()})
+            outcome = w.on(self.test_data)
+        if self.test_data is None:
+            labels = self.m.columns.set_index("id")["label"].loc[outcome.ids.tolist()].to_numpy()
+        else:
+            labels = self.test["label"].to_numpy()
+        where = "the changed examples themselves" if self.test_data is None else "test examples"
+        return self._estimate(outcome, labels, where, w.reliability.warning)
+
+    def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, warning: str) -> Estimate:
+        before, after = self.decided(outcome.before), self.decided(outcome.after)
+        change = (outcome.loss_after - outcome.loss_before).numpy()
+        order = np.abs(change).argsort()[::-1][:MOVED]
+        moved = [
+            {
+                "id": int(outcome.ids[i]) if self.test_data is None else int(i),
+                "label": labels[i].item(),
+                "before": before[i].item(),
+                "after": after[i].item(),
+                "loss_change": float(change[i]),
+            }
+            for i in order
+        ]
+        right = [float((p == labels).mean()) for p in (before, after)] if self.has_classes else [None, None]
+        return Estimate(
+            examples=len(change),
+            measured_on=where,
+            loss_before=float(outcome.loss_before.mean()),
+            loss_after=float(outcome.loss_after.mean()),
+            accuracy_before=right[0],
+            accuracy_after=right[1],
+            moved=moved,
+            changed=int((before != after).sum()) if self.has_classes else None,
+            warning=warning,
+        )
+
+    def influences(self, example: int, k: int) -> Ranked:
+        """The training examples whose absence would change the loss of one test example most."""
+        with self.lock:
+            batch = self.stream.take(torch.tensor([example]))
+            found = self.m.influence((batch.inputs, batch.targets))
+        order = found.abs().to_numpy().argsort()[::-1][:k]
+        return [(int(found.index[i]), float(found.iloc[i])) for i in order]
+
+    def neighbours(self, example: int, k: int) -> Ranked:
+        """The nearest examples by the kernel: tr J_i Σ J_jᵀ / sqrt(tr V_i · tr V_j), a cosine.
+
+        One tangent pass along Σ J_iᵀ u, u the output that the example is predicted to be, finds candidates among all
+        examples; the whole kernel then ranks those.
+        """
+        trained, columns = self.trained, self.m.columns
+        ids = torch.as_tensor(columns["id"].to_numpy(copy=True))
+        scale = columns["variance"].to_numpy() ** 0.5
+        row = int((ids == example).nonzero()[0])
+        with self.lock, trained.at_mean():
+            inputs = _joined(trained.examples(ids[row : row + 1], torch.tensor([row])))
+            f = trained.outputs(inputs)
+            u = torch.zeros_like(f).scatter_(-1, f.argmax(-1, keepdim=True), 1.0)
+            direction = trained.covariance.times(pullback(trained.model, inputs, u, names_of(trained.covariance)))
+            moved = [pushforward(trained.model, b.inputs, direction) @ u[0] for b in trained.batches("neighbours")]
+            score = torch.cat(moved).double().cpu().numpy() / np.maximum(scale, 1e-30)
+            score[row] = -np.inf
+            best = torch.as_tensor(score.argsort()[::-1][: CANDIDATES * k].copy()).sort().values
+            found = trained.examples(ids[best], best)
+            close = torch.cat(
+                [kernel(trained.model, inputs, b.inputs, trained.covariance)[0].diagonal(dim1=-2, dim2=-1).sum(-1)
+                 for b in found]
+            ).double().cpu().numpy() / np.maximum(scale[row] * scale[best], 1e-30)  # fmt: skip
+        return [(int(ids[best[i]]), float(close[i])) for i in close.argsort()[::-1][:k]]
+
+    def effects(self) -> pd.DataFrame:
+        """First-order changes of the mean test loss: without each example, and under its suspected label.
+
+        Without it: ∇Lᵀ Σ J_iᵀ e_i. Relabelled from y to c: ∇Lᵀ Σ J_iᵀ (onehot c − onehot y).
+        """
+        trained, law = self.trained, self.trained.likelihood
+        suspected = self.m.columns["loo_prediction"].to_numpy()
+        removed, relabelled, seen = [], [], 0
+        with self.lock, trained.at_mean():
+            direction = test_loss_direction(trained, self.test_data, trained.data.batch_size)
+            for batch in trained.batches("effects"):
+                f = trained.outputs(batch.inputs)
+                y = trained.targets(f, batch.targets)
+                e, moved = law.residual(f, y), pushforward(trained.model, batch.inputs, direction)
+                removed.append((e * moved).sum(-1).double().cpu())
+                if isinstance(law, CategoricalLikelihood) and not y.is_floating_point():
+                    new = torch.as_tensor(suspected[seen : seen + len(y)].astype(np.int64), device=y.device)
+                    relabelled.append((e - law.residual(f, new)).mul(moved).sum(-1).double().cpu())
+                seen += len(y)
+        columns = {"id": self.m.columns["id"].to_numpy(), "remove": torch.cat(removed).numpy()}
+        return pd.DataFrame(columns | ({"relabel": torch.cat(relabelled).numpy()} if relabelled else {}))
+
+
+def _single(y: Tensor) -> np.ndarray[Any, Any]:
+    """Targets as one column."""
+    return (y if y.dim() == 1 else y.reshape(len(y), -1)[:, 0]).numpy()
+
+
+def _target(label: Any) -> Any:
+    return torch.as_tensor(label)
+
+
+def _joined(found: list[Batch]) -> Any:
+    require(len(found) == 1, "example", "one batch", len(found))
+    return found[0].inputs

@@ -1,0 +1,202 @@
+"""`write_report`: what a run learnt, how far to trust it and what it is made of, on one page for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from posterity import __version__, metrics
+from posterity.app.document import Block, Card, Code, Picture, Section, document, shown
+from posterity.app.source import Preview
+from posterity.errors import require
+from posterity.files import write_bytes
+
+Array = np.ndarray[Any, Any]
+Previews = Callable[[int], Preview]
+CARDS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Predictions of examples that training did not see.
+
+    Args:
+        ids: What a preview is asked for by, (N,).
+        targets: Classes (N,) or numbers (N,).
+        probs: Class probabilities (N, K) of a classifier.
+        mean: Expected targets (N,) of a regression.
+        std: Their standard deviations (N,), noise included.
+        preview: An example for the eye, by id.
+    """
+
+    ids: Array
+    targets: Array
+    probs: Array | None = None
+    mean: Array | None = None
+    std: Array | None = None
+    preview: Previews | None = None
+
+    def __post_init__(self) -> None:
+        whole = self.probs is not None or (self.mean is not None and self.std is not None)
+        require(whole, "held-out predictions", "probs, or mean and std", "neither")
+
+    @property
+    def uncertainty(self) -> Array:
+        """Predictive entropy, or standard deviation, of each example."""
+        if self.probs is None:
+            return np.asarray(self.std)
+        return -(self.probs * np.log(np.clip(self.probs, 1e-30, None))).sum(-1)
+
+    @property
+    def losses(self) -> Array:
+        """1 where the likeliest class is not the target, or the squared error."""
+        if self.probs is None:
+            return (np.asarray(self.mean) - self.targets) ** 2
+        return (self.probs.argmax(-1) != self.targets).astype(float)
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a run leaves for its report; what is missing is left out of the page.
+
+    Args:
+        title: Heading.
+        lead: One sentence that says what was learnt.
+        facts: Data, network, method, seed ... by name.
+        metrics: A row of numbers for each model.
+        held_out: Predictions of examples that training did not see.
+        memory: The table of a memory map of the training data.
+        ranking: Its column that finds wrong labels best.
+        preview: A training example for the eye, by id.
+        class_names: Names of the classes.
+        warning: Why sizes of estimated changes should be taken with care.
+        cost: Seconds, passes, bytes ... by name.
+        reproduce: Commands or code that make this run again.
+        more: Further sections, after those on memory.
+    """
+
+    title: str
+    lead: str
+    facts: Mapping[str, Any]
+    metrics: pd.DataFrame | None = None
+    held_out: HeldOut | None = None
+    memory: pd.DataFrame | None = None
+    ranking: str = "loo_nll"
+    preview: Previews | None = None
+    class_names: Sequence[str] | None = None
+    warning: str = ""
+    cost: Mapping[str, Any] | None = None
+    reproduce: str = ""
+    more: Sequence[Section] = ()
+
+
+def write_report(contents: Contents, path: str | Path) -> None:
+    """Write the report of a run as one self-contained HTML file, atomically.
+
+    Args:
+        contents: What the run left.
+        path: The file; it needs no other, and no network, to be read.
+    """
+    sections = [_learnt(contents)]
+    if contents.held_out is not None:
+        sections += [_trust(contents.held_out), _unsure(contents.held_out, contents.class_names)]
+    if contents.memory is not None:
+        sections += _memory(contents, contents.memory)
+    sections += contents.more
+    if contents.cost:
+        sections.append(Section("What it cost", [_pairs(contents.cost)]))
+    if contents.reproduce:
+        sections.append(Section("Do it again", [Code(contents.reproduce)]))
+    page = document(contents.title, contents.lead, sections, f"posterity {__version__}")
+    write_bytes(path, page.encode())
+
+
+def _pairs(values: Mapping[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame({"": [shown(v) for v in values.values()]}, index=list(values))
+
+
+def _learnt(contents: Contents) -> Section:
+    blocks: list[Block] = [_pairs(contents.facts)]
+    return Section("What was learnt", blocks if contents.metrics is None else [*blocks, contents.metrics])
+
+
+def _trust(held: HeldOut) -> Section:
+    """Whether confidence is true, and whether uncertainty finds the errors."""
+    from posterity import plots
+
+    curve = plots.risk_coverage({"by uncertainty": (held.uncertainty, held.losses)})
+    tenth = metrics.selective_risk(held.uncertainty, held.losses, 0.9)
+    loss = "error rate" if held.probs is not None else "squared error"
+    kept = f"The {loss} is {held.losses.mean():.4g}, and {tenth:.4g} once the least certain tenth is set aside."
+    if held.probs is not None:
+        honest = Picture(plots.reliability(held.probs, held.targets), "Honest confidences lie on the diagonal.")
+    else:
+        honest = Picture(
+            plots.interval_coverage(np.asarray(held.mean), np.asarray(held.std), held.targets),
+            "Honest intervals hold as many targets as they promise: the diagonal.",
+        )
+    return Section("How far to trust it", [kept, honest, Picture(curve, "What setting uncertain examples aside buys.")])
+
+
+def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
+    order = np.argsort(-held.uncertainty, kind="stable")[:CARDS]
+    cards = []
+    for row in order:
+        if held.probs is not None:
+            first, second = np.argsort(-held.probs[row])[:2]
+            said = [f"{_name(names, k)} {held.probs[row, k]:.0%}" for k in (first, second)]
+            lines = [" or ".join(said), f"is {_name(names, held.targets[row])}"]
+        else:
+            lines = [
+                f"{np.asarray(held.mean)[row]:.4g} ± {np.asarray(held.std)[row]:.2g}",
+                f"is {held.targets[row]:.4g}",
+            ]
+        example = int(held.ids[row])
+        cards.append(Card(held.preview(example) if held.preview else None, [*lines, f"no. {example}"]))
+    return Section("Least sure of", ["Held-out examples, the most uncertain first.", cards])
+
+
+def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
+    """What the model is made of: leave-one-out, influential examples, suspected labels."""
+    estimate = f"Predicted without itself, a training example has a mean loss of {table['loo_nll'].mean():.4g}"
+    if "loss" in table:
+        estimate += f" (with itself {table['loss'].mean():.4g})"
+    if contents.held_out is not None and contents.held_out.probs is not None:
+        measured = metrics.nll(contents.held_out.probs, contents.held_out.targets)
+        estimate += f"; held-out examples measure {measured:.4g}"
+    sections = [
+        Section("Leave-one-out", [estimate + ".", *([f"Take care: {contents.warning}."] if contents.warning else [])])
+    ]
+    by = "self_influence" if "self_influence" in table else "leverage"
+    sections.append(
+        Section(
+            "Most influential examples",
+            [f"Training examples without which the model would change most ({by}).", _cards(contents, table, by)],
+        )
+    )
+    if "suspected_label" in table and table["suspected_label"].notna().any():
+        suspects = table[table["suspected_label"].notna()]
+        text = f"{len(suspects)} of {len(table)} labels differ from what the model says without them."
+        sections.append(Section("Suspected labels", [text, _cards(contents, suspects, contents.ranking)]))
+    return sections
+
+
+def _cards(contents: Contents, table: pd.DataFrame, by: str) -> list[Card]:
+    cards = []
+    for row in table.sort_values(by, ascending=False, kind="stable").head(CARDS).to_dict("records"):
+        label = row.get("label")
+        lines = [f"labelled {_name(contents.class_names, label)}" if label is not None else ""]
+        if pd.notna(row.get("suspected_label")):
+            lines.append(f"looks like {_name(contents.class_names, row['suspected_label'])}")
+        preview = contents.preview(int(row["id"])) if contents.preview else None
+        cards.append(Card(preview, [*lines, f"no. {row['id']} · {by} {row[by]:.3g}"]))
+    return cards
+
+
+def _name(names: Sequence[str] | None, label: Any) -> str:
+    return names[int(label)] if names else shown(float(label) if isinstance(label, np.floating) else label)

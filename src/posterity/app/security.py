@@ -1,0 +1,134 @@
+"""Who may ask: a wall in front of the application, made for a server on one's own machine.
+
+Web pages from elsewhere can reach local ports (DNS rebinding, forged forms), so that being local proves nothing. The
+wall lets a request pass only under a Host name that is exactly one of ours, from no foreign Origin, with the token
+that was printed on the terminal; and it limits what a body may be and what the page may load.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_LIMIT = 8 * 2**20  # bytes
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Wall:
+    """An ASGI application around another that refuses what should not come in.
+
+    Args:
+        app: What is behind it.
+        hosts: Exact values of the Host header that are served, with the port.
+        token: Secret that the first address carries; afterwards a cookie does.
+        port: Part of the cookie's name, because cookies do not know ports.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], token: str, port: int) -> None:
+        self.app, self.hosts, self.token = app, frozenset(hosts), token
+        self.cookie = f"posterity-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no web sockets: the connection is closed
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, sealed)
+            return
+        await self.app(scope, _limited(receive), sealed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return _refuse(421, "this name is not served here")
+        method = scope["method"]
+        if method not in ("GET", "HEAD", "POST"):
+            return _refuse(405, f"{method} is not served")
+        origins = headers.getlist("origin")
+        foreign = any(origin not in {f"http://{host}" for host in self.hosts} for origin in origins)
+        if foreign or (method == "POST" and len(origins) != 1):
+            return _refuse(403, "requests from other sites are refused")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return _refuse(403, "requests from other sites are refused")
+        offered = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        if scope["path"] == "/" and method == "GET" and len(offered) == 1 and self._is_token(offered[0]):
+            return self._welcome()
+        if not self._is_token(_cookie(headers, self.cookie)):
+            return _refuse(401, "open the address that the terminal printed; it carries the token")
+        return _refuse_body(method, headers)
+
+    def _welcome(self) -> Response:
+        """The token leaves the address bar and becomes a cookie that scripts and other sites cannot use."""
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return response
+
+    def _is_token(self, offered: str) -> bool:
+        return hmac.compare_digest(offered.encode(), self.token.encode())
+
+
+def _refuse_body(method: str, headers: Headers) -> Response | None:
+    length = headers.get("content-length", "0")
+    if not length.isdigit():
+        return _refuse(400, "Content-Length is no number")
+    if int(length) > BODY_LIMIT:
+        return _refuse(413, f"at most {BODY_LIMIT} bytes are read")
+    if method == "POST" and headers.get("content-type") != "application/json":
+        return _refuse(415, "bodies are JSON")
+    return None
+
+
+class TooLarge(Exception):
+    """A body that goes on beyond the limit."""
+
+
+def _limited(receive: Receive) -> Receive:
+    """The same stream of a body, which ends with an error beyond the limit (a chunked body has no length)."""
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > BODY_LIMIT:
+            raise TooLarge
+        return message
+
+    return counted
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        jar = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return jar[name].value if name in jar else ""
+
+
+def _refuse(status: int, why: str) -> Response:
+    return JSONResponse({"error": why}, status_code=status)

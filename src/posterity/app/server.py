@@ -1,0 +1,250 @@
+"""The web application: a page, its columns once, and short answers to questions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import mimetypes
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from posterity.app import decisions
+from posterity.app.packing import bits, rows_of
+from posterity.app.page import Page, exact, jsonable, static
+from posterity.app.security import TooLarge, Wall
+from posterity.app.source import Preview, Ranked, Source
+from posterity.errors import InvalidInput, PosterityError, expected, require
+
+TRAILS = 300  # most examples whose ways are drawn
+QUERY = 1000  # characters
+BINARY = "application/octet-stream"
+_log = logging.getLogger("posterity.app")
+
+
+class Answers:
+    """The answers to requests, from a source that is loaded when first needed."""
+
+    def __init__(self, load: Callable[[], Source]) -> None:
+        self._load, self._lock = load, threading.Lock()
+        self._files = static()
+
+    @cached_property
+    def _page(self) -> Page:
+        return Page(self._load())
+
+    @property
+    def page(self) -> Page:
+        """The page, loaded by whoever asks first."""
+        with self._lock:
+            return self._page
+
+    @property
+    def source(self) -> Source:
+        """What is shown."""
+        return self.page.source
+
+    def file(self, request: Request) -> Response:
+        """One of the page's own files."""
+        name = request.path_params.get("name", "index.html")
+        if name not in self._files:
+            raise HTTPException(404, "there is no such file")
+        kind = mimetypes.types_map.get("." + name.rsplit(".", 1)[-1], BINARY)
+        return Response(self._files[name], media_type="text/javascript" if name.endswith(".js") else kind)
+
+    def columns(self, request: Request) -> Response:
+        """All columns, and what else can be asked for."""
+        return Response(self.page.columns(), media_type=BINARY)
+
+    def example(self, request: Request) -> Response:
+        """The exact numbers of an example."""
+        return JSONResponse(exact(self.source, request.path_params["id"]))
+
+    def preview(self, request: Request) -> Response:
+        """A training example for the eye."""
+        self.source.row(request.path_params["id"])
+        return _shown(_offered(self.source.preview, "previews"), request.path_params["id"])
+
+    def search(self, request: Request) -> Response:
+        """Which rows contain a text, as a mask."""
+        wanted = request.query_params.get("q", "")
+        require(0 < len(wanted) <= QUERY, "q", f"1 to {QUERY} characters", len(wanted))
+        return Response(bits(_offered(self.source.search, "search")(wanted)), media_type=BINARY)
+
+    def neighbours(self, request: Request) -> Response:
+        """The nearest training examples of one."""
+        self.source.row(request.path_params["id"])
+        ask = _offered(self.source.neighbours, "neighbours")
+        return JSONResponse(_pairs(ask(request.path_params["id"], _count(request))))
+
+    def test(self, request: Request) -> Response:
+        """The test examples."""
+        _offered(self.source.test, "test examples")
+        return Response(self.page.test(), media_type=BINARY)
+
+    def test_preview(self, request: Request) -> Response:
+        """A test example for the eye."""
+        self._test(request)
+        return _shown(_offered(self.source.test_preview, "previews of test examples"), request.path_params["id"])
+
+    def influences(self, request: Request) -> Response:
+        """The training examples that most move a test prediction."""
+        self._test(request)
+        ask = _offered(self.source.influences, "influences")
+        return JSONResponse(_pairs(ask(request.path_params["id"], _count(request))))
+
+    def epoch(self, request: Request) -> Response:
+        """The memory at one epoch."""
+        history, index = _offered(self.page.history, "history"), request.path_params["index"]
+        require(0 <= index < len(history.epochs), "epoch", f"a number below {len(history.epochs)}", index)
+        return Response(history.at(index), media_type=BINARY)
+
+    def trails(self, body: Any) -> Response:
+        """The ways of some examples over the epochs."""
+        history = _offered(self.page.history, "history")
+        return JSONResponse(history.trails(self._rows(body, "mask")[:TRAILS]))
+
+    def what_if(self, body: Any) -> Response:
+        """The estimated effect of removing and relabelling: {"remove": mask, "relabel": {id: class or number}}."""
+        ask = _offered(self.source.what_if, "what-if")
+        ids = self.source.table["id"].to_numpy()[self._rows(body, "remove")].tolist()
+        relabel = body.get("relabel", {})
+        require(isinstance(relabel, dict), "relabel", "an object", relabel)
+        return JSONResponse(jsonable(asdict(ask(ids, dict(self._label(i, y) for i, y in relabel.items())))))
+
+    def decide(self, body: Any) -> Response:
+        """Keep the marks: {"decisions": [...]}; answers with the name of the file."""
+        require(isinstance(body, dict), "body", "an object", body)
+        found = decisions.checked(body.get("decisions"), self.source.rows)
+        if self.source.decisions is not None:
+            decisions.write(self.source.decisions, found)
+        return JSONResponse({"kept": self.source.decisions.name if self.source.decisions else "", "count": len(found)})
+
+    def _rows(self, body: Any, name: str) -> np.ndarray[Any, Any]:
+        require(isinstance(body, dict), "body", "an object", body)
+        try:
+            return rows_of(base64.b64decode(body.get(name, ""), validate=True), len(self.source.table))
+        except (binascii.Error, TypeError, ValueError):
+            raise expected(name, "a mask in base64", body.get(name)) from None
+
+    def _label(self, example: str, label: Any) -> tuple[int, Any]:
+        number = int(example) if example.lstrip("-").isdigit() else -1
+        self.source.row(number)
+        fine = type(label) in (int, float) and (not self.source.classes or label in range(len(self.source.classes)))
+        require(fine, f"new label of {number}", "a class or a number", label)
+        return number, label
+
+    def _test(self, request: Request) -> None:
+        count = 0 if self.source.test is None else len(self.source.test)
+        require(request.path_params["id"] < count, "test example", f"a number below {count}", request.path_params["id"])
+
+
+def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str, port: int) -> Wall:
+    """The whole application behind its wall.
+
+    Args:
+        load: Gives the source, when the page first asks; what it raises is shown in the page.
+        hosts: Exact values of the Host header that are served.
+        token: Secret that the first address carries.
+        port: Where it listens.
+    """
+    answers = Answers(load)
+    gets: dict[str, Callable[[Request], Response]] = {
+        "/": answers.file,
+        "/static/{name}": answers.file,
+        "/api/columns": answers.columns,
+        "/api/example/{id:int}": answers.example,
+        "/api/preview/{id:int}": answers.preview,
+        "/api/search": answers.search,
+        "/api/neighbours/{id:int}": answers.neighbours,
+        "/api/test": answers.test,
+        "/api/test/preview/{id:int}": answers.test_preview,
+        "/api/influences/{id:int}": answers.influences,
+        "/api/epoch/{index:int}": answers.epoch,
+    }
+    posts: dict[str, Callable[[Any], Response]] = {
+        "/api/trails": answers.trails,
+        "/api/what-if": answers.what_if,
+        "/api/decisions": answers.decide,
+    }
+    routes = [Route(path, _asked(answer), methods=["GET"]) for path, answer in gets.items()]
+    routes += [Route(path, _told(answer), methods=["POST"]) for path, answer in posts.items()]
+    handlers: Any = {
+        PosterityError: _explain,
+        HTTPException: lambda _, e: JSONResponse({"error": e.detail}, status_code=e.status_code),
+        TooLarge: lambda _, e: JSONResponse({"error": "the request is too large"}, status_code=413),
+        OSError: lambda _, e: JSONResponse({"error": f"a file cannot be read: {e.strerror}"}, status_code=404),
+        Exception: _fail,
+    }
+    inner = Starlette(routes=routes, exception_handlers=handlers)
+    inner.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
+    return Wall(inner, hosts, token, port)
+
+
+def _asked(answer: Callable[[Request], Response]) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        return await run_in_threadpool(answer, request)
+
+    return endpoint
+
+
+def _told(answer: Callable[[Any], Response]) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            raise InvalidInput("body: expected JSON, got something else") from None
+        return await run_in_threadpool(answer, body)
+
+    return endpoint
+
+
+def _explain(_: Request, error: Exception) -> Response:
+    missing = isinstance(error, OSError)  # a file that is damaged or gone
+    return JSONResponse({"error": str(error)}, status_code=404 if missing else 422)
+
+
+def _fail(_: Request, error: Exception) -> Response:
+    _log.error("a question failed", exc_info=error)
+    return JSONResponse({"error": "something went wrong; the terminal says what"}, status_code=500)
+
+
+def _offered(thing: Any, what: str) -> Any:
+    if thing is None:
+        raise InvalidInput(f"{what}: not available for this map")
+    return thing
+
+
+def _count(request: Request) -> int:
+    given = request.query_params.get("k", "12")
+    require(given.isdigit() and 1 <= int(given) <= 100, "k", "a number from 1 to 100", given)
+    return int(given)
+
+
+def _pairs(found: Ranked) -> list[Sequence[float]]:
+    return [[i, value] for i, value in found]
+
+
+def _shown(preview: Callable[[int], Preview], example: int) -> Response:
+    try:
+        shown = preview(example)
+    except FileNotFoundError:
+        raise HTTPException(404, f"the file of example {example} is gone") from None
+    if shown.kind == "image":
+        return Response(shown.content, media_type="image/png")
+    if shown.kind == "text":
+        return Response(shown.content, media_type="text/plain; charset=utf-8")
+    return JSONResponse(jsonable(shown.content))

@@ -1,0 +1,248 @@
+// All that the page knows: columns, what is shown and selected, marks with undo, and its state in the address.
+
+import { below, quantile, sorted } from "./scales.js";
+import { parse } from "./query.js";
+
+const DEFAULTS = { x: "leverage", y: "error", xs: "log", ys: "linear", colour: "category", tab: "table", tool: "lasso", gx: 0.9, gy: 0.9, q: "", hide: "", sort: "", up: false, focus: -1, theme: "", epoch: -1, beside: false, win: "", sel: "", test: -1, density: true };
+const SELECTED_IDS = 150; // in the address; more than that are given by the shape that selected them
+
+export class Model {
+  #listeners = new Map();
+  #orders = new Map();
+  #past = [];
+
+  constructor(data, backend) {
+    Object.assign(this, { rows: data.rows, classes: data.classes, about: data.about, columns: data.columns, backend });
+    this.ids = data.columns.get("id");
+    this.rowOf = new Map(Array.from(this.ids, (id, row) => [id, row]));
+    this.view = { ...DEFAULTS, sort: data.about.ranking };
+    this.shown = new Uint8Array(this.rows).fill(1);
+    this.selected = new Uint8Array(this.rows);
+    this.marks = new Map();
+    this.epochs = new Map();
+    for (const { id, decision, label } of data.about.decisions) if (this.rowOf.has(id)) this.marks.set(this.rowOf.get(id), { decision, label });
+    this.#fromAddress();
+    this.categorise();
+  }
+
+  // Listening: "view", "filter", "select", "focus", "hover", "marks", "epoch".
+  on(names, listener) {
+    for (const name of names.split(" ")) this.#listeners.set(name, [...(this.#listeners.get(name) ?? []), listener]);
+  }
+
+  emit(name) {
+    for (const listener of this.#listeners.get(name) ?? []) listener();
+  }
+
+  set(changes) {
+    Object.assign(this.view, changes);
+    if (["x", "y", "gx", "gy"].some((name) => name in changes)) this.categorise();
+    if ("q" in changes || "hide" in changes || (this.view.hide && this.view.colour === "category" && ("gx" in changes || "gy" in changes))) this.filter();
+    this.emit("view");
+    this.toAddress();
+  }
+
+  // Columns.
+  get numeric() {
+    return [...this.columns.keys()].filter((name) => this.columns.get(name) instanceof Float32Array && !name.startsWith("beside."));
+  }
+
+  column(name) {
+    const epoch = this.epochs.get(this.view.epoch);
+    return (epoch && epoch.columns.get(name)) ?? this.columns.get(name);
+  }
+
+  order(name) {
+    if (!this.#orders.has(name)) this.#orders.set(name, sorted(this.columns.get(name)));
+    return this.#orders.get(name);
+  }
+
+  share(name, row) {
+    const order = this.order(name);
+    return below(order, this.columns.get(name)[row]) / Math.max(order.length - 1, 1);
+  }
+
+  className(k) {
+    return k >= 0 ? this.classes[k] ?? String(k) : "–";
+  }
+
+  labelOf(row, name = "label") {
+    const v = this.columns.get(name)?.[row];
+    return this.classes.length ? this.className(v ?? -1) : v === undefined ? "–" : Number(v.toPrecision(4)).toString();
+  }
+
+  suggestion(row) {
+    const k = this.classes.length ? this.columns.get("suspected_label")?.[row] ?? -1 : -1;
+    return k >= 0 ? this.className(k) : "";
+  }
+
+  action(row) {
+    const c = this.category[row];
+    if (c >= 2 && this.suggestion(row)) return `relabel as ${this.suggestion(row)}?`;
+    return ["fine", "collect more like it", "look at it", "look at it"][c];
+  }
+
+  // Categories follow from the two guides.
+  categorise() {
+    const { x, y, gx, gy } = this.view;
+    const a = this.columns.get(x), b = this.columns.get(y);
+    this.limits = [quantile(this.order(x), gx), quantile(this.order(y), gy)];
+    this.category = new Uint8Array(this.rows);
+    for (let i = 0; i < this.rows; i++) this.category[i] = (a[i] > this.limits[0] ? 1 : 0) + (b[i] > this.limits[1] ? 2 : 0);
+    const usual = y === "error" && (x === "leverage" || x === "variance");
+    this.categories = usual
+      ? ["regular", "uncertain", "unpredictable", "unpredictable and uncertain"]
+      : ["regular", `high ${x}`, `high ${y}`, "both high"];
+  }
+
+  groups() {
+    return this.view.colour === "category" ? this.category : this.columns.get(this.view.colour);
+  }
+
+  get grouped() {
+    return this.view.colour === "category" || !(this.columns.get(this.view.colour) instanceof Float32Array);
+  }
+
+  // What is shown: groups that are not hidden, and the words of the search.
+  async filter() {
+    const asked = this.view.q, tests = [];
+    try {
+      for (const term of parse(asked)) tests.push(await this.#test(term));
+    } catch (error) {
+      this.problem = error.message;
+      this.emit("filter");
+      return;
+    }
+    if (asked !== this.view.q) return; // another question came meanwhile
+    this.problem = "";
+    const hidden = new Set(this.view.hide.split(",").filter(Boolean).map(Number)), groups = this.groups();
+    for (let i = 0; i < this.rows; i++) this.shown[i] = !(this.grouped && hidden.has(groups[i])) && tests.every((t) => t(i)) ? 1 : 0;
+    for (let i = 0; i < this.rows; i++) if (!this.shown[i]) this.selected[i] = 0;
+    this.emit("filter");
+    this.emit("select");
+  }
+
+  async #test(term) {
+    if (term.text !== undefined) {
+      const wanted = term.text.toLowerCase();
+      const named = this.classes.map((name) => name.toLowerCase().includes(wanted));
+      const label = this.columns.get("label"), found = this.about.searchable ? await this.backend.search(term.text, this.rows) : null;
+      return (i) => found?.[i] || named[label[i]] || String(this.ids[i]) === wanted;
+    }
+    if (term.name === "id") return (i) => term.compare(this.ids[i]);
+    if (term.name === "mark") return (i) => (this.marks.get(i)?.decision ?? "none") === term.value;
+    if (term.name === "suspect") return (i) => (this.suggestion(i) !== "") === (term.value !== "no");
+    const name = { pred: "prediction", given: "label", class: "label" }[term.name] ?? term.name, values = this.columns.get(name);
+    if (!values) throw new Error(`There is no column “${term.name}”.`);
+    if (values instanceof Int16Array) return (i) => this.className(values[i]).toLowerCase() === term.value.toLowerCase();
+    if (Number.isNaN(Number(term.value))) throw new Error(`“${term.value}” is no number.`);
+    return (i) => term.compare(values[i]);
+  }
+
+  // Selection.
+  get selection() {
+    const found = [];
+    for (let i = 0; i < this.rows; i++) if (this.selected[i]) found.push(i);
+    return found;
+  }
+
+  select(mask, how = "replace", shape = "") {
+    for (let i = 0; i < this.rows; i++) {
+      if (how === "replace") this.selected[i] = mask[i];
+      else if (how === "add") this.selected[i] |= mask[i];
+      else if (mask[i]) this.selected[i] = 0;
+    }
+    const rows = this.selection;
+    this.view.sel = rows.length === 0 ? "" : rows.length <= SELECTED_IDS ? `i${rows.map((r) => this.ids[r]).join(".")}` : how === "replace" ? shape : "";
+    this.emit("select");
+    this.toAddress();
+  }
+
+  focus(row) {
+    this.view.focus = row < 0 ? -1 : this.ids[row];
+    this.emit("focus");
+    this.toAddress();
+  }
+
+  get focused() {
+    return this.rowOf.get(this.view.focus) ?? -1;
+  }
+
+  // The rows of table and gallery: the selection, or everything shown, ranked.
+  ranked() {
+    const some = this.selected.includes(1) ? this.selected : this.shown;
+    const values = this.columns.get(this.view.sort) ?? this.ids, rows = new Uint32Array(this.rows);
+    let n = 0;
+    for (let i = 0; i < this.rows; i++) if (some[i]) rows[n++] = i;
+    const sign = this.view.up ? 1 : -1, least = -Infinity * sign;
+    const key = (i) => (values[i] === values[i] ? values[i] : -least);
+    return rows.subarray(0, n).sort((a, b) => sign * (key(a) - key(b)) || a - b);
+  }
+
+  // Marks, each step remembered.
+  mark(rows, decision, label = "") {
+    const step = rows.map((row) => [row, this.marks.get(row)]);
+    for (const row of rows) {
+      const to = decision === "relabel" ? label || this.suggestion(row) : "";
+      if (decision === "clear" || (decision === "relabel" && !to)) this.marks.delete(row);
+      else this.marks.set(row, { decision, label: to });
+    }
+    this.#past.push(step);
+    this.#marked();
+  }
+
+  undo() {
+    const step = this.#past.pop();
+    if (!step) return 0;
+    for (const [row, before] of step) before ? this.marks.set(row, before) : this.marks.delete(row);
+    this.#marked();
+    return step.length;
+  }
+
+  #marked() {
+    this.emit("marks");
+    this.backend.keep(this.decisions()).catch((error) => ((this.problem = error.message), this.emit("filter")));
+  }
+
+  decisions() {
+    return [...this.marks].sort(([a], [b]) => a - b).map(([row, { decision, label }]) => ({ id: this.ids[row], decision, label }));
+  }
+
+  // What the marks would change: a mask to remove, and new labels by id.
+  wishes() {
+    const remove = new Uint8Array(this.rows), relabel = {};
+    for (const [row, { decision, label }] of this.marks) {
+      if (decision === "drop") remove[row] = 1;
+      if (decision === "relabel") relabel[this.ids[row]] = this.classes.length ? this.classes.indexOf(label) : Number(label);
+    }
+    return { remove, relabel };
+  }
+
+  async atEpoch(index) {
+    if (index >= 0 && !this.epochs.has(index)) this.epochs.set(index, await this.backend.epoch(index));
+    this.set({ epoch: index });
+    this.emit("epoch");
+  }
+
+  // The address: everything that differs from the beginning.
+  toAddress() {
+    const parts = new URLSearchParams(), start = { ...DEFAULTS, sort: this.about.ranking };
+    for (const [name, value] of Object.entries(this.view)) if (value !== start[name]) parts.set(name, typeof value === "number" ? +value.toFixed(4) : value);
+    const hash = parts.size ? `#${parts}` : " ";
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => history.replaceState(null, "", hash.trim() || location.pathname), 150);
+  }
+
+  #fromAddress() {
+    for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
+      if (!(name in DEFAULTS)) continue;
+      const kind = typeof DEFAULTS[name];
+      const value = kind === "number" ? Number(text) : kind === "boolean" ? text === "true" : text;
+      if (kind !== "number" || Number.isFinite(value)) this.view[name] = value;
+    }
+    for (const axis of ["x", "y"]) if (!this.numeric.includes(this.view[axis])) this.view[axis] = DEFAULTS[axis];
+    if (this.view.colour !== "category" && !this.columns.has(this.view.colour)) this.view.colour = "category";
+    this.view.epoch = -1; // its columns come when the slider is moved
+    if (this.view.sel.startsWith("i")) for (const id of this.view.sel.slice(1).split(".")) if (this.rowOf.has(Number(id))) this.selected[this.rowOf.get(Number(id))] = 1;
+  }
+}

@@ -1,6 +1,7 @@
 """Pictures of posteriors and predictions: functions that return matplotlib figures (extra `posterity[plots]`)."""
 
 from posterity.plots.calibration import entropy_in_out as entropy_in_out
+from posterity.plots.calibration import interval_coverage as interval_coverage
 from posterity.plots.calibration import reliability as reliability
 from posterity.plots.calibration import risk_coverage as risk_coverage
 from posterity.plots.maps import segmentation as segmentation

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from posterity import metrics
 from posterity.plots.style import BLUE, COLOURS, INK, MUTED, ORANGE, VERMILION, Array, named, numpy, panels, styled
@@ -48,6 +49,31 @@ def _reliability(curve: Axes, shares: Axes, found: metrics.CalibrationBins, bins
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     shares.bar(left, weight, width=1 / bins, align="edge", color=BLUE, edgecolor="white")
     shares.set(xlabel="confidence", ylim=(0, None))
+
+
+@styled
+def interval_coverage(mean: Array, std: Array, targets: Array) -> Figure:
+    """The share of targets inside central intervals against the share they promise: honest ones lie on the diagonal.
+
+    Args:
+        mean: Expected targets.
+        std: Their standard deviations, noise included; intervals are those of Gaussians.
+        targets: Numbers, in the same shape.
+
+    Returns:
+        A figure; below the diagonal the model is too sure of itself.
+    """
+    promised = torch.linspace(0.02, 0.98, 49, dtype=torch.float64)
+    reach = 2**0.5 * torch.erfinv(promised)
+    middle, width = (torch.as_tensor(numpy(values)) for values in (mean, std))
+    held = [metrics.coverage(middle - r * width, middle + r * width, targets) for r in reach]
+    figure, ((axes,),) = panels(width=4.6, height=4.2)
+    axes.plot([0, 1], [0, 1], color=MUTED, linestyle="--", linewidth=1)
+    axes.plot(promised, held, color=BLUE)
+    axes.set(xlabel="promised by the interval", ylabel="targets inside", xlim=(0, 1), ylim=(0, 1.02))
+    axes.set_title("Coverage of intervals")
+    axes.grid(True)
+    return figure
 
 
 @styled

@@ -1,0 +1,137 @@
+"""The report of a run: self-contained, complete, and harmless whatever the data say."""
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from posterity.app.document import Card, Code, Section, document, shown
+from posterity.app.pictures import previews
+from posterity.app.report import Contents, HeldOut, write_report
+from posterity.app.source import Preview
+from posterity.errors import InvalidInput
+
+RNG = np.random.default_rng(0)
+VOID = {"meta", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser would: text, sources, and whether every tag is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open, self.words, self.sources, self.tags = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def memory_table(n: int = 30) -> pd.DataFrame:
+    table = pd.DataFrame({name: RNG.random(n) for name in ("loo_nll", "loss", "self_influence", "leverage")})
+    table.insert(0, "id", range(n))
+    table["label"] = RNG.integers(0, 3, n)
+    table["suspected_label"] = pd.array([None] * (n - 2) + [1, 2], dtype="Int64")
+    return table
+
+
+def classifier() -> Contents:
+    probs = RNG.dirichlet(np.ones(3), 40)
+    images = RNG.random((40, 4, 4))
+    return Contents(
+        title="Beans",
+        lead="Beans were learnt.",
+        facts={"data": "beans.csv", "examples": 30},
+        metrics=pd.DataFrame({"accuracy": [0.9]}, index=["IVON"]),
+        held_out=HeldOut(np.arange(40), RNG.integers(0, 3, 40), probs=probs, preview=previews(images)),
+        memory=memory_table(),
+        preview=previews(images),
+        class_names=("broad", "green", "<runner>"),
+        cost={"seconds": 12.5},
+        reproduce="posterity fit beans.csv --target kind",
+    )
+
+
+def test_the_report_of_a_classifier_says_everything(tmp_path):
+    write_report(classifier(), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = read(text)
+    words = " ".join(page.words)
+    for wanted in (
+        "Beans were learnt.", "beans.csv", "accuracy", "least certain tenth", "Least sure of", "Leave-one-out",
+        "Most influential examples", "2 of 30 labels", "looks like <runner>", "12.5", "posterity fit beans.csv",
+    ):  # fmt: skip
+        assert wanted in words
+    assert page.tags.count("figure") == 2
+    assert page.tags.count("img") == 2 + 12 + 12 + 2
+
+
+def test_nothing_is_loaded_and_nothing_runs(tmp_path):
+    write_report(classifier(), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = read(text)
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "default-src 'none'" in text
+    assert "@media print" in text
+    assert "viewport" in text
+
+
+def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
+    mean, std = RNG.normal(size=50), np.full(50, 0.5)
+    held = HeldOut(np.arange(50), mean + 0.5 * RNG.normal(size=50), mean=mean, std=std)
+    table = memory_table().drop(columns=["suspected_label"])
+    write_report(Contents("Rates", "Rates were learnt.", {}, held_out=held, memory=table), tmp_path / "r.html")
+    words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
+    assert "squared error" in words
+    assert "Honest intervals" in words
+    assert "Suspected labels" not in words
+
+
+def test_what_is_missing_is_left_out(tmp_path):
+    write_report(Contents("Empty", "Nothing yet.", {"rows": 0}), tmp_path / "r.html")
+    assert read((tmp_path / "r.html").read_text(encoding="utf-8")).tags.count("section") == 1
+
+
+@pytest.mark.parametrize("nasty", ["<script>alert(1)</script>", "' onerror='alert(1)", "a & b"])
+def test_data_cannot_become_markup(nasty):
+    row = Preview("row", {nasty: {"value": nasty, "z": 1.0}})
+    blocks = [
+        nasty,
+        pd.DataFrame({nasty: [nasty]}),
+        Code(nasty),
+        [Card(Preview("text", nasty), [nasty]), Card(row, [])],
+    ]
+    page = read(document(nasty, nasty, [Section(nasty, blocks)]))
+    assert "script" not in page.tags
+    assert page.words.count(nasty) == 12  # title, heading, lead, section and every block, as text
+
+
+def test_predictions_need_a_distribution():
+    with pytest.raises(InvalidInput, match="probs, or mean and std"):
+        HeldOut(np.arange(2), np.zeros(2), mean=np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123456, "0.1235"), (12345.6, "12,346"), (7, "7"), (float("nan"), ""), (None, ""), (pd.NA, ""), ("x", "x")],
+)
+def test_numbers_are_short(value, text):
+    assert shown(value) == text

@@ -3,20 +3,25 @@
 Scores of the final network (loss, margin, leave-one-out NLL, self-influence eᵀVe, the change ‖Δp‖₁ of predictions,
 leverage; V by a Kronecker Laplace posterior) stand beside scores accumulated over training by `MemoryTracker`
 (self-influence and leave-one-out NLL with V from Adam's state; mean loss, confidence, area under the margin, TracIn)
-and beside the confidence in the given label under five-fold cross-validation, which costs five trainings and is what
-cleanlab ranks by. The table holds the AUROC of the flipped labels.
+and beside the confidence in the given label under five-fold cross-validation, which costs five trainings, and the
+scores that cleanlab itself makes of the same cross-validation (POSTERITY_CLEANLAB_PYTHON names a Python that has it).
+The table holds the AUROC of the flipped labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import datasets
 import networks
+import numpy as np
 import report
 import torch
 import torch.nn.functional as F
@@ -86,8 +91,19 @@ SCORES = {
     "tracked_loo_nll": "leave-one-out NLL, Adam's state, over training",
     "tracked_self_influence": "self-influence eᵀVe, Adam's state, over training",
     "cross_validation": "confidence, five-fold cross-validation (five trainings)",
+    "cleanlab_margin": "cleanlab, normalised margin of the same cross-validation",
+    "cleanlab_adjusted": "cleanlab, self-confidence adjusted for classes, of the same cross-validation",
 }
 RISING_WHEN_RIGHT = {"margin", "tracked_confidence", "tracked_margin", "cross_validation"}
+RISING_WHEN_RIGHT |= {"cleanlab_margin", "cleanlab_adjusted"}
+CLEANLAB = """
+import sys, numpy as np
+from cleanlab.rank import get_label_quality_scores as quality
+given = np.load(sys.argv[1])
+labels, probs = given["labels"], given["probs"]
+adjusted = quality(labels, probs, method="self_confidence", adjust_pred_probs=True)
+np.savez(sys.argv[2], cleanlab_margin=quality(labels, probs, method="normalized_margin"), cleanlab_adjusted=adjusted)
+"""
 
 
 def flipped(y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -121,14 +137,26 @@ def probabilities(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def cross_validated(setting: Setting, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """The probability of each given label under a network that was trained without its fold."""
+    """The class probabilities of each example under a network that was trained without its fold."""
     fold = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).to(y.device) % 5
-    confidence = torch.zeros(len(y), device=y.device)
+    probs = torch.zeros(len(y), int(y.max()) + 1, device=y.device)
     for k in range(5):
         inside = fold == k
         model = train(setting, x[~inside], y[~inside], seed)
-        confidence[inside] = probabilities(model, x[inside]).gather(1, y[inside, None])[:, 0]
-    return confidence.cpu()
+        probs[inside] = probabilities(model, x[inside])
+    return probs
+
+
+def cleanlab(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What cleanlab makes of cross-validated probabilities, where it is at hand."""
+    python = os.environ.get("POSTERITY_CLEANLAB_PYTHON")
+    if not python:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = f"{folder}/given.npz", f"{folder}/found.npz"
+        np.savez(given, labels=y.cpu().numpy(), probs=probs.double().cpu().numpy())
+        subprocess.run([python, "-c", CLEANLAB, given, found], check=True)
+        return {name: torch.from_numpy(score) for name, score in np.load(found).items()}
 
 
 def study(setting: Setting, options: argparse.Namespace, seed: int) -> report.Line:
@@ -162,7 +190,8 @@ def study(setting: Setting, options: argparse.Namespace, seed: int) -> report.Li
     scores["tracked_tracin"] = tracin
     if not options.no_cross_validation:
         start = time.perf_counter()
-        scores["cross_validation"] = cross_validated(setting, x, y, seed)
+        probs = cross_validated(setting, x, y, seed)
+        scores |= {"cross_validation": probs.gather(1, y[:, None])[:, 0].cpu(), **cleanlab(probs, y)}
         spent["cross-validation"] = time.perf_counter() - start
     found = {name: auroc(-s if name in RISING_WHEN_RIGHT else s, wrong) for name, s in scores.items()}
     accuracy = (table["prediction"] == table["label"]).mean()
@@ -193,7 +222,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     rows: list[list[object]] = []
     for score, label in SCORES.items():
         found = [[line["auroc"][score] for line in mine[name] if score in line["auroc"]] for name in names]
-        rows.append([label, *(report.spread(values, 4) if values else "" for values in found)])
+        if any(found):
+            rows.append([label, *(report.spread(values, 4) if values else "" for values in found)])
     accuracies = [f"{statistics.fmean(line['accuracy'] for line in mine[name]):.3f}" for name in names]
     rows.append(["accuracy on the noisy training labels", *accuracies])
     seeds = max(len(found) for found in mine.values())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import IVON, OGN, SAM, SOBA, VOGN, BayesianSAM, Vadam
+from posterity.optim import IVON, OGN, SAM, SOBA, VOGN, BayesianSAM, Vadam, VariationalNewton
 
 
 def with_defaults(kind, **settings):
@@ -23,6 +23,7 @@ CASES = {
     "Vadam": with_defaults(Vadam, hess_init=1.0),
     "VOGN": with_defaults(VOGN),  # its squared gradients are left to its own tests: losses here have no examples
     "OGN": with_defaults(OGN),
+    "VariationalNewton": with_defaults(VariationalNewton, rho=1e-4),
     "BayesianSAM": with_defaults(BayesianSAM),
     "SAM": lambda params, ess=None, **options: SAM(params, **{"lr": 0.05, "momentum": 0.0, **options}),
 }

@@ -48,3 +48,22 @@ def mean_field_logistic(inputs, labels):
 
     best = minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-7})
     return best.x[:2], np.exp(-2 * best.x[2:])
+
+
+def gaussian_logistic(inputs, labels):
+    """Mean and precision matrix of the best full Gaussian in two dimensions; f = xᵀθ is Gaussian here too."""
+    inputs, labels = np.asarray(inputs), np.asarray(labels)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+
+    def objective(parameters):
+        mean, root = parameters[:2], np.array([[np.exp(parameters[2]), 0.0], [parameters[3], np.exp(parameters[4])]])
+        covariance = root @ root.T
+        centre, spread = inputs @ mean, np.sqrt(np.einsum("ni,ij,nj->n", inputs, covariance, inputs))
+        softplus = np.logaddexp(0, centre[:, None] + spread[:, None] * nodes) @ weights
+        kl = 0.5 * PRIOR_PRECISION * (np.trace(covariance) + mean @ mean) - parameters[2] - parameters[4]
+        return np.sum(softplus - labels * centre) + kl
+
+    best = minimize(objective, np.array([0.0, 0.0, -2.0, 0.0, -2.0]), method="BFGS", options={"gtol": 1e-8}).x
+    root = np.array([[np.exp(best[2]), 0.0], [best[3], np.exp(best[4])]])
+    return torch.tensor(best[:2]), torch.tensor(np.linalg.inv(root @ root.T))

@@ -9,6 +9,7 @@ from posterity.optim.ivon import IVON
 from posterity.optim.sam import SAM
 from posterity.optim.soba import SOBA
 from posterity.optim.vadam import Vadam
+from posterity.optim.variational_newton import VariationalNewton
 from posterity.optim.vogn import OGN, VOGN
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Diagnostics",
     "Suggestion",
     "Vadam",
+    "VariationalNewton",
     "VariationalOptimizer",
     "load_ivon_opt",
     "suggest",

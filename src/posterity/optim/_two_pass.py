@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from posterity.errors import InvalidInput
 from posterity.optim._attach import Attachment
+from posterity.optim._passes import Apart
 from posterity.optim._samples import norm
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -55,9 +56,10 @@ class TwoPass(VariationalOptimizer):
             with super().sampled_params(train):
                 yield
             return
-        with self._apart() as found, super().sampled_params(train):
+        self._apart = Apart(self._trained())
+        with self._apart, super().sampled_params(train):
             yield
-        self._first = found
+        self._first = self._apart.found
         self._samples.discard()
 
     @contextmanager
@@ -78,15 +80,15 @@ class TwoPass(VariationalOptimizer):
         means = self._go_uphill({p: g / scale for p, g in self._first.items()})
         self._context_open = True
         try:
-            with self._apart() as found:
+            self._apart = Apart(self._trained())
+            with self._apart:
                 yield
         finally:
             self._first, self._context_open = {}, False
             with torch.no_grad():
                 for p, mean in means.items():
                     p.copy_(mean)
-        for p, g in found.items():
-            p.grad = g if p.grad is None else p.grad + g
+        self._apart.add()
         self._pairs += 1
 
     @torch.no_grad()
@@ -99,26 +101,16 @@ class TwoPass(VariationalOptimizer):
             self._sizes[p] = self._sizes[p] + size if p in self._sizes else size
         return means
 
-    @contextmanager
-    def _apart(self) -> Iterator[dict[Tensor, Tensor]]:
-        """Set gradients aside; what the passes inside leave in `.grad` is in the dictionary afterwards."""
-        trained = [p for _, p in self._parameters() if p.requires_grad]
-        aside = {p: p.grad for p in trained}
-        found: dict[Tensor, Tensor] = {}
-        for p in trained:
-            p.grad = None
-        try:
-            yield found
-            found.update({p: p.grad for p in trained if p.grad is not None})
-        finally:
-            for p, gradient in aside.items():
-                p.grad = gradient
+    def _trained(self) -> list[Tensor]:
+        return [p for _, p in self._parameters() if p.requires_grad]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and outside a context also what first passes found."""
         super().zero_grad(set_to_none)
         if not self._context_open:
             self._discard_passes()
+        elif not self._pairs:
+            self._apart.drop()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
@@ -142,7 +134,7 @@ class TwoPass(VariationalOptimizer):
             closure()
         return loss
 
-    def attach(self, model: nn.Module) -> Attachment:
+    def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Not possible: training code that knows one backward pass a step cannot make two."""
         raise InvalidInput(f"attach: expected an optimizer with one backward pass a step, got {type(self).__name__}")
 

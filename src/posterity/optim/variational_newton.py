@@ -1,0 +1,247 @@
+"""The improved rule with a full covariance: variational Newton for models of up to a few thousand weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from posterity.errors import InvalidInput, require, require_positive
+from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
+from posterity.noise import normal
+from posterity.optim._diagnostics import Diagnostics
+from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._passes import Apart
+from posterity.optim._priors import prior_of
+from posterity.optim._terms import delta, pull
+from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.kernels import Numbers, Piece, Views
+from posterity.posterior import Diagonal, Full, Posterior
+from posterity.trees import state_dtype
+
+LIMIT = 5000  # weights; a step factorises a matrix of this size
+
+
+class VariationalNewton(VariationalOptimizer):
+    """Natural-gradient steps for N(m, P⁻¹) with a dense precision P, on the total loss ℓ = λ · mean loss − log prior.
+
+        θ = m + L⁻ᵀε,  P = LLᵀ,   Ĥ = λ sym(P(θ − m) ĝᵀ) + S₀
+        m ← m − α P⁻¹ λ (g/(1 − β₁ᵗ) + δ m),  with the old P and the average g of gradients ĝ
+        P ← P + ρG + ½ρ² G P⁻¹ G,   G = Ĥ − P
+
+    P stays positive definite whatever ρ and Ĥ. The state of each weight is its row of P. All parameters share one P,
+    so they are given together: groups may differ in their learning rate.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        lr: α; 1 is a full Newton step.
+        ess: Effective sample size λ: the number of training examples, or more for a colder posterior.
+        rho: ρ, how fast the precision moves.
+        hess_init: The precision starts at λ · hess_init · I + S₀.
+        beta1: β₁.
+        weight_decay: δ; the prior is N(0, 1/(λδ)), and S₀ = λδ I.
+        mc_samples: Samples for each `step(closure)`.
+        prior: A diagonal Gaussian in place of weight decay; needs named parameters.
+        seed: Seed of the noise.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = VariationalNewton([weight], lr=0.1, ess=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> optimizer.step()
+
+    References:
+        Lin, Schmidt and Khan, "Handling the positive-definite constraint in the Bayesian learning rule", 2020.
+    """
+
+    widths = ()
+    written = ()
+    faster = "a larger rho"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        ess: float,
+        rho: float = 0.01,
+        hess_init: float = 1.0,
+        beta1: float = 0.9,
+        weight_decay: float = 1e-4,
+        mc_samples: int = 1,
+        prior: Diagonal | Posterior | None = None,
+        seed: int = 0,
+    ) -> None:
+        defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "beta1": beta1}
+        defaults |= {"weight_decay": weight_decay, "seed": seed}
+        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
+
+    def _forget_transients(self) -> None:
+        super()._forget_transients()
+        self._pairs: list[tuple[Tensor, Tensor]] = []  # noise and gradient of each sample since the last step
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        for name in ("ess", "hess_init"):
+            require_positive(name, group[name])
+        require(0 < group["rho"] <= 1, "rho", "a number in (0, 1]", group["rho"])
+        check_beta(group["beta1"], 0)
+        check_weight_decay(group["weight_decay"])
+        begun = any("step" in state for state in self.state.values())
+        require(not begun, "add_param_group", "all parameters before the first step", "a group after it")
+        super().add_param_group(param_group)
+        size = sum(p.numel() for p in self._trained())
+        require(size <= LIMIT, "params", f"at most {LIMIT} weights for a dense precision", size)
+
+    # ── one vector of all weights, one matrix ────────────────────────────────────────────────────────────────────
+
+    def _trained(self) -> list[Tensor]:
+        return [p for _, p in self._parameters() if p.requires_grad]
+
+    def _matrix(self) -> Tensor:
+        """P, in float64; before the first step λ · hess_init · I + S₀."""
+        trained = [(group, p) for group, p in self._parameters() if p.requires_grad]
+        rows = [self.state.get(p, {}).get("precision") for _, p in trained]
+        if any(row is None for row in rows):
+            return torch.diag(_flat([torch.zeros_like(p) + self._initial(p, group) for group, p in trained]))
+        return torch.cat([row.reshape(p.numel(), -1).double() for row, (_, p) in zip(rows, trained, strict=True)])
+
+    def _initial(self, p: Tensor, group: Group) -> Tensor | float:
+        return self.precision(self._tensors(p), self.numbers(p, group))
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype)), "forgetting": p.new_zeros(())}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        names = {"ess": "ess", "rho": "rho", "hess_init": "hess_init", "delta": "weight_decay"}
+        debias = 1 / (1 - group["beta1"] ** max(self._steps(p), 1))
+        numbers = {"lr": number(group["lr"]), "rho1": 1 - group["beta1"], "debias": debias}
+        return numbers | {name: float(group[key]) for name, key in names.items()}
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        """The inverse of each weight's marginal variance."""
+        return view.get("marginal", (delta(view, numbers) + numbers["hess_init"]) * numbers["ess"])
+
+    # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+        noise = torch.cat([normal(q.key, q.size, device=q.tensors["p"].device, dtype=torch.float64) for q in pieces])
+        factor = cholesky(self._matrix(), "precision")
+        steps = torch.linalg.solve_triangular(factor.mT, noise[:, None], upper=True).squeeze(-1)
+        for piece, step in zip(pieces, steps.split([piece.size for piece in pieces]), strict=True):
+            p = piece.tensors["p"]
+            piece.tensors["buffer"].copy_(p)
+            overwritten.append(piece)
+            p.copy_(p.double() + step.view(p.shape))
+
+    @contextmanager
+    def sampled_params(self, train: bool = False) -> Iterator[None]:
+        """As for every variational optimizer; noise and gradient of each sample are remembered as a pair."""
+        if not train:
+            with super().sampled_params(train):
+                yield
+            return
+        self._apart = Apart(self._trained())
+        with self._apart, super().sampled_params(train):
+            yield
+        if self._apart.found:
+            self._remember(self._apart.found)
+        self._apart.add()
+
+    def _remember(self, gradients: dict[Tensor, Tensor]) -> None:
+        trained = self._trained()
+        noise = _flat([self._samples.kept[p].buffer.double() - p.detach().double() for p in trained])
+        self._pairs.append((noise, _flat([gradients.get(p, torch.zeros_like(p)) for p in trained])))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        if not self._context_open:
+            self._pairs = []
+        elif not self._pairs:
+            self._apart.drop()
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _has_gradient(self, p: Tensor) -> bool:
+        """All weights move together: one that the loss does not reach has a gradient of zero."""
+        return any(q.grad is not None for q in self._trained())
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        """Turn the gradient into λ (g/(1 − β₁ᵗ) + δ m), which `_update` preconditions."""
+        view["momentum"].lerp_(gradient, numbers["rho1"])
+        gradient.copy_((view["momentum"] * numbers["debias"]).add_(pull(view, mean, numbers)).mul_(numbers["ess"]))
+
+    def _update(self, pieces: list[Piece]) -> None:
+        if not pieces:
+            return
+        matrix, gradients, forces, curvatures = self._matrix(), [], [], []
+        estimates = pieces[0].numbers.get("estimates", 1.0)
+        for view, numbers in ((piece.tensors, piece.numbers) for piece in pieces):
+            mean = view["p"].to(view["momentum"].dtype)
+            gradients.append(view["gradient"] if "gradient" in view else torch.zeros_like(mean))
+            forces.append((gradients[-1] / estimates).to(mean.dtype))
+            self.update(view, mean, forces[-1], None, numbers)
+            own = delta(view, numbers) * numbers["ess"] + view.get("quadratic", 0.0)
+            curvatures.append(torch.zeros_like(mean) + own)
+        step = solve_psd(cholesky(matrix, "precision"), _flat(forces))
+        outer = self._noise_and_gradient(pieces, _flat(gradients))
+        if outer is not None:
+            hessian = symmetrise(matrix @ outer) * (self.param_groups[0]["ess"] / estimates)
+            matrix = retract(matrix, hessian + torch.diag(_flat(curvatures)) - matrix, self.param_groups[0]["rho"])
+        self._write(step, matrix, outer is not None)
+        self._pairs = []
+
+    def _noise_and_gradient(self, pieces: list[Piece], gradient: Tensor) -> Tensor | None:
+        """Σₖ nₖ ĝₖᵀ over samples; what happened to `.grad` since the passes reaches it as one factor."""
+        if not self._samples.finished:
+            return None
+        if not self._pairs:  # an attached model
+            if self._samples.finished > 1:
+                raise InvalidInput("attach: expected one backward pass a step for a full covariance, got several")
+            noise = [piece.tensors["sample"].double() - piece.tensors["p"].double() for piece in pieces]
+            return torch.outer(_flat(noise), gradient)
+        noises, gradients = (torch.stack(column) for column in zip(*self._pairs, strict=True))
+        total = gradients.sum(0).norm()
+        return noises.mT @ gradients * torch.where(total > 0, gradient.norm() / total, 1.0)
+
+    def _write(self, step: Tensor, matrix: Tensor, moved: bool) -> None:
+        marginal = inverse_psd(matrix, "precision").diagonal().reciprocal()
+        start = 0
+        for group, p in self._parameters():
+            if not p.requires_grad:
+                continue
+            mine = slice(start, start := start + p.numel())
+            p.copy_(p.double() - (step[mine] * number(group["lr"])).view(p.shape))
+            state, dtype = self._state_of(p, group), state_dtype(p.dtype)
+            state["precision"] = matrix[mine].reshape(*p.shape, -1).to(dtype)
+            state["marginal"] = marginal[mine].view(p.shape).to(dtype)
+            if moved:
+                self.forget(p, group["rho"])
+
+    # ── what it hands over ───────────────────────────────────────────────────────────────────────────────────────
+
+    def structure(self, names: Mapping[str, Tensor]) -> Full:
+        trained = self._trained()
+        starts = dict(zip(trained, torch.tensor([0, *(p.numel() for p in trained)]).cumsum(0).tolist(), strict=False))
+        order = torch.cat([torch.arange(starts[p], starts[p] + p.numel()) for p in names.values()])
+        return Full(dict(names), self._matrix().cpu()[order][:, order].to(trained[0].device))
+
+    @torch.no_grad()
+    def diagnostics(self, loss: float | None = None) -> Diagnostics:
+        found = super().diagnostics(loss)
+        parameters = {str(i): (group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad}
+        priors = {name: prior_of(self, p, group) for name, (group, p) in parameters.items()}
+        prior = Diagonal({name: m for name, (m, _) in priors.items()}, {name: s for name, (_, s) in priors.items()})
+        kl = float(self.structure({name: p for name, (_, p) in parameters.items()}).kl(prior))
+        return replace(found, kl=kl, elbo=None if loss is None else -float(self.param_groups[0]["ess"]) * loss - kl)
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1).double() for t in tensors])

@@ -10,6 +10,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,10 @@ def loader(what: Any, options: dict[str, Any]) -> Callable[[], Source]:
 
         source = from_map(what, **options)
         return lambda: source
+    if isinstance(what, (str, Path)):
+        from posterity.app.from_run import from_run
+
+        return partial(from_run, what, **options)
     raise expected("what", "a MemoryMap, a Source or the folder of a run", type(what).__name__)
 
 

@@ -91,14 +91,15 @@ class Questions:
     def what_if(self, remove: Sequence[int], relabel: Mapping[int, Any]) -> Estimate:
         """The estimated effect of removing some examples and relabelling others."""
         with self.lock:
-            w = self.m.what_if(remove=remove, relabel={i: _target(y) for i, y in relabel.items()})
+            w = self.m.what_if(remove=remove, relabel=relabel)
             outcome = w.on(self.test_data)
         if self.test_data is None:
             labels = self.m.columns.set_index("id")["label"].loc[outcome.ids.tolist()].to_numpy()
         else:
             labels = self.test["label"].to_numpy()
         where = "the changed examples themselves" if self.test_data is None else "test examples"
-        return self._estimate(outcome, labels, where, w.reliability.warning)
+        warning = w.reliability.warning or self.m.reliability.warning
+        return self._estimate(outcome, labels, where, warning)
 
     def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, warning: str) -> Estimate:
         before, after = self.decided(outcome.before), self.decided(outcome.after)
@@ -187,10 +188,6 @@ class Questions:
 def _single(y: Tensor) -> np.ndarray[Any, Any]:
     """Targets as one column."""
     return (y if y.dim() == 1 else y.reshape(len(y), -1)[:, 0]).numpy()
-
-
-def _target(label: Any) -> Any:
-    return torch.as_tensor(label)
 
 
 def _joined(found: list[Batch]) -> Any:

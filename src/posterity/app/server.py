@@ -17,7 +17,6 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -189,9 +188,7 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
         OSError: lambda _, e: JSONResponse({"error": f"a file cannot be read: {e.strerror}"}, status_code=404),
         Exception: _fail,
     }
-    inner = Starlette(routes=routes, exception_handlers=handlers)
-    inner.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
-    return Wall(inner, hosts, token, port)
+    return Wall(Starlette(routes=routes, exception_handlers=handlers), hosts, token, port)
 
 
 def _asked(answer: Callable[[Request], Response]) -> Callable[[Request], Any]:

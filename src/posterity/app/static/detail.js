@@ -36,7 +36,6 @@ export class Detail {
       this.actions, this.close);
     this.#buttons();
     this.#verdictOnly();
-    if (m.about.neighbours) fill(this.close, h("button", { class: "quiet", textContent: "Nearest neighbours by kernel (N)", onclick: () => this.neighbours() }));
   }
 
   #verdictOnly() {
@@ -63,7 +62,8 @@ export class Detail {
     const other = m.classes.length > 0 && select([["", "other label…"], ...m.classes.map((name) => [name, name])], mark?.decision === "relabel" ? mark.label : "", (label) => label && m.mark([row], "relabel", label), { "aria-label": "New label" });
     const shownLabel = mark?.decision === "relabel" ? mark.label : suggested;
     fill(this.actions, button("keep", "Keep", "K"), button("drop", "Drop", "D"),
-      shownLabel ? h("button", { class: `act relabel ${mark?.decision === "relabel" ? "on" : ""}`, onclick: () => m.mark([row], mark?.decision === "relabel" ? "clear" : "relabel") }, "Relabel as ", swatch(m, m.classes.indexOf(shownLabel)), shownLabel, h("kbd", { textContent: "R" })) : null, other);
+      shownLabel ? h("button", { class: `act relabel ${mark?.decision === "relabel" ? "on" : ""}`, onclick: () => m.mark([row], mark?.decision === "relabel" ? "clear" : "relabel") }, "Relabel as ", swatch(m, m.classes.indexOf(shownLabel)), shownLabel, h("kbd", { textContent: "R" })) : null, other,
+      m.about.neighbours && h("button", { class: "act", title: "Nearest neighbours by kernel", onclick: () => this.neighbours() }, "Neighbours", h("kbd", { textContent: "N" })));
   }
 
   async neighbours() {

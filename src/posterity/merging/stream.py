@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.files import read_json, write_bytes, write_json
+from posterity.merging._ahead import ahead, one_thread_each
 from posterity.merging._card import card
+from posterity.merging._method import Stretch
 from posterity.merging.job import CHUNK, Job, Opened, open_job
 from posterity.merging.shards import Shard, plan_shards, write_index, write_shard
 from posterity.progress import track
@@ -51,7 +54,8 @@ def merge_checkpoints(job: Job, out: str | Path) -> Path:
     partial.mkdir(exist_ok=True)
     write_json(partial / PLAN, plan)
     try:
-        _write(opened, partial, missing)
+        with one_thread_each():
+            _write(opened, partial, missing)
     except PosterityError:
         shutil.rmtree(partial)  # the same merge would fail again
         raise
@@ -84,14 +88,28 @@ def _merged(opened: Opened, name: str, shared: object) -> Iterator[Tensor]:
             yield opened.like.read(name, start, min(CHUNK, entry.count - start))
         return
     measured = method.measure(lambda: opened.stretches(name)) if method.scope == "tensor" and entry.count else shared
-    for stretch in opened.stretches(name):
-        piece = method.combine(stretch, measured).to(entry.dtype).contiguous()
-        if not bool(torch.isfinite(piece).all()):
-            every = [stretch.base, *stretch.models, *stretch.curvatures]
-            given = all(bool(torch.isfinite(t).all()) for t in every if t is not None)
-            why = f"numbers beyond {entry.dtype}" if given else "NaN or infinity in a model"
-            raise InvalidInput(f"{name}: expected finite numbers, got {why}")
-        yield piece
+
+    def piece(read: Callable[[], Stretch]) -> Tensor:
+        stretch = read()
+        merged = method.combine(stretch, measured)
+        return _stored(name, merged, entry.dtype, stretch)
+
+    yield from ahead(functools.partial(piece, read) for read in opened.reads(name))
+
+
+def _stored(name: str, merged: Tensor, dtype: torch.dtype, stretch: Stretch) -> Tensor:
+    """A merged piece in the dtype of its tensor; NaN and infinity are refused."""
+    piece = merged.to(dtype).contiguous()
+    largest = torch.finfo(dtype).max
+    low, high = torch.aminmax(merged)  # one pass, and NaN shows in it
+    if -largest <= low.item() and high.item() <= largest:
+        return piece
+    if not bool(torch.isfinite(piece).all()):  # what lies beyond the largest by less than half a step is rounded to it
+        every = [stretch.base, *stretch.models, *stretch.curvatures]
+        given = all(bool(torch.isfinite(t).all()) for t in every if t is not None)
+        why = f"numbers beyond {dtype}" if given else "NaN or infinity in a model"
+        raise InvalidInput(f"{name}: expected finite numbers, got {why}")
+    return piece
 
 
 def _metadata(opened: Opened) -> dict[str, str]:

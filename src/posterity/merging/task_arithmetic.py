@@ -21,4 +21,4 @@ class TaskArithmetic(Method):
     name = "task_arithmetic"
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        return stretch.anchor + weighted_sum(stretch.weights, stretch.deltas)
+        return weighted_sum(stretch.weights, stretch.deltas).add_(stretch.anchor)

@@ -15,6 +15,7 @@ from posterity.errors import expected, require
 from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
 
 Convention = Literal["paper", "mergekit", "peft"]
+_NOTHING = 1e-8  # sums of weights below which nobody agrees
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,8 @@ class Ties(Method):
         return thresholds(stretches, self.density, least=1 if self.convention == "mergekit" else 0)
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        trimmed = stretch.deltas
-        for delta, threshold in zip(trimmed, measured, strict=True):
-            delta.masked_fill_(delta.abs().float() < threshold, 0)
-        return stretch.anchor + elect_and_average(trimmed, stretch.weights, self.convention)
+        trimmed = [trim(delta, threshold) for delta, threshold in zip(stretch.deltas, measured, strict=True)]
+        return elect_and_average(trimmed, stretch.weights, self.convention).add_(stretch.anchor)
 
 
 def check_convention(convention: str) -> None:
@@ -71,16 +70,26 @@ def check_convention(convention: str) -> None:
 def elect_and_average(deltas: Sequence[Tensor], weights: Sequence[float], convention: Convention) -> Tensor:
     """Σ_{t ∈ A} α_t Δ_t / d, where A are the tasks that agree with the elected sign."""
     shares = weights if convention == "mergekit" else [1.0] * len(deltas)
-    votes = [delta * share for delta, share in zip(deltas, shares, strict=True)]
-    elected = weighted_sum([1.0] * len(votes), votes).sign_()
-    if convention != "paper":
-        elected.masked_fill_(elected == 0, 1)
+    total = weighted_sum(shares, deltas)
+    # Signs and memberships are numbers, not booleans: arithmetic on one type is several times faster.
+    elected = total.sign_() if convention == "paper" else torch.copysign(torch.ones_like(total), total)
     merged, divisor = torch.zeros_like(elected), torch.zeros_like(elected)
-    for delta, weight, share, vote in zip(deltas, weights, shares, votes, strict=True):
-        agrees = (vote.sign_() == elected) & (vote != 0)
-        merged.add_(delta.where(agrees, 0), alpha=weight)
+    for delta, weight, share in zip(deltas, weights, shares, strict=True):
+        vote = delta.sign()
+        agrees = (vote if share > 0 else -vote if share < 0 else vote * 0).mul_(elected).clamp_(min=0)
+        merged.addcmul_(delta, agrees, value=weight)
         divisor.add_(agrees, alpha=share)
-    return merged.div_(divisor.masked_fill_(divisor.abs() < 1e-8, 1))
+    if min(shares) > _NOTHING:
+        return merged.div_(divisor.clamp_(min=min(shares)))  # where nobody agrees, 0 is divided
+    return merged.div_(divisor.masked_fill_(divisor.abs() < _NOTHING, 1))
+
+
+def trim(delta: Tensor, threshold: float) -> Tensor:
+    """The changes that are not smaller than the threshold, zeros elsewhere."""
+    if delta.dtype != torch.float32:
+        return delta.masked_fill(delta.abs().float() < threshold, 0)
+    below = float(np.nextafter(np.float32(threshold), np.float32(-np.inf)))
+    return torch.nn.functional.hardshrink(delta, below) if below >= 0 else delta
 
 
 def thresholds(stretches: Stretches, density: float, least: int = 0) -> list[float]:
@@ -107,9 +116,9 @@ def _histograms(stretches: Stretches, within: Sequence[int] | None) -> list[NDAr
     for stretch in stretches():
         totals = totals or [np.zeros(1 << 16, dtype=np.int64) for _ in stretch.models]
         for i, delta in enumerate(stretch.deltas):
-            bits = delta.float().abs_().reshape(-1).cpu().numpy().view(np.uint32)
-            high = bits >> 16
-            halves = high if within is None else bits[high == within[i]] & 0xFFFF
+            bits = delta.float().abs_().reshape(-1).cpu().numpy()
+            low, high = bits.view("<u2").reshape(-1, 2).T
+            halves = high if within is None else low[high == within[i]]
             totals[i] += np.bincount(halves, minlength=1 << 16)
     return totals
 

@@ -1,0 +1,38 @@
+"""Work on the next pieces while earlier ones are written: a few threads, results in order, nothing piles up."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+WORKERS = min(4, os.cpu_count() or 1)
+
+
+def ahead(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Results of tasks in their order; as many as there are threads, and one more, are under way at a time."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting: deque[Future[T]] = deque()
+        for task in tasks:
+            waiting.append(pool.submit(task))
+            if len(waiting) > WORKERS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Let every operation of torch run on the thread that calls it; pieces are too small to be cut again."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

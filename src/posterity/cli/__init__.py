@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from posterity import __version__
+from posterity.cli._demo import demo
+from posterity.cli._fit import fit
+from posterity.cli._map import memory_map
 from posterity.cli._merge import merge
+from posterity.cli._predict import predict
 from posterity.cli._table import table
 from posterity.errors import PosterityError
 
-app = typer.Typer(help="Machines that keep learning.", no_args_is_help=True, add_completion=False)
+HELP = """Machines that keep learning: training leaves a posterior behind, and the other commands ask it.
+
+Exit codes: 0 done; 1 the answer is no (doctor found something, a row of the table is off); 2 wrong input, or a file
+that is damaged or foreign; 3 the system refused (disk full, no permission); 4 an error of posterity itself; 130 stopped
+by Ctrl-C.
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command("fit")(fit)
+app.command("predict")(predict)
+app.command("map")(memory_map)
 app.command("merge")(merge)
 app.command("table")(table)
+app.command("demo")(demo)
 
 
 def _show_version(wanted: bool) -> None:
@@ -26,14 +42,31 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from, in full.")] = False,
 ) -> None:
     """Options that stand before a command."""
 
 
 def main() -> None:
-    """Run the command line; errors of the package become one line on standard error and exit code 2."""
+    """Run the command line; an error becomes one line on standard error, and an exit code."""
+    debug = "--debug" in sys.argv  # wherever it stands: people put it last, when something has gone wrong
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     try:
         app()
     except PosterityError as error:
-        typer.echo(f"posterity: {error}", err=True)
-        sys.exit(2)
+        _stop(error, 2, debug)
+    except OSError as error:
+        _stop(error, 3, debug)
+    except KeyboardInterrupt as error:
+        _stop(error, 130, debug, "stopped")
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        _stop(error, 4, debug, f"an error of posterity itself ({said}); add --debug to see where, and please report it")
+
+
+def _stop(error: BaseException, code: int, debug: bool, words: str | None = None) -> None:
+    if debug:
+        traceback.print_exception(error)
+    line = " ".join((str(error) if words is None else words).split())
+    typer.echo(f"posterity: {line}", err=True)
+    sys.exit(code)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from torch import nn
 
 from posterity.errors import InvalidInput, RefusedFile, expected
@@ -18,6 +19,7 @@ from posterity.learning import Run, fit
 from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.optim import suggest
+from posterity.posterior import Posterior
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data
 from posterity.runs.networks import HIDDEN, network
@@ -136,15 +138,13 @@ def reopen(folder: Path) -> Plan:
     return Plan(folder, config, data, preprocessing, train, _test(folder, data, preprocessing, notes), notes)
 
 
-def train(plan: Plan, *, overwrite: bool = False, progress: bool | None = None) -> RunFolder:
+def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
     """Train as planned, from the start or from the last checkpoint, and write the run.
 
     After Ctrl-C the run is written as far as it came, and can be resumed.
     """
     folder, work = plan.folder, plan.folder / WORK
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "run.json").exists() and not overwrite and not (folder / TRAINING).exists():
-        raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another, or --overwrite")
     with locked(work.parent, ".training.lock"):
         write_sealed(folder / TRAINING, plan.content())
         snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
@@ -157,6 +157,16 @@ def train(plan: Plan, *, overwrite: bool = False, progress: bool | None = None) 
             (folder / TRAINING).unlink()
             shutil.rmtree(work, ignore_errors=True)
     return run
+
+
+def refuse_occupied(folder: Path, overwrite: bool) -> None:
+    """Raise where a new training would get in the way of a run, or of a training that can go on."""
+    if (folder / TRAINING).exists():
+        raise InvalidInput(
+            f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
+        )
+    if (folder / "run.json").exists() and not overwrite:
+        raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another --out, or --overwrite")
 
 
 def discard(folder: Path) -> None:
@@ -233,16 +243,26 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
     )
 
 
+def evaluated(
+    model: nn.Module,
+    posterior: Posterior,
+    config: Mapping[str, Any],
+    preprocessing: Preprocessing,
+    test: Examples | None,
+) -> tuple[dict[str, pd.DataFrame], dict[str, float]]:
+    """Predictions of the held-out rows as the table "predictions", and figures of merit."""
+    if test is None:
+        return {}, {}
+    target = preprocessing.target
+    answer = ask(model, posterior, test.inputs, config["prediction"], config["samples"], config["seed"])
+    table = prediction_table(answer, target, test.ids.numpy())
+    table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
+    return {"predictions": table}, scores(answer, target, test.targets)
+
+
 def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
-    model, posterior, config = found.model.cpu(), found.posterior, plan.config
-    tables, figures = {}, {}
-    if plan.test is not None:
-        answer = ask(model, posterior, plan.test.inputs, config.prediction, config.samples, config.seed)
-        target = plan.preprocessing.target
-        figures = scores(answer, target, plan.test.targets)
-        table = prediction_table(answer, target, plan.test.ids.numpy())
-        table.insert(1, "label", target.decode(plan.test.targets.reshape(-1).numpy()))
-        tables["predictions"] = table
+    model, posterior = found.model, found.posterior
+    tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
     if snapshots is not None:
         tables["memory-history"] = snapshots.table()
     content = plan.content() | {

@@ -1,0 +1,205 @@
+"""`posterity fit`: from a file of data to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, say
+from posterity.errors import InvalidInput, expected
+
+if TYPE_CHECKING:
+    from posterity.runs import RunFolder
+    from posterity.runs.data import Data
+    from posterity.runs.fitting import Config, Plan
+
+_TARGETS = ("y", "labels", "label", "targets", "target")
+
+
+def fit(
+    data: Annotated[
+        Path | None, typer.Argument(help="CSV, TSV, parquet, JSON lines, npz, idx, or a folder of pictures.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default DATA-run.")] = None,
+    test: Annotated[
+        str, typer.Option(metavar="FRACTION|FILE|COLUMN=VALUE", help="What to hold out for testing; 0 for nothing.")
+    ] = "0.2",
+    model: Annotated[str | None, typer.Option(help="linear, mlp, cnn, or module:factory of your own.")] = None,
+    hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
+    method: Annotated[
+        str, typer.Option(help="ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, adamw or sgd.")
+    ] = "ivon",
+    task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", help="A column of whole numbers that name the rows.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for each.")] = None,
+    text: Annotated[str | None, typer.Option(help="A column to be read as text.")] = None,
+    embeddings: Annotated[Path | None, typer.Option(help="An npz with a vector for each row, for its text.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="For npz: the name of the array of inputs.")] = None,
+    size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
+    ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
+    hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
+    prior: Annotated[float | None, typer.Option(help="Precision of the prior on every weight.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Rate of dropout behind the hidden layers.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Anything else that the method takes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    track: Annotated[
+        bool | None, typer.Option(help="Draw the memory map at several epochs; by default where that is cheap.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = "cpu",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, to the same bits.")] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model on a file, and keep its posterior: a run, which every other command asks.
+
+    Exit code 130 after Ctrl-C: the run is usable, and --resume goes on.
+    """
+    from posterity.runs import fitting
+
+    folder = out or (data.with_name(f"{data.name.split('.')[0]}-run").name if data else None)
+    if folder is None:
+        raise InvalidInput("fit: expected a file of data, or --resume --out RUN, got neither")
+    folder = Path(folder)
+    asked: dict[str, Any] = {"epochs": epochs, "lr": lr, "model": model}
+    if hidden is not None:
+        asked["hidden"] = _widths(hidden)
+    if resume:
+        plan = fitting.reopen(folder)
+        _same(plan, asked)
+    else:
+        if data is None:
+            raise InvalidInput("fit: expected a file of data to train on, got none")
+        if overwrite:
+            fitting.discard(folder)
+        fitting.refuse_occupied(folder, overwrite)
+        given = {"ess": ess, "hess_init": hess_init, "prior": prior}
+        options = {name: value for name, value in given.items() if value is not None} | _options(option)
+        config = fitting.Config(
+            **asked,
+            method=method,
+            batch_size=batch_size,
+            options=options,
+            dropout=dropout,
+            seed=seed,
+            track=track,
+            device=device,
+        )
+        columns = {"task": task, "text": text, "ignore": tuple(ignore or ())}
+        source = _data(data, folder, target, test, id_column, seed, inputs, size, embeddings)
+        plan = _prepared(folder, config, source, columns, quiet=as_json)
+    run = fitting.train(plan)
+    _tell(run, plan, as_json)
+    if run.status == "interrupted":
+        raise typer.Exit(130)
+
+
+def _data(
+    path: Path,
+    folder: Path,
+    target: str | None,
+    test: str,
+    id_column: str | None,
+    seed: int,
+    inputs: str | None,
+    size: int | None,
+    embeddings: Path | None,
+) -> Data:
+    """Which rows, once it is clear what to predict and what to hold out."""
+    from posterity.runs.data import Data, Source
+    from posterity.runs.readers import read_rows
+
+    source = Source.of(path, folder, inputs=inputs, size=size, embeddings=embeddings)
+    if target is None:
+        known = [str(name) for name in read_rows(path, inputs, size).table]
+        target = next((name for name in _TARGETS if name in known), None)
+        if target is None:
+            raise InvalidInput(f"target: expected the column to predict (--target), one of {known}, got none")
+    return Data(source, target, id_column, _held_out(test, folder, seed, inputs, size))
+
+
+def _held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int | None) -> dict[str, Any]:
+    from posterity.runs.data import Source
+
+    try:
+        fraction = float(test)
+    except ValueError:
+        if Path(test).exists():
+            return {"source": vars(Source.of(Path(test), folder, inputs=inputs, size=size))}
+        if "=" not in test:
+            raise expected("test", "a fraction, a file or COLUMN=VALUE", test) from None
+        name, _, value = test.partition("=")
+        return {"column": name, "value": value}
+    if not 0 <= fraction < 1:
+        raise expected("test", "a fraction in [0, 1)", test)
+    return {"fraction": fraction, "seed": seed} if fraction else {}
+
+
+def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any], quiet: bool) -> Plan:
+    from posterity.runs import fitting
+
+    plan = fitting.prepare(folder, config, data, **columns)
+    if not quiet:
+        say(_summary(plan))
+    plan = fitting.probe(plan)
+    if not quiet and plan.config.method == "ivon":
+        chosen = {"lr": plan.config.lr, **plan.config.options}
+        say("settings: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
+    return plan
+
+
+def _summary(plan: Plan) -> str:
+    target, used = plan.preprocessing.target, [c for c in plan.preprocessing.columns if c.width]
+    held = 0 if plan.test is None else len(plan.test.ids)
+    what = f"{target.outputs} classes" if target.task == "classes" else f"an {target.task}".replace("an c", "a c")
+    shape = "x".join(str(size) for size in plan.preprocessing.shape)
+    lines = [f"data: {len(plan.train.ids)} rows to train on, {held} to test with; {target.name} is {what}"]
+    lines.append(f"inputs: {len(used)} columns as {shape} numbers" if used else f"inputs: {shape} numbers")
+    for column in plan.preprocessing.columns:
+        if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures"):
+            lines.append(f"  without {column.name}: {getattr(column, 'reason', '')}")
+    return "\n".join(lines)
+
+
+def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
+    if as_json:
+        about = {"run": str(run.folder), "status": run.status, "config": run.config, "metrics": run.metrics}
+        dump(about | {name: run.content[name] for name in ("rows", "steps", "seconds", "notes")})
+        return
+    notes(plan.notes)
+    config, held = run.config, run.content["rows"]["test"]
+    took = f"{run.content['steps']} steps in {run.content['seconds']:.1f} s"
+    say(f"trained: {config['model']} with {config['method']}, {took}")
+    if held:
+        say(f"on {held} held-out rows: {figures(run.metrics)}")
+    if run.status == "interrupted":
+        say(f"stopped early; the run is usable, and goes on with: posterity fit --resume --out {run.folder}")
+    say(f"run: {run.folder}")
+
+
+def _same(plan: Plan, asked: dict[str, Any]) -> None:
+    for name, value in asked.items():
+        before = getattr(plan.config, name)
+        if value is not None and value != before:
+            raise InvalidInput(f"{name}: expected {before} as in the run to resume, got {value}")
+
+
+def _options(given: list[str] | None) -> dict[str, Any]:
+    from posterity.cli._merge import _pairs
+    from posterity.merging.recipes import read_value
+
+    return {name: read_value(value) for name, value in _pairs("--option", given)}
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(width) for width in text.split(","))
+    except ValueError:
+        raise expected("hidden", "widths such as 64,64", text) from None

@@ -1,0 +1,69 @@
+"""Decisions about training rows: one file says which to keep, to drop and to relabel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from posterity.errors import InvalidInput, expected
+from posterity.runs.columns import as_text
+from posterity.runs.readers import read_rows
+
+DECISIONS = ("keep", "drop", "relabel")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided.
+
+    Args:
+        kept: Ids of rows that were looked at and stay as they are.
+        dropped: Ids of rows that go.
+        relabelled: New targets by id, as text.
+    """
+
+    kept: tuple[int, ...]
+    dropped: tuple[int, ...]
+    relabelled: dict[int, str]
+
+    @classmethod
+    def read(cls, path: Path) -> Decisions:
+        """Read a file with the columns id, decision ("keep", "drop" or "relabel") and label (the new one)."""
+        table = read_rows(path).table
+        for name in ("id", "decision"):
+            if name not in table:
+                raise expected(f"{path}", "the columns id, decision and label", list(table))
+        labels = as_text(table["label"]) if "label" in table else [""] * len(table)
+        found: dict[int, tuple[str, str]] = {}
+        for line, (i, decision, label) in enumerate(zip(as_text(table["id"]), as_text(table["decision"]), labels), 2):
+            if not i.lstrip("-").isdigit():
+                raise expected(f"{path}, line {line}", "a whole number as id", i)
+            if decision.lower() not in DECISIONS:
+                raise expected(f"{path}, line {line}", f"a decision among {DECISIONS}", decision)
+            if decision.lower() == "relabel" and not label:
+                raise InvalidInput(f"{path}, line {line}: expected the new label of row {i}, got none")
+            if found.get(int(i), (decision.lower(), label)) != (decision.lower(), label):
+                raise InvalidInput(f"{path}, line {line}: expected one decision about row {i}, got two")
+            found[int(i)] = (decision.lower(), label)
+        return cls(
+            tuple(i for i, (what, _) in found.items() if what == "keep"),
+            tuple(i for i, (what, _) in found.items() if what == "drop"),
+            {i: label for i, (what, label) in found.items() if what == "relabel"},
+        )
+
+
+def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
+    """A file of decisions to start from: drop what the model without the row would label otherwise, keep the rest.
+
+    Args:
+        suspects: Rows of a memory map. Whatever else they say stands behind the three columns that are read.
+    """
+    other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
+    drop = other.notna()
+    start = pd.DataFrame({"id": suspects["id"], "decision": drop.map({True: "drop", False: "keep"}), "label": other})
+    return pd.concat(
+        [start, suspects.drop(columns=["id", "suspected_label", "label"]).assign(given=suspects["label"])], axis=1
+    )

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from posterity.errors import RefusedFile, expected, require
+from posterity.errors import require
 from posterity.files import write_bytes
+from posterity.runs.decisions import DECISIONS, Decisions
 
 COLUMNS = ("id", "decision", "label")
-DECISIONS = ("keep", "drop", "relabel")
-LIMIT = 64 * 2**20  # bytes
 
 Decision = dict[str, Any]
 
@@ -55,14 +54,7 @@ def read(path: Path | None, known: Mapping[int, int]) -> list[Decision]:
     """What an earlier session decided; nothing where there is no file yet."""
     if path is None or not path.exists():
         return []
-    if path.stat().st_size > LIMIT:
-        raise RefusedFile(f"{path}: expected at most {LIMIT} bytes of decisions, got {path.stat().st_size}")
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if not set(COLUMNS) <= set(reader.fieldnames or ()):
-            raise RefusedFile(f"{path}: expected the columns {', '.join(COLUMNS)}, got {reader.fieldnames}")
-        rows = [{name: row[name] for name in COLUMNS} for row in reader]
-    for row in rows:
-        if not (row["id"] or "").lstrip("-").isdigit():
-            raise expected(f"id in {path}", "an integer", row["id"])
-    return checked([{**row, "id": int(row["id"])} for row in rows], known)
+    found = Decisions.read(path)
+    rows = [{"id": i, "decision": "keep"} for i in found.kept] + [{"id": i, "decision": "drop"} for i in found.dropped]
+    rows += [{"id": i, "decision": "relabel", "label": label} for i, label in found.relabelled.items()]
+    return checked(rows, known)

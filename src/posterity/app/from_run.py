@@ -1,0 +1,129 @@
+"""What the application shows of a run: its map, rows, history, and after an adaptation the run it came from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from posterity.app.from_map import from_map
+from posterity.app.source import Source
+from posterity.batches import batches
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.memory import MemoryMap
+from posterity.memory._trained import Trained
+from posterity.runs import RunFolder
+from posterity.runs.mapping import readable
+from posterity.runs.readers import Rows
+from posterity.runs.targets import Classes
+
+CURVES = {"loss": "train", "validation_loss": "test"}  # columns of the history, and what they are called here
+
+
+def from_run(folder: str | Path, *, beside: str | Path | None = None) -> Source:
+    """Everything the browser can ask a run.
+
+    Args:
+        folder: Folder of the run.
+        beside: Folder of a second run of the same rows; by default the one that this one was adapted from.
+
+    Returns:
+        A `Source`; marks are kept in `decisions.csv` in the folder.
+    """
+    run = RunFolder.open(folder)
+    m, train = run.memory_map(), run.select("train")
+    held_out = run.select("test") if run.dataset.test else None
+    test = run.data("test") if held_out is not None and len(held_out.rows) else None
+    parent = _parent(run)
+    other = RunFolder.open(beside) if beside is not None else parent
+    source = from_map(
+        m,
+        test=test,
+        examples=_shown(train.rows, run.dataset.target),
+        test_examples=None if held_out is None or test is None else _shown(held_out.rows, run.dataset.target),
+        title=run.folder.resolve().name,
+        history=run.memory_history if run.has("memory-history") else None,
+        curves=_curves(run),
+        beside=None if other is None else other.memory_map(),
+        beside_title="" if other is None else other.folder.resolve().name,
+        outcome=None if parent is None or test is None else _outcome(parent, run, m, test),
+        decisions=run.folder / "decisions.csv",
+    )
+    return _in_units(source, run)
+
+
+def _shown(rows: Rows, target: str) -> Any:
+    """Pictures, texts, or the rows without what is to be predicted."""
+    if rows.block is not None and rows.block.ndim > 2:
+        return rows.block
+    table = rows.table.drop(columns=[target], errors="ignore")
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    if len(table.columns) == 1 and texts:
+        return table[texts[0]].fillna("").astype(str).tolist()
+    return table if len(table.columns) or rows.block is None else rows.block
+
+
+def _curves(run: RunFolder) -> pd.DataFrame | None:
+    """Train and test loss by epoch, and the leave-one-out loss where the memory was watched."""
+    history = pd.DataFrame(run.history)
+    if "epoch" not in history or history["epoch"].duplicated().any():
+        return None
+    curves = history[["epoch", *(name for name in CURVES if name in history)]].rename(columns=CURVES)
+    if run.has("memory-history"):
+        loo = run.memory_history.groupby("epoch")["loo_nll"].mean().rename("leave_one_out")
+        curves = curves.merge(loo, on="epoch", how="left")
+    return curves
+
+
+def _in_units(source: Source, run: RunFolder) -> Source:
+    """Amounts and counts in the units of the data; classes stay numbers, which their names explain."""
+    target = run.preprocessing.target
+    if isinstance(target, Classes):
+        return source
+    return replace(
+        source,
+        table=readable(source.table, target),
+        test=None if source.test is None else readable(source.test, target),
+        beside=None if source.beside is None else readable(source.beside, target),
+    )
+
+
+def _parent(run: RunFolder) -> RunFolder | None:
+    """The run that this one was adapted from, if it is still there."""
+    about = run.content.get("parent")
+    if not isinstance(about, dict):
+        return None
+    try:
+        return RunFolder.open(about["path"])
+    except (RefusedFile, InvalidInput, KeyError):
+        return None
+
+
+def _outcome(parent: RunFolder, run: RunFolder, m: MemoryMap, test: Any) -> pd.DataFrame | None:
+    """Predicted against actual change of each test loss, where rows were dropped or relabelled and none added."""
+    before, after = parent.dataset, run.dataset
+    known = set(before.relabelled.items())
+    remove = [i for i in after.removed if i not in before.removed]
+    relabel = {int(i): label for i, label in after.relabelled.items() if (i, label) not in known}
+    if len(before.added) != len(after.added) or not (remove or relabel) or m.trained is None:
+        return None
+    encode = parent.preprocessing.target.encode
+    targets = dict(zip(relabel, encode(pd.Series(list(relabel.values()), dtype=object)))) if relabel else {}
+    predicted = parent.memory_map().what_if(remove=remove, relabel=targets).on(test)
+    change = (predicted.loss_after - predicted.loss_before).numpy()
+    actual = _losses(m.trained, test) - predicted.loss_before.numpy()
+    return pd.DataFrame({"id": np.arange(len(change)), "predicted": change, "actual": actual})
+
+
+def _losses(trained: Trained, test: Any) -> np.ndarray[Any, Any]:
+    """The loss of every test example at the posterior mean."""
+    found = []
+    with trained.at_mean():
+        for batch in batches(test):
+            batch = batch.to(trained.device)
+            f = trained.outputs(batch.inputs)
+            found.append(trained.likelihood.loss(f, trained.targets(f, batch.targets)).double().cpu().numpy())
+    return np.concatenate(found)

@@ -1,10 +1,10 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test` (which also builds the documentation).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types clean
+.PHONY: demo table docs test lint types clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,8 +17,13 @@ $(VENV)/.test: $(VENV)/.demo
 	touch $@
 
 demo: $(VENV)/.demo
+	OMP_NUM_THREADS=1 $(BIN)/posterity demo --out demo-output
+
+table: $(VENV)/.demo
 	OMP_NUM_THREADS=1 $(BIN)/posterity table
-	$(BIN)/python examples/polynomial_regression.py --out demo-output
+
+docs: $(VENV)/.test
+	$(BIN)/mkdocs build --strict
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -31,4 +36,4 @@ test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 clean:
-	rm -rf $(VENV) demo-output dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

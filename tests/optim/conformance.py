@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import IVON, OGN, SAM, SOBA, VOGN, BayesianSAM, Vadam, VariationalNewton
+from posterity.optim import IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
 
 
 def with_defaults(kind, **settings):
@@ -25,10 +25,18 @@ CASES = {
     "OGN": with_defaults(OGN),
     "VariationalNewton": with_defaults(VariationalNewton, rho=1e-4),
     "BayesianSAM": with_defaults(BayesianSAM),
+    "BayesBiNN": lambda params, weight_decay=None, **options: with_defaults(BayesBiNN)(params, **options),
+    "STE": lambda params, ess=None, weight_decay=None, **options: STE(params, **{"lr": 0.05, **options}),
     "SAM": lambda params, ess=None, **options: SAM(params, **{"lr": 0.05, "momentum": 0.0, **options}),
 }
 
+BINARY = ("BayesBiNN", "STE")
+
 all_optimizers = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+# Signs cannot fit a number, and have no weight decay: the prior of BayesBiNN moves them even without a gradient.
+real_optimizers = pytest.mark.parametrize(
+    "make", [make for name, make in CASES.items() if name not in BINARY], ids=[n for n in CASES if n not in BINARY]
+)
 # Plain steps, and steps without the squares of single examples, are part of the contract.
 at_the_mean = pytest.mark.filterwarnings("ignore:.*at the mean", "ignore:VOGN. no squared", "ignore:OGN. no squared")
 

@@ -16,6 +16,7 @@ from posterity.posterior import (
     Memory,
     Mixture,
     Posterior,
+    Signs,
     Structure,
 )
 from posterity.trees import Tree, snapshot, trainable
@@ -86,8 +87,19 @@ def dropout(seed: int = 0) -> Dropout:
     return Dropout(weights(seed), {"2": 0.3})
 
 
+def signs(seed: int = 0) -> Signs:
+    return Signs(weights(seed))
+
+
 GAUSSIANS = {"diagonal": diagonal, "full": full, "kronecker": kronecker, "low_rank": low_rank}
-STRUCTURES = {**GAUSSIANS, "last_layer": last_layer, "mixture": mixture, "ensemble": ensemble, "dropout": dropout}
+STRUCTURES = {
+    **GAUSSIANS,
+    "last_layer": last_layer,
+    "mixture": mixture,
+    "ensemble": ensemble,
+    "dropout": dropout,
+    "signs": signs,
+}
 
 
 def posterior(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
+from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
 
 from posterior import cases
 from posterity.errors import InvalidInput, Undefined
-from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, Mixture, Structure
+from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, Mixture, Signs, Structure
 from posterity.trees import to_vector
 
 
@@ -141,3 +141,24 @@ def test_kl_to_something_without_a_density_says_so() -> None:
 def test_what_cannot_be_right_is_refused(build, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         build()
+
+
+def test_signs_against_torch() -> None:
+    q, other = cases.signs(), cases.signs(1)
+    coins, others = (Bernoulli(logits=2 * to_vector(s.natural)) for s in (q, other))
+    draw = q.sample(5)
+    assert all(torch.equal(t.abs(), torch.ones_like(t)) for t in draw.values())
+    torch.testing.assert_close(q.log_prob(draw), coins.log_prob((to_vector(draw) + 1) / 2).sum())
+    torch.testing.assert_close(q.entropy(), coins.entropy().sum())
+    torch.testing.assert_close(q.kl(other), kl_divergence(coins, others).sum())
+    torch.testing.assert_close(to_vector(q.mean), 2 * coins.mean - 1)
+    torch.testing.assert_close(to_vector(q.variance), 4 * coins.variance)
+    assert torch.equal(to_vector(q.mode), to_vector(q.natural).sign())
+    with pytest.raises(Undefined, match="−1 or 1"):
+        q.kl(cases.diagonal())
+
+
+def test_signs_come_by_their_probabilities() -> None:
+    natural = torch.tensor([-2.0, -0.3, 0.0, 0.3, 40.0], dtype=torch.float64)
+    q = Signs({"w": natural.expand(4000, -1)})
+    torch.testing.assert_close(q.sample(0)["w"].mean(0), natural.tanh(), atol=0.05, rtol=0)

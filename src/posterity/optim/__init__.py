@@ -4,6 +4,7 @@ from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._ivon_opt import load_ivon_opt
 from posterity.optim._suggest import Suggestion, suggest
 from posterity.optim._variational import VariationalOptimizer
+from posterity.optim.binary import STE, BayesBiNN
 from posterity.optim.bsam import BayesianSAM
 from posterity.optim.ivon import IVON
 from posterity.optim.sam import SAM
@@ -17,7 +18,9 @@ __all__ = [
     "OGN",
     "SAM",
     "SOBA",
+    "STE",
     "VOGN",
+    "BayesBiNN",
     "BayesianSAM",
     "Diagnostics",
     "Suggestion",

@@ -32,9 +32,8 @@ class Point(VariationalOptimizer):
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the point, with the prior that weight decay stands for."""
-        decay = {p: group.get("weight_decay", 0.0) for group, p in self._parameters() if p.requires_grad}
-        names = {name: p for name, p in model.named_parameters() if p in decay}
-        require(len(names) == len(decay), "model", f"the {len(decay)} trained parameters", f"{len(names)} of them")
+        names = trained(self, model)
+        decay = {p: group.get("weight_decay", 0.0) for group, p in self._parameters()}
         zeros = {name: torch.zeros_like(p, dtype=state_dtype(p.dtype)) for name, p in names.items()}
         prior = Diagonal(zeros, {name: zeros[name].new_tensor(n * decay[p]) for name, p in names.items()})
         return Posterior.of(model, Ensemble([dict(names)]), prior=prior, n=n, ess=n, likelihood=likelihood)
@@ -42,3 +41,11 @@ class Point(VariationalOptimizer):
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         """Not defined: a point has no widths."""
         raise Undefined(f"diagnostics: not defined for {type(self).__name__}, whose posterior is a point")
+
+
+def trained(optimizer: VariationalOptimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that an optimizer trains, by their names in the model, all of which it must have."""
+    mine = {p for _, p in optimizer._parameters() if p.requires_grad}
+    names: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p in mine}
+    require(len(names) == len(mine), "model", f"the {len(mine)} trained parameters", f"{len(names)} of them")
+    return names

@@ -10,6 +10,7 @@ from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
 from posterity.posterior.mixture import Ensemble, Mixture
+from posterity.posterior.signs import Signs
 from posterity.posterior.sites import Site
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Memory",
     "Mixture",
     "Posterior",
+    "Signs",
     "Site",
     "Structure",
 ]

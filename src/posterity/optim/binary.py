@@ -1,0 +1,273 @@
+"""Binary weights: BayesBiNN, a Bernoulli posterior on the sign of each weight, and STE, its point estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from posterity.errors import InvalidInput, Undefined, expected, require, require_positive
+from posterity.likelihoods import Likelihood
+from posterity.noise import normal
+from posterity.optim import _priors
+from posterity.optim._attach import Attachment
+from posterity.optim._diagnostics import Diagnostics
+from posterity.optim._options import check_beta, check_lr, number
+from posterity.optim._passes import Apart
+from posterity.optim._points import Point, trained
+from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.kernels import Numbers, Piece, Views
+from posterity.posterior import Diagonal, Posterior, Signs, Structure
+from posterity.trees import state_dtype
+
+TINY = 1e-10  # at temperatures below it the slope is 1/(1 − μ² + TINY) for every sample: the published algorithm
+
+
+class BayesBiNN(VariationalOptimizer):
+    """The rule for random signs: P(w = 1) = σ(2λ), with the Gumbel relaxation for the gradient.
+
+        w = tanh((λ + δ)/T),  δ = ½ log u/(1 − u),  u uniform
+        ĝ = s ∇ℓ(w),   s = (1 − w² + 10⁻¹⁰) / (T (1 − μ² + 10⁻¹⁰)),   μ = tanh λ
+        g ← β g + (1 − β)(N ĝ + λ − λ₀),   λ ← λ − α g/(1 − βᵗ)
+
+    The parameters are the means μ outside sampling contexts, signs (or nearly) inside; after a training context `.grad`
+    is ĝ, the gradient in μ. All weights given are binary: use layers without biases and without affine normalisation,
+    or give the rest to another optimizer.
+
+    Args:
+        params: Parameters, named parameters or parameter groups. They become tanh(±natural_init), with their signs.
+        lr: α.
+        ess: N, the number of training examples, or more for a colder posterior.
+        temperature: T of the relaxation; at the published 10⁻¹⁰ samples are exact signs.
+        natural_init: |λ| at the start.
+        beta: β.
+        mc_samples: Samples for each `step(closure)`.
+        prior: Signs (or a posterior of that structure) with λ₀; fair coins by default. Needs named parameters.
+        seed: Seed of the noise.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
+        >>> optimizer = BayesBiNN([weight], lr=1e-4, ess=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     ((weight - 1) ** 2).sum().backward()
+        >>> optimizer.step()
+
+    References:
+        Meng, Bachmann and Khan, "Training binary neural networks using the Bayesian learning rule", 2020.
+    """
+
+    widths = ("natural",)
+    written = ("momentum", "natural")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        ess: float,
+        temperature: float = 1e-10,
+        natural_init: float = 10.0,
+        beta: float = 0.99,
+        mc_samples: int = 1,
+        prior: Signs | Posterior | None = None,
+        seed: int = 0,
+    ) -> None:
+        defaults = {"lr": lr, "ess": ess, "temperature": temperature, "natural_init": natural_init, "beta": beta}
+        super().__init__(params, {**defaults, "seed": seed}, mc_samples=mc_samples)
+        if prior is not None:
+            self.set_prior(prior)
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        for name in ("ess", "temperature", "natural_init"):
+            require_positive(name, group[name])
+        check_beta(group["beta"], 0)
+        super().add_param_group(param_group)
+        _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
+
+    def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]
+        """Take yesterday's signs as today's prior."""
+        structure = prior.structure if isinstance(prior, Posterior) else prior
+        if not isinstance(structure, Signs):
+            raise expected("prior", "Signs, or a Posterior of that structure", type(structure).__name__)
+        _priors._write(self, "prior_natural", structure.natural)
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
+        return {"momentum": momentum, "natural": _natural(self._tensors(p), p, self.numbers(p, group))}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        return {
+            "lr": number(group["lr"]) / (1 - group["beta"] ** max(self._steps(p), 1)),
+            "rho": 1 - group["beta"],
+            "ess": float(group["ess"]),
+            "temperature": float(group["temperature"]),
+            "natural_init": float(group["natural_init"]),
+        }
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        """1/(1 − μ²), the inverse variance of a sign."""
+        return view["natural"].cosh().square() if "natural" in view else math.cosh(numbers["natural_init"]) ** 2
+
+    # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+        for piece in pieces:
+            p = piece.tensors["p"]
+            natural = _natural(piece.tensors, p, piece.numbers)
+            z = normal(piece.key, piece.size, device=p.device, dtype=natural.dtype).view(p.shape)
+            shifted = natural + 0.5 * (torch.special.log_ndtr(z) - torch.special.log_ndtr(-z))
+            piece.tensors["buffer"].copy_(p)
+            overwritten.append(piece)
+            p.copy_(torch.tanh(shifted / piece.numbers["temperature"]) if self._samples.train else _sign(shifted))
+
+    @contextmanager
+    def sampled_params(self, train: bool = False) -> Iterator[None]:
+        """Hold soft signs to train with, or signs to predict with, in the parameters while the context is open."""
+        if not train:
+            with super().sampled_params(train):
+                yield
+            return
+        self._apart = Apart([p for _, p in self._parameters() if p.requires_grad])
+        with self._apart, super().sampled_params(train):
+            yield
+        self._apart.found = {p: g * self._slope(p).to(g) for p, g in self._apart.found.items()}
+        self._apart.add()
+
+    @torch.no_grad()
+    def _slope(self, p: Tensor) -> Tensor:
+        """∂w/∂μ at the last sample."""
+        group = next(group for group, q in self._parameters() if q is p)
+        numbers = self.numbers(p, group)
+        certain = 1 / _natural(self._tensors(p), p, numbers).cosh().square()  # 1 − μ², which does not cancel
+        w = self._samples.kept[p].buffer.to(certain.dtype)
+        return (1 - w.square() + TINY) / (numbers["temperature"] * (certain + TINY))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        first = not self._samples.finished
+        super().zero_grad(set_to_none)
+        if self._context_open and first:
+            self._apart.drop()
+
+    def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
+        """Not possible: the gradient has to be turned into that of the mean after each backward pass."""
+        raise InvalidInput("attach: expected a Gaussian posterior, got BayesBiNN; use sampled_params(train=True)")
+
+    # ── steps and what they lead to ──────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        natural = view["natural"]
+        force = gradient * numbers["ess"] + natural - view.get("prior_natural", 0.0)
+        view["momentum"].lerp_(force, numbers["rho"])
+        natural.sub_(view["momentum"] * numbers["lr"])
+        mean.copy_(natural.tanh())
+
+    def structure(self, names: Mapping[str, Tensor]) -> Structure:
+        groups = {p: group for group, p in self._parameters()}
+        naturals = {n: _natural(self._tensors(p), p, self.numbers(p, groups[p])) for n, p in names.items()}
+        return Signs(naturals)
+
+    @torch.no_grad()
+    def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
+        """Hand over the signs; the Gaussian that stands for their prior has the moments of fair coins."""
+        self._put_mean()
+        names = trained(self, model)
+        prior = Diagonal.isotropic({name: torch.zeros_like(p) for name, p in names.items()}, 1.0)
+        ess = float(self.param_groups[0]["ess"])
+        return Posterior.of(model, self.structure(names), prior=prior, n=n, ess=ess, likelihood=likelihood)
+
+    def diagnostics(self, loss: float | None = None) -> Diagnostics:
+        """Not defined for signs, which are no Gaussian; the posterior has their entropy and KL."""
+        raise Undefined("diagnostics: not defined for signs; `posterior(...).structure` has entropy and kl")
+
+
+class STE(Point):
+    """The straight-through estimator: Adam on latent weights v, with the gradient at their signs.
+
+        g ← β₁ g + (1 − β₁) ∇ℓ(sign v),   s ← β₂ s + (1 − β₂) ∇ℓ(sign v)²
+        v ← clip( v − α ĝ/(√ŝ + ε), −1, 1 ),   ĝ = g/(1 − β₁ᵗ),  ŝ = s/(1 − β₂ᵗ)
+
+    The parameters are the signs themselves; the latent weights are state.
+
+    Args:
+        params: Parameters, named parameters or parameter groups. They become signs.
+        lr: α.
+        betas: β₁ and β₂.
+        eps: ε.
+        latent_init: |v| at the start.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
+        >>> optimizer = STE([weight], lr=0.1)
+        >>> weight.data
+        tensor([ 1., -1.])
+
+    References:
+        Hubara et al., "Binarized neural networks", 2016.
+    """
+
+    written = ("momentum", "scale", "latent")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        latent_init: float = 0.05,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "latent_init": latent_init})
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        check_lr(group["lr"])
+        for index, beta in enumerate(group["betas"]):
+            check_beta(beta, index)
+        require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
+        require(0 < group["latent_init"] <= 1, "latent_init", "a number in (0, 1]", group["latent_init"])
+        super().add_param_group(param_group)
+        _write_signs(self.param_groups[-1]["params"], 1.0)
+
+    def initial_state(self, p: Tensor, group: Group) -> Views:
+        zeros = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
+        latent = p.detach().to(zeros.dtype) * group["latent_init"]
+        return {"momentum": zeros, "scale": zeros.clone(), "latent": latent}
+
+    def numbers(self, p: Tensor, group: Group) -> Numbers:
+        (beta1, beta2), t = group["betas"], max(self._steps(p), 1)
+        rates = {"rho1": 1 - beta1, "rho2": 1 - beta2, "eps": group["eps"]}
+        return {"lr": number(group["lr"]) / (1 - beta1**t), "debias": 1 / (1 - beta2**t), **rates}
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        view["momentum"].lerp_(gradient, numbers["rho1"])
+        view["scale"].lerp_(gradient.square(), numbers["rho2"])
+        scale = (view["scale"] * numbers["debias"]).sqrt_().add_(numbers["eps"])
+        view["latent"].sub_(view["momentum"] / scale * numbers["lr"]).clamp_(-1.0, 1.0)
+        mean.copy_(_sign(view["latent"]))
+
+    def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
+        """A point needs no noise."""
+
+
+def _natural(view: Mapping[str, Tensor], p: Tensor, numbers: Numbers) -> Tensor:
+    """λ: the state, or its initial value, which has the sign of the parameter."""
+    if "natural" in view:
+        return view["natural"]
+    return _sign(p.detach().to(state_dtype(p.dtype))) * numbers["natural_init"]
+
+
+def _sign(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+
+@torch.no_grad()
+def _write_signs(parameters: list[Tensor], size: float) -> None:
+    for p in parameters:
+        p.copy_(_sign(p) * size)

@@ -1,0 +1,160 @@
+"""`ActiveLearner`: ask, label, update by adaptation, ask again; with a folder, to go on another day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation import Report, adapt, remember
+from posterity.adaptation.situation import at_mean
+from posterity.batches import batches
+from posterity.errors import RefusedFile, expected, require
+from posterity.exploration._acquire import acquire
+from posterity.exploration.picks import Picks
+from posterity.exploration.question import as_pool, ids_of
+from posterity.files import read_json, write_json
+from posterity.posterior import Posterior
+
+FILE, VERSION = "learner.json", 1
+
+
+class ActiveLearner:
+    """A model that says which labels it wants, and takes them in without being trained again.
+
+    Everything that is labelled is kept in the posterior's memory, so that generalised linear models and last layers
+    end up where retraining on all of it would.
+
+    Args:
+        model: A trained model; it stays as it is.
+        posterior: Its Gaussian posterior.
+        pool: Inputs without labels, as in `acquire`.
+        labelled: What the model was trained on: (inputs, targets, ids) with ids of the pool, or (inputs, targets) for
+            examples that are not in the pool; not needed where the posterior carries a memory of it.
+        criterion: By what to choose; see `acquire`.
+        asking: Further arguments of `acquire`.
+        adapting: Further arguments of `adapt`.
+        folder: Where to keep posterior, labels and open questions after each step; see `resume`.
+        seed: Of everything random.
+
+    Examples:
+        >>> import posterity as po
+        >>> x = torch.linspace(-2, 2, 41).unsqueeze(1)
+        >>> known = (x[18:22], 3 * x[18:22], torch.arange(18, 22))
+        >>> model = nn.Linear(1, 1)
+        >>> posterior = po.laplace(model, known[:2], structure="full", prior_precision=0.1, noise_precision=1.0)
+        >>> learner = ActiveLearner(model, posterior, x, labelled=known, criterion="batch_bald_linearised")
+        >>> picks = learner.ask(2)
+        >>> sorted(picks.ids.tolist())  # the two ends tell most about a slope
+        [0, 40]
+        >>> report = learner.tell(picks.ids, 3 * x[picks.ids])
+        >>> len(learner.labelled)
+        6
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        posterior: Posterior,
+        pool: Any,
+        *,
+        labelled: Any = None,
+        criterion: str = "bald",
+        asking: Mapping[str, Any] | None = None,
+        adapting: Mapping[str, Any] | None = None,
+        folder: str | Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.pool = as_pool(pool, 256)
+        self.model = at_mean(model, posterior)
+        self.posterior = posterior if labelled is None else _remembering(self.model, posterior, labelled)
+        if self.posterior.memory is None:
+            raise expected("labelled", "what the model was trained on, or a posterior that carries a memory", None)
+        self.criterion, self.seed = criterion, seed
+        self.asking, self.adapting = dict(asking or {}), dict(adapting or {})
+        self.folder = None if folder is None else Path(folder)
+        self._ids = ids_of(self.pool)
+        self._pending: list[int] = []
+        self._save()
+
+    @classmethod
+    def resume(cls, folder: str | Path, model: nn.Module, pool: Any, **settings: Any) -> Self:
+        """Go on from a folder, with a model of the same architecture, the same pool and the same settings."""
+        content = read_json(Path(folder) / FILE)
+        fine = isinstance(content, dict) and content.get("version") == VERSION
+        if not fine or not {"pending", "pool"} <= content.keys():
+            raise RefusedFile(f"{folder}: expected an active learner of format version {VERSION}, got another file")
+        posterior = Posterior.load(folder)
+        learner = cls(model, posterior, pool, **settings)
+        require(learner.pool.n == content["pool"], "pool", f"the {content['pool']} examples of before", learner.pool.n)
+        # Killed between the writing of the posterior and of this file, labels may have been taken in already.
+        learner._pending = [i for i in content["pending"] if i not in set(learner.labelled.tolist())]
+        learner.folder = Path(folder)
+        return learner
+
+    @property
+    def labelled(self) -> Tensor:
+        """Ids of everything that is labelled."""
+        assert self.posterior.memory is not None
+        return self.posterior.memory.ids
+
+    @property
+    def pending(self) -> Tensor:
+        """Ids that were asked for and have no label yet."""
+        return torch.tensor(self._pending, dtype=torch.int64)
+
+    def ask(self, k: int) -> Picks:
+        """The k examples that are to be labelled next; none that was asked for before."""
+        closed = torch.cat((self.labelled.cpu(), self.pending))
+        # The number of labels is what tells one round from another, also after a pause.
+        seed = self.seed * 1_000_003 + len(closed)
+        options = {"seed": seed, **self.asking}
+        picks = acquire(self.model, self.posterior, self.pool, k, self.criterion, exclude=closed, **options)
+        self._pending += picks.ids.tolist()
+        self._save()
+        return picks
+
+    def tell(self, ids: Tensor | Sequence[int], labels: Any) -> Report:
+        """Take in labels, of what was asked for or of anything else in the pool; the report says what changed."""
+        wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+        memory = self.posterior.memory
+        assert memory is not None
+        targets = torch.as_tensor(labels).to(memory.targets)
+        require(len(targets) == len(wanted) > 0, "labels", f"{len(wanted)}, one for each id", len(targets))
+        again = wanted[torch.isin(wanted, memory.ids.cpu())]
+        once = len(again) == 0 and len(wanted.unique()) == len(wanted)
+        require(once, "ids", "examples without a label, each once", again[:3].tolist() or wanted.tolist())
+        inputs = self.pool.take(self._positions(wanted)).inputs
+        result = adapt(
+            self.model, self.posterior, add=(inputs, targets, wanted), **{"seed": self.seed, **self.adapting}
+        )
+        self.model, self.posterior = result.model, result.posterior
+        told = set(wanted.tolist())
+        self._pending = [i for i in self._pending if i not in told]
+        self._save()
+        return result.report
+
+    def _positions(self, wanted: Tensor) -> Tensor:
+        """Where these ids stand in the pool."""
+        unknown = wanted[~torch.isin(wanted, self._ids)]
+        require(len(unknown) == 0, "ids", "ids of the pool", unknown[:3].tolist())
+        return (self._ids.unsqueeze(0) == wanted.unsqueeze(1)).int().argmax(1)
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            self.posterior.save(self.folder)
+            write_json(self.folder / FILE, {"version": VERSION, "pool": self.pool.n, "pending": self._pending})
+
+
+def _remembering(model: nn.Module, posterior: Posterior, labelled: Any) -> Posterior:
+    """The posterior with a memory of all labelled data; those without ids get negative ones, which no pool has."""
+    stream = batches(labelled, batch_size=1024)
+    require(stream.n == posterior.n, "labelled", f"the {posterior.n} examples of the posterior", stream.n)
+    memory = remember(model, stream)
+    if not (isinstance(labelled, (tuple, list)) and len(labelled) == 3):
+        memory = replace(memory, ids=-1 - torch.arange(len(memory)))
+    return replace(posterior, memory=memory)

@@ -32,8 +32,22 @@ def merge(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the method, such as density=0.2.")
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Rank of merged adapters.")] = None,
+    sweep: Annotated[
+        int | None, typer.Option(help="Merge under so many weights from one model to the others, and score each.")
+    ] = None,
+    score: Annotated[
+        list[str] | None, typer.Option(metavar="TASK=DATA", help="For --sweep: data of a task, .npz or .safetensors.")
+    ] = None,
+    architecture: Annotated[
+        str | None, typer.Option(help="For --sweep: module:factory, where models are no Hugging Face folders.")
+    ] = None,
+    likelihood: Annotated[str, typer.Option(help="For --sweep: what the outputs mean.")] = "categorical",
 ) -> None:
-    """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight."""
+    """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight.
+
+    With --sweep, nothing is merged for good: OUT gets sweep.csv and sweep.png, the loss of every task under many
+    weights.
+    """
     from posterity.merging.recipes import read_value, read_yaml
     from posterity.merging.recipes import recipe as understood
 
@@ -57,7 +71,14 @@ def merge(
         _entry(content, name, "--examples")["n"] = number
     for name, value in _pairs("--option", option):
         content.setdefault("options", {})[name] = read_value(value)
-    typer.echo(f"merged into {understood(content, folder).cook()}")
+    ready = understood(content, folder)
+    if sweep is None:
+        typer.echo(f"merged into {ready.cook()}")
+        return
+    from posterity.cli._merge_sweep import sweep_recipe
+
+    made = sweep_recipe(ready, sweep, dict(_pairs("--score", score)), architecture, likelihood)
+    typer.echo(f"losses under {sweep} weights: {made / 'sweep.csv'} and {made / 'sweep.png'}")
 
 
 def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:

@@ -2,9 +2,12 @@
 
 from posterity.merging._merge import merge
 from posterity.merging._method import Method, Stretch
+from posterity.merging._sweep import Sweep, sweep, trade_offs
+from posterity.merging.curvatures import write_curvature
 from posterity.merging.dare import Dare
 from posterity.merging.fisher import FisherAverage
 from posterity.merging.gradient_matching import GradientMatching
+from posterity.merging.gram import gram_matrices
 from posterity.merging.job import Job, Source
 from posterity.merging.linear import Linear
 from posterity.merging.lora import merge_adapters
@@ -27,10 +30,15 @@ __all__ = [
     "Slerp",
     "Source",
     "Stretch",
+    "Sweep",
     "TaskArithmetic",
     "Ties",
+    "gram_matrices",
     "merge",
     "merge_adapters",
     "merge_checkpoints",
     "merge_state_dicts",
+    "sweep",
+    "trade_offs",
+    "write_curvature",
 ]

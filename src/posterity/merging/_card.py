@@ -45,4 +45,4 @@ def _known(source: Source, curvature: Checkpoint | None) -> tuple[str, str]:
     """How many examples stand behind a model, and where its curvature came from."""
     if curvature is None:
         return "", ""
-    return f"{source.n:g}", f"{curvature.path.name}, {len(curvature.entries)} tensors"
+    return f"{source.examples(curvature):g}", f"{curvature.path.name}, {len(curvature.entries)} tensors"

@@ -29,13 +29,17 @@ class Source:
         path: Its folder or file.
         weight: α, how much of it goes into the merge; negative to remove it.
         curvature: A checkpoint with the mean curvature H of each parameter over the data (or Gram matrices).
-        n: Number of examples N behind the curvature.
+        n: Number of examples N behind the curvature; what its file says (or 1) unless given.
     """
 
     path: Path
     weight: float = 1.0
     curvature: Path | None = None
-    n: float = 1.0
+    n: float | None = None
+
+    def examples(self, curvature: Checkpoint) -> float:
+        """N."""
+        return float(curvature.metadata.get("examples", 1)) if self.n is None else self.n
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class Job:
         require(method.needs_base or self.base is None, "base", f"none, {method.name!r} is an average", "one")
         require(not method.needs_base or self.base is not None, "base", f"what {method.name!r} starts from", None)
         for name, source in self.models.items():
-            require_positive(f"n of {name!r}", source.n)
+            if source.n is not None:
+                require_positive(f"n of {name!r}", source.n)
             given = source.curvature is not None
             require(given or not method.needs_curvature, f"curvature of {name!r}", f"a file, for {method.name!r}", None)
         require(0 <= self.prior_precision < math.inf, "prior_precision", "a number >= 0", self.prior_precision)
@@ -119,7 +124,7 @@ class Opened:
                 H = checkpoint.read(name, 0, found.count).to(dtype).reshape(found.shape)
             else:
                 H = numbers(checkpoint)
-            return H.mul_(source.n / self.job.temperature)
+            return H.mul_(source.examples(checkpoint) / self.job.temperature)
 
         known = self.job.method.scope != "whole" or all(c.find(name) for c in self.curvatures)
         precision = torch.full((), self.job.prior_precision, dtype=dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,11 @@ class Recipe:
     base: Source | None
     rank: int | None
     settings: Mapping[str, Any]
+
+    def weighted(self, weights: Mapping[str, float], out: Path) -> Recipe:
+        """The same merge under other weights, into another folder."""
+        models = {name: replace(source, weight=weights[name]) for name, source in self.models.items()}
+        return replace(self, models=models, out=out)
 
     def cook(self) -> Path:
         """Merge, and return the folder that was made."""
@@ -105,7 +110,7 @@ def _source(label: str, given: Any, folder: Path) -> Source:
         folder / str(given["path"]),
         _number(f"weight of {label}", given.get("weight", 1.0)),
         folder / str(given["curvature"]) if given.get("curvature") else None,
-        _number(f"n of {label}", given.get("n", 1.0)),
+        _number(f"n of {label}", given["n"]) if given.get("n") is not None else None,
     )
 
 

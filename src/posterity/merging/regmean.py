@@ -18,7 +18,8 @@ from posterity.merging.linear import Linear
 class RegMean(Method):
     """W = (Σ_t w_t W_t G̃_t)(Σ_t w_t G̃_t)⁻¹ for W (out, in), with the Gram matrix G_t = XᵀX (in, in) of its inputs.
 
-    G̃ has the off-diagonal entries of G scaled by `shrink`. Parameters without a Gram matrix are averaged.
+    G̃ has the off-diagonal entries of G scaled by `shrink`. Parameters without a Gram matrix are averaged, and so are
+    the weights of inputs that no example ever excites: a ridge at the limit of the digits pulls towards the average.
 
     Args:
         shrink: Factor on off-diagonal entries, from 0 (diagonal) to 1 (as they are).
@@ -45,7 +46,9 @@ class RegMean(Method):
             return Linear().combine(stretch, None)
         total, right = torch.zeros(()), torch.zeros(())
         for W, G, weight in zip(stretch.models, stretch.curvatures, stretch.weights, strict=True):
-            G = weight * (self.shrink * G + (1 - self.shrink) * torch.diag(G.diagonal()))
-            total, right = total + G, right + W @ G
-        factor = cholesky(total, "sum of Gram matrices")
-        return torch.cholesky_solve(right.mT, factor).mT
+            G = weight * (self.shrink * G + (1 - self.shrink) * torch.diag(G.diagonal())).double()
+            total, right = total + G, right + W.double() @ G
+        average = Linear().combine(stretch, None)
+        ridge = torch.finfo(average.dtype).eps * total.trace()
+        factor = cholesky(total + ridge * torch.eye(len(total)).to(total), "sum of Gram matrices")
+        return torch.cholesky_solve((right + ridge * average).mT, factor).mT.to(average)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import islice
 from numbers import Integral
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
 
+from posterity import processes
 from posterity.errors import InvalidInput, expected, require
 
 Inputs = Any  # a Tensor, or a mapping of tensors that the model takes as keyword arguments
@@ -85,12 +87,26 @@ class Batches:
         if isinstance(self.source, DataLoader):
             yield from self._from_loader(self.source)
             return
+        for index in self._order(number):
+            yield self.take(index)
+
+    def _order(self, epoch: int) -> tuple[Tensor, ...]:
+        """The positions in each batch of an epoch."""
         order = torch.arange(self.n)
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.n, generator=generator)
-        for index in order.split(self.batch_size):
-            yield self.take(index)
+        return order.split(self.batch_size)
+
+    def some(self, numbers: range) -> Iterator[Batch]:
+        """Consecutive batches of epoch 0, of which no others are read."""
+        if not isinstance(self.source, DataLoader):
+            yield from map(self.take, self._order(0)[numbers.start : numbers.stop])
+            return
+        loader = some_of(self.source, numbers)
+        assert isinstance(loader.batch_sampler, list)
+        for positions, item in zip(loader.batch_sampler, loader, strict=True):
+            yield _unpack(item, torch.tensor(positions))
 
     def take(self, positions: Tensor) -> Batch:
         """The examples at these positions, as one batch."""
@@ -144,8 +160,58 @@ def _of_loader(loader: DataLoader[Any], seed: int) -> Batches:
     if sampler is None:
         raise expected("data", "a DataLoader that makes batches", "one with batch_size=None")
     # Positions are ids only where batches come in the order of the data; anything else must bring its ids.
-    in_order = type(sampler) is BatchSampler and isinstance(sampler.sampler, SequentialSampler)
-    return Batches(loader, n, loader.batch_size or 1, False, seed, in_order or _brings_ids(loader.dataset[0]))
+    ids_known = _in_order(loader) or _brings_ids(loader.dataset[0])
+    return Batches(loader, n, loader.batch_size or 1, False, seed, ids_known)
+
+
+def _in_order(loader: DataLoader[Any]) -> bool:
+    sampler = loader.batch_sampler
+    return type(sampler) is BatchSampler and isinstance(sampler.sampler, SequentialSampler)
+
+
+def some_of(loader: DataLoader[Any], numbers: range) -> DataLoader[Any]:
+    """A loader of some consecutive batches of another, which has to keep the order of the data."""
+    require(_in_order(loader), "data shared between processes", "a fixed order", "a loader that shuffles or samples")
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=list(loader.batch_sampler or ())[numbers.start : numbers.stop],
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+    )
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """The batches that fall to this process: all of them, unless processes share their passes over data.
+
+    Args:
+        data: All batches.
+    """
+
+    data: Iterable[Batch]
+
+    def __len__(self) -> int:
+        return len(self._numbers) if not processes.alone() else len(self.data)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        if processes.alone():
+            return iter(self.data)
+        if isinstance(self.data, Batches):
+            return self.data.some(self._numbers)
+        return islice(self.data, self._numbers.start, self._numbers.stop)
+
+    @property
+    def first(self) -> int:
+        """The number of the first of them."""
+        return 0 if processes.alone() else self._numbers.start
+
+    @property
+    def _numbers(self) -> range:
+        if not isinstance(self.data, Sized):
+            raise expected("data shared between processes", "a known number of batches", type(self.data).__name__)
+        return processes.part(len(self.data))
 
 
 def _length(data: Any) -> int:

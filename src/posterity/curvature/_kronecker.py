@@ -9,6 +9,7 @@ from posterity.curvature._pass import Pass
 from posterity.curvature._sites import Site
 from posterity.curvature._tape import Tape
 from posterity.errors import InvalidInput
+from posterity.processes import total
 from posterity.trees import state_dtype
 
 LARGEST = 20_000  # rows of a factor; beyond, the factor alone would take gigabytes
@@ -58,11 +59,13 @@ class Factors:
 
     def result(self) -> dict[str, tuple[Tensor, ...]]:
         """The factors (B, A), or (B,) for parameters with one axis."""
-        for name, sums in self.sums.items():
+        found = {name: [total(factor) for factor in sums] for name, sums in self.sums.items()}
+        seen = dict(zip(self.seen, total(torch.tensor(list(self.seen.values()))).tolist(), strict=True))
+        for name, sums in found.items():
             if len(sums) == 2:
                 factor = sums[self.inputs[name]]
-                factor /= self.seen[name] or factor.trace().clamp_min(torch.finfo(factor.dtype).tiny)
-        return {name: tuple(sums) for name, sums in self.sums.items()}
+                factor /= seen[name] or factor.trace().clamp_min(torch.finfo(factor.dtype).tiny)
+        return {name: tuple(sums) for name, sums in found.items()}
 
     def _add_rows(self, name: str, g: Tensor) -> None:
         sums = self.sums[name]

@@ -8,13 +8,14 @@ from operator import methodcaller
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batch
+from posterity.batches import Batch, OwnPart
 from posterity.curvature._gradients import Gradient
 from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn
 from posterity.errors import expected
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
+from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 
@@ -63,12 +64,16 @@ def diagonal_fisher(
         return per_example_squared_gradients(model, batches, law, memory=memory)
     if kind != "sampled":
         raise expected("kind", "'true', 'sampled' or 'empirical'", kind)
-    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    generator = torch.Generator(next(model.parameters()).device)
+
+    def begin(number: int) -> None:
+        """Labels belong to the batch, whoever reads it."""
+        generator.manual_seed(seed * 1_000_003 + number)
 
     def drawn(f: Tensor, _: Tensor) -> Tensor:
         return torch.stack([law.residual(f, law.sample(f, generator)) for _ in range(samples)]) / samples**0.5
 
-    return _sums(model, batches, drawn, samples, memory, _SQUARES)[0]
+    return _sums(model, batches, drawn, samples, memory, _SQUARES, begin=begin)[0]
 
 
 def per_example_squared_gradients(
@@ -145,17 +150,20 @@ def _sums(
     roots: int,
     memory: int | None,
     *reductions: Callable[[Gradient], Tensor],
+    begin: Callable[[int], None] = lambda _: None,
 ) -> list[Tree]:
-    """Sums over gradients, for output directions (R, n, ..., K) made from logits and targets."""
+    """Sums over gradients, for output directions (R, n, ..., K) made from logits and targets, batch by batch."""
+    own = OwnPart(batches)
     with Tape(model, memory=memory) as tape:
         sums = [tape.zeros() for _ in reductions]
-        for batch in track(batches, "gradients"):
+        for number, batch in enumerate(track(own, "gradients"), own.first):
+            begin(number)
             batch = batch.to(tape.device)
             for part, step in tape.passes(batch.inputs, roots):
                 for name, _, gradient in step.gradients(directions(step.outputs, batch.targets[part])):
                     for total, reduction in zip(sums, reductions):
                         total[name] += reduction(gradient).reshape(total[name].shape)
-    return sums
+    return [totals(tree) for tree in sums]
 
 
 def _residual(law: Likelihood, f: Tensor, y: Tensor) -> Tensor:

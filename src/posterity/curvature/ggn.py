@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from posterity.batches import Batch
+from posterity.batches import Batch, OwnPart
 from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
 from posterity.curvature._pass import Pass
@@ -14,6 +14,8 @@ from posterity.curvature._tape import Tape
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
+from posterity.processes import total as over_processes
+from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 
@@ -51,7 +53,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
             for v in _roots(step, known):
                 for name, _, gradient in step.gradients(v):
                     total[name] += gradient.squares().reshape(total[name].shape)
-    return total
+    return totals(total)
 
 
 def kronecker_ggn(
@@ -135,11 +137,11 @@ def full_ggn(
                 for _, rows in step.jacobians(v):
                     flat = rows.flatten(0, 1)
                     total.addmm_(flat.T, flat)
-    return total
+    return over_processes(total)
 
 
 def _passes(tape: Tape, batches: Data) -> Iterator[Pass]:
-    for batch in track(batches, "curvature"):
+    for batch in track(OwnPart(batches), "curvature"):
         for _, step in tape.passes(batch.to(tape.device).inputs):
             yield step
 

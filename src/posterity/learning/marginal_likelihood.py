@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batches, batches, call
+from posterity.batches import Batches, OwnPart, batches, call
 from posterity.errors import InvalidInput, require
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
+from posterity.processes import total
 from posterity.progress import track
 from posterity.trees import evaluating
 
@@ -199,7 +200,7 @@ class Total(NamedTuple):
 def total_loss(model: Callable[..., Any], data: Batches, likelihood: Likelihood, device: torch.device) -> Total:
     """The loss of all data; outputs and targets that cannot be right raise."""
     loss, outputs, examples = 0.0, 0, 0
-    for batch in track(data, "likelihood", total=len(data)):
+    for batch in track(OwnPart(data), "likelihood"):
         batch = batch.to(device)
         f = call(model, batch.inputs).double()
         require(bool(torch.isfinite(f).all()), "model outputs", "finite numbers", "NaN or infinity")
@@ -207,7 +208,8 @@ def total_loss(model: Callable[..., Any], data: Batches, likelihood: Likelihood,
         loss += likelihood.loss(f, batch.targets).sum().item()
         outputs += f.numel()
         examples += len(batch)
-    return Total(loss, outputs, examples)
+    loss, outputs, examples = total(torch.tensor([loss, outputs, examples], dtype=torch.float64)).tolist()
+    return Total(loss, int(outputs), int(examples))
 
 
 def log_marginal_likelihood(model: nn.Module, posterior: Posterior, data: Any, *, batch_size: int = 256) -> float:

@@ -17,6 +17,7 @@ from posterity.memory._trained import Trained, names_of
 from posterity.memory.dual_models import GaussianProcess, LinearModel, gaussian_process, linear_model
 from posterity.memory.reliability import largest_leverage
 from posterity.posterior import Posterior
+from posterity.processes import gather
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,10 +136,10 @@ def dual(model: nn.Module, posterior: Posterior, data: Any, *, batch_size: int =
     """
     trained = Trained.of(model, posterior, data, batch_size)
     with trained.at_mean():
-        parts = [dual_of(trained, batch) for batch in trained.batches("dual")]
-    ids = unique(torch.cat([part.ids for part in parts]))
-    columns = (torch.cat([getattr(part, name) for part in parts]) for name in ("targets", "outputs", "variance"))
-    return Dual(trained, ids, *columns)
+        parts = [dual_of(trained, batch) for batch in trained.own_batches("dual")]
+    names = ("ids", "targets", "outputs", "variance")
+    ids, *columns = (gather(torch.cat([getattr(part, name) for part in parts])) for name in names)
+    return Dual(trained, unique(ids), *columns)
 
 
 def dual_of(trained: Trained, batch: Batch) -> Dual:

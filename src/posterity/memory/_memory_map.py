@@ -23,6 +23,7 @@ from posterity.memory.scores import influence, score, test_loss_direction
 from posterity.memory.tracker import MemoryTracker
 from posterity.memory.what_if import WhatIf, what_if
 from posterity.posterior import Memory, Posterior
+from posterity.processes import gather, largest, total
 from posterity.trees import Tree
 
 GUIDE = 0.9  # quantile of error and leverage beyond which an example is not regular
@@ -239,12 +240,13 @@ def memory_map(
     parts, leverage, dimension = [], 0.0, 0.0
     with trained.at_mean():
         direction: Tree | None = None if test is None else test_loss_direction(trained, test, batch_size)
-        for batch in trained.batches("memory map"):
+        for batch in trained.own_batches("memory map"):
             dual = dual_of(trained, batch)
             parts.append(columns(trained, dual, batch, deflating, scores, direction))
             leverage = max(leverage, dual.max_leverage.max().item())
             dimension += dual.effective_parameters.sum().item()
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: gather(torch.cat([part[name] for part in parts])) for name in parts[0]}
+    leverage, dimension = largest(leverage), total(torch.tensor(dimension, dtype=torch.float64)).item()
     unique(joined["id"])
     table = pd.DataFrame({name: column.numpy() for name, column in joined.items()})
     if tracker is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from posterity.batches import Batch, Batches, Inputs, batches, call
+from posterity.batches import Batch, Batches, Inputs, OwnPart, batches, call
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.curvature._inputs import over_tensors
 from posterity.errors import expected, require
@@ -70,6 +70,11 @@ class Trained:
     def batches(self, label: str) -> Iterator[Batch]:
         """The data, batch by batch, on the device of the model."""
         for batch in track(self.data, label, total=len(self.data)):
+            yield batch.to(self.device)
+
+    def own_batches(self, label: str) -> Iterator[Batch]:
+        """Those that fall to this process, where several share a pass over the data."""
+        for batch in track(OwnPart(self.data), label):
             yield batch.to(self.device)
 
     def examples(self, ids: Tensor, rows: Tensor) -> list[Batch]:

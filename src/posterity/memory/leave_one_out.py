@@ -17,6 +17,7 @@ from posterity.memory._trained import Trained
 from posterity.memory.perturbation import Deflate, change_of_outputs, change_of_variance, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.posterior import Posterior
+from posterity.processes import gather, largest, total
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,9 +108,10 @@ def leave_one_out(
     """
     trained = Trained.of(model, posterior, data, batch_size)
     with trained.at_mean():
-        parts = [without_itself(dual_of(trained, batch), deflate) for batch in trained.batches("leave one out")]
-    unique(torch.cat([part.ids for part in parts]))
-    return _joined(trained, parts)
+        parts = [without_itself(dual_of(trained, batch), deflate) for batch in trained.own_batches("leave one out")]
+    joined = _joined(trained, parts)
+    unique(joined.ids)
+    return joined
 
 
 def without_itself(dual: Dual, deflate: Deflate = "auto") -> LeaveOneOut:
@@ -137,8 +139,10 @@ def labels_of(y: Tensor) -> Tensor:
 
 
 def _joined(trained: Trained, parts: list[LeaveOneOut]) -> LeaveOneOut:
-    ids, y, f, v = (torch.cat(column) for column in zip(*((p.ids, p.targets, p.outputs, p.variance) for p in parts)))
-    leverage = max(p.reliability.max_leverage for p in parts)
-    dimension = sum(p.reliability.effective_dimension for p in parts)
+    columns = zip(*((p.ids, p.targets, p.outputs, p.variance) for p in parts))
+    ids, y, f, v = (gather(torch.cat(column)) for column in columns)
+    leverage = largest(max(p.reliability.max_leverage for p in parts))
+    dimensions = torch.tensor([p.reliability.effective_dimension for p in parts], dtype=torch.float64)
+    dimension = total(dimensions.sum()).item()
     verdict = Reliability.of(trained.posterior, leverage, dimension, parts[0].reliability.deflated)
     return LeaveOneOut(ids, y, f, v, trained.likelihood, verdict)

@@ -93,7 +93,7 @@ def predict(
     batches, total = stream(inputs, batch_size)
     question = Question(model, posterior, samples, seed, keep, class_axis)
     with evaluating(model), _METHODS[method](question) as ready:
-        statistics = joined(_answers(ready, model, batches, total))
+        statistics = joined(_answers(ready, model, batches, total)).gathered()
     return Prediction(posterior.likelihood, *statistics, exact=exact, class_names=posterior.class_names)
 
 

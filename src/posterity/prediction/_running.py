@@ -12,6 +12,7 @@ from torch.nn.functional import log_softmax, logsigmoid
 
 from posterity.errors import require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.processes import gather
 from posterity.trees import state_dtype
 
 PENDING = 2**18  # output numbers that are worth an operation of their own
@@ -25,6 +26,12 @@ class Statistics(NamedTuple):
     log_probs: Tensor | None = None  # log E[ p(y | f) ] of classes, (..., K)
     expected_entropy: Tensor | None = None  # E[ H(y | f) ] of classes, (...)
     outputs: Tensor | None = None  # f of every draw, (draws, ...)
+
+    def gathered(self) -> Statistics:
+        """The statistics of all processes that share a prediction, one after the other."""
+        spread, log_probs, entropy = (None if t is None else gather(t) for t in self[1:4])
+        outputs = None if self.outputs is None else gather(self.outputs, axis=1)
+        return Statistics(gather(self.mean), spread, log_probs, entropy, outputs)
 
     def to(self, device: torch.device) -> Statistics:
         """The same on a device."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posterity.batches import Batches, Inputs, batches, inputs_of
+from posterity import processes
+from posterity.batches import Batches, Inputs, OwnPart, batches, inputs_of, some_of
 from posterity.curvature._inputs import length, take, tensors
 from posterity.errors import expected, require
 
@@ -18,7 +19,7 @@ GROUP = 2**24  # bytes of inputs that are answered together
 
 
 def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
-    """Batches of inputs, and their number if it is known.
+    """The batches of inputs that fall to this process, and their number if it is known.
 
     Args:
         data: Inputs (a tensor, an array, a mapping of tensors that the model takes as keywords), `(inputs, targets)`,
@@ -34,9 +35,14 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
         data = batches(data, batch_size=batch_size)
     elif isinstance(data, Dataset):
         data = DataLoader(data, batch_size=batch_size)
-    if isinstance(data, (Batches, DataLoader)):
+    if isinstance(data, DataLoader) and not processes.alone():
+        data = some_of(data, processes.part(len(data)))
+    if isinstance(data, Batches):
+        data = OwnPart(data)
+    if isinstance(data, (OwnPart, DataLoader)):
         return (inputs_of(item) for item in data), len(data)
     if isinstance(data, Iterable):
+        require(processes.alone(), "inputs shared between processes", "a known number of batches", "an iterable")
         return (inputs_of(item) for item in data), None
     raise expected("inputs", "a tensor, a mapping of tensors, a Dataset or a DataLoader", type(data).__name__)
 
@@ -47,6 +53,8 @@ def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:
     lengths = {len(t) for t in tensors(inputs)}
     require(lengths == {n}, "inputs", f"{n} examples in every tensor", sorted(lengths))
     starts = range(0, n, batch_size)
+    own = processes.part(len(starts))
+    starts = starts[own.start : own.stop]
     return (take(inputs, slice(start, start + batch_size)) for start in starts), len(starts)
 
 

@@ -1,0 +1,50 @@
+"""Starting several gloo processes, and what each of them runs first."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+HERE = Path(__file__).parent
+PATIENCE = 240  # seconds; a busy machine takes its time to import torch several times over
+
+
+def environment():
+    paths = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+
+
+def spawn(script, world, folder, *arguments):
+    """Run a script of this folder as `world` processes; each gets its rank, their number and a folder."""
+    meeting = folder / f"{script}-{world}.meeting"
+    commands = [
+        [sys.executable, str(HERE / f"{script}.py"), str(rank), str(world), str(meeting), str(folder), *arguments]
+        for rank in range(world)
+    ]
+    running = [
+        subprocess.Popen(c, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for c in commands
+    ]
+    try:
+        outputs = [process.communicate(timeout=PATIENCE)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, output in zip(running, outputs, strict=True):
+        assert process.returncode == 0, output
+
+
+def torchrun(script, world, *arguments):
+    """Run a script of this folder under torchrun; the finished process, whatever its exit status."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command += [str(HERE / f"{script}.py"), *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+
+
+def join():
+    """What a spawned process does first: meet the others. Returns its rank, their number and the folder."""
+    rank, world, meeting, folder = sys.argv[1:5]
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(world))
+    return int(rank), int(world), Path(folder)

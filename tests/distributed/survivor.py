@@ -1,0 +1,72 @@
+"""A training under torchrun that saves every second step, and where one process may die in the middle of one.
+
+Arguments: the folder, and the step at which rank 1 is killed (or none).
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+from distributed.problem import examples, ivon, loss, network
+
+STEPS = 6
+
+
+def newest(folder):
+    """The newest finished checkpoint and the step after it: a directory counts once its metadata are there."""
+    finished = sorted(path.parent for path in folder.glob("step-*/.metadata"))
+    return (finished[-1], int(finished[-1].name.removeprefix("step-"))) if finished else (None, 0)
+
+
+def train(rank, world, folder=None, kill_at=None):
+    model = network()
+    parallel = DistributedDataParallel(model)
+    optimizer = ivon(model, betas=(0.9, "auto"), total_steps=STEPS)
+    optimizer.attach(model)
+    checkpoint, start = (None, 0) if folder is None else newest(folder)
+    if checkpoint is not None:
+        weights, state = get_state_dict(model, optimizer)
+        dcp.load({"model": weights, "optimizer": state}, checkpoint_id=checkpoint)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+    for step in range(start, STEPS):
+        value = loss(parallel, examples(step, rank, world))
+        if step == kill_at and rank == 1:
+            model[2].weight.register_hook(lambda _: die(folder))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if folder is not None and (step + 1) % 2 == 0:
+            weights, state = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optimizer": state}, checkpoint_id=folder / f"step-{step + 1:03}")
+    return {name: p.detach().clone() for name, p in model.named_parameters()}, start
+
+
+def die(folder):
+    (folder / "died").write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main():
+    folder, kill_at = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    resumed, start = train(rank, world, folder, kill_at)
+    uninterrupted, _ = train(rank, world)
+    assert start == 4, start
+    for name, t in uninterrupted.items():
+        assert torch.equal(resumed[name], t), name
+    if rank == 0:
+        save_file(resumed, folder / "resumed.safetensors")
+
+
+if __name__ == "__main__":
+    main()

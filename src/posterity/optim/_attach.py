@@ -21,14 +21,14 @@ class Attachment:
     """The hooks between one optimizer and one model, and the handle that removes them.
 
     A sample put in place by a training forward pass stays until the backward pass that used it has ended. A second
-    training forward pass before that keeps it (both belong to one loss); one after it draws a fresh sample.
+    training forward pass before that keeps it (both belong to one loss); one after it draws a fresh sample. With
+    `ahead` the sample stays until the step, which puts the next one in place, if fused kernels take it.
     """
 
-    def __init__(self, optimizer: VariationalOptimizer, model: nn.Module) -> None:
+    def __init__(self, optimizer: VariationalOptimizer, model: nn.Module, ahead: bool = False) -> None:
         self._optimizer = optimizer
+        self._optimizer._fast.ahead |= ahead
         self._model = weakref.ref(model)
-        self._forwards = 0  # training passes that hold the sample in place and have not been differentiated
-        self._differentiated = False
         self._hidden = False  # the mean is in place for the length of an evaluation pass
         self._tasks: set[int] = set()
         self._handles = [
@@ -40,6 +40,7 @@ class Attachment:
 
     def remove(self) -> None:
         """Detach the model; it stays at its mean."""
+        self._optimizer._fast.ahead = False
         self._release()
         for handle in self._handles:
             handle.remove()
@@ -55,18 +56,18 @@ class Attachment:
         optimizer = self._optimizer
         if model is not self._model() or optimizer._context_open or _inside_backward():
             return
-        held = bool(optimizer._samples.means)
+        samples = optimizer._samples
+        done = samples.differentiated or samples.fresh
         if model.training and torch.is_grad_enabled() and optimizer._sampling:
-            if held and self._differentiated:
-                self._release()
-                held = False
-            if not held:
-                self._forwards, self._differentiated = 0, False
-                optimizer._put_sample(train=True)
-            self._forwards += 1
-        elif held and self._differentiated:
+            if not optimizer._fast.use():
+                if samples.means and done:
+                    self._release()
+                if not samples.means:
+                    optimizer._put_sample(train=True)
+            samples.passes += 1
+        elif samples.means and done:
             self._release()
-        elif held:
+        elif samples.means:
             self._exchange()
             self._hidden = True
 
@@ -92,7 +93,7 @@ class Attachment:
 
     def _on_gradient(self, _: Tensor) -> None:
         task = torch._C._current_graph_task_id()
-        if task not in self._tasks and self._optimizer._samples.means and not self._optimizer._context_open:
+        if task not in self._tasks and self._optimizer._samples.means:
             self._tasks.add(task)
             kept = torch._C._autograd._get_current_graph_task_keep_graph()
             # Once more to the end of the queue: DistributedDataParallel puts averaged gradients in place from there.
@@ -100,11 +101,15 @@ class Attachment:
 
     def _after_backward(self, task: int, graph_kept: bool) -> None:
         self._tasks.discard(task)
-        self._differentiated = True
+        if self._optimizer._context_open:
+            self._optimizer._samples.measure()  # hosts scale gradients inside the closure of a step
+            return
+        samples = self._optimizer._samples
+        samples.differentiated = True
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
             return
-        self._forwards -= not graph_kept
-        if self._forwards <= 0 and not graph_kept:
+        samples.passes -= not graph_kept
+        if samples.passes <= 0 and not graph_kept and not (self._optimizer._fast.ahead and samples.lazy):
             self._release()
 
     def _release(self) -> None:

@@ -64,7 +64,7 @@ def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics
     return Diagnostics(
         parameters=total,
         steps=max(optimizer._steps(p) for _, p in trained),
-        skipped=max(group["skipped"] for group, _ in trained),
+        skipped=max(int(group["skipped"]) for group, _ in trained),
         sigma=_quantiles(sigmas),
         signal_to_noise=_quantiles(ratios),
         kl=kl,

@@ -70,6 +70,11 @@ class Samples:
     per_rank: bool = False  # whether products are taken inside the backward pass
     compared: bool = False  # whether the gradients of replicas have been found equal
     hooks: list[Any] = field(default_factory=list)  # that take them
+    measured: bool = False  # whether the gradients of the sample in place have been measured
+    passes: int = 0  # training passes of attached models that hold the sample and have not been differentiated
+    differentiated: bool = False  # whether one has
+    lazy: bool = False  # whether the last sample is drawn again by fused kernels where it is needed, and not stored
+    fresh: bool = False  # whether the sample in place was put there ahead of its use
 
     def begin(self, train: bool, parameters: Sequence[Tensor]) -> bool:
         """Prepare for a sample, and say whether its noise is to be new.
@@ -104,9 +109,21 @@ class Samples:
                 kept.accumulate(kept.buffer, p, p.grad)
         return kept.buffer
 
+    def hold(self, buffers: dict[Tensor, Tensor]) -> None:
+        """A sample to learn from has been put in place by fused kernels, and each mean into the buffer."""
+        self.means, self.train, self.lazy = buffers, True, True
+        self.passes, self.differentiated = 0, False
+
+    def released(self) -> None:
+        """Fused kernels have put the mean back."""
+        self.means = {}
+        self.finished += not self.fresh
+        self.lazy, self.fresh = not self.fresh, False
+
     def placed(self, buffers: dict[Tensor, Tensor]) -> None:
         """A sample has been put in place of each parameter, and its mean into the buffer."""
-        self.means = buffers
+        self.means, self.measured = buffers, False
+        self.passes, self.differentiated = 0, False
         if not self.train:
             return
         try:
@@ -128,19 +145,26 @@ class Samples:
         """Put the mean back, bit for bit; a sample to learn from counts from here on."""
         if self.train and any(self._cleared(p) for p in self.means):
             self.close()
+        if self.train and not self.measured:
+            self.measure()
         means, self.means = self.means, {}
         while self.hooks:
             self.hooks.pop().remove()
         if self.train:
             for p in means:
-                kept = self.kept[p]
-                kept.before = None
-                kept.norm = norm(p.grad) if p.grad is not None and kept.product is not None else None
+                self.kept[p].before = None
             swap([local(p.detach()) for p in means], list(means.values()))
         else:
             for p, mean in means.items():
                 local(p).copy_(mean)
         self.finished += self.train
+
+    def measure(self) -> None:
+        """Remember how large the gradients beside stored products are, before anybody scales them."""
+        for p in self.means:
+            kept = self.kept[p]
+            kept.norm = norm(p.grad) if p.grad is not None and kept.product is not None else None
+        self.measured = True
 
     def _cleared(self, p: Tensor) -> bool:
         # DistributedDataParallel may replace a gradient by a view of its buckets, but only after adding to it.
@@ -167,6 +191,7 @@ class Samples:
         for kept in self.kept.values():
             kept.forget()
         self.finished = self.closed = 0
+        self.lazy = self.lazy and bool(self.means)
 
     def factor(self, p: Tensor) -> Tensor | float:
         """What happened to p.grad since the last sample was taken away, as one factor."""

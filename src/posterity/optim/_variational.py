@@ -22,6 +22,7 @@ from posterity.optim._attach import Attachment
 from posterity.optim._checkpoint import checked
 from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
 from posterity.optim._distributed import Noise, Replicas, first_index, local, on_all
+from posterity.optim._fast import FastPath
 from posterity.optim._samples import Samples, norm, require_dense
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Structure
@@ -43,7 +44,8 @@ class VariationalOptimizer(Optimizer):
         defaults: Options of the parameter groups; `seed`, `ess` and `weight_decay` are read here.
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
-        fused: Compile sampling and update into one pass over memory each.
+        fused: One pass over memory for sampling and one for the update: by Triton where there are such kernels and the
+            parameters are on a GPU, else compiled. By default only where nothing needs to be compiled for minutes.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
     """
@@ -55,7 +57,7 @@ class VariationalOptimizer(Optimizer):
         *,
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
-        fused: bool = False,
+        fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
     ) -> None:
@@ -76,6 +78,7 @@ class VariationalOptimizer(Optimizer):
         self._sampling = True
         self._predictions = 0
         self._warned: set[str] = set()
+        self._fast = FastPath(self)
 
     _replicas = Replicas()
     widths: tuple[str, ...]  # names of the state that `precision` reads
@@ -114,6 +117,10 @@ class VariationalOptimizer(Optimizer):
         """How many weights of a parameter a bound on the step holds back at the moment."""
         return 0
 
+    def constants(self, group: Group) -> list[float]:
+        """The numbers of a group for fused kernels, in the order of `kernels.NUMBERS`; empty without such kernels."""
+        return []
+
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
@@ -130,7 +137,8 @@ class VariationalOptimizer(Optimizer):
         try:
             self._put_sample(train)
             yield
-            self._samples.take_away()
+            if not (self._fast.lingers and self._samples.lazy):
+                self._take_away()
         except BaseException:
             self._put_mean()
             self._samples.discard()
@@ -144,12 +152,14 @@ class VariationalOptimizer(Optimizer):
         samples = self._samples
         trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
         fresh = samples.begin(train, [p for _, _, p in trainable])
+        if train and self._fast.put_sample():
+            return
         for group in self.param_groups:
             group["draws"] += train and fresh
         self._predictions += not train
         pieces, buffers = [], {}
         for index, group, p in trainable:
-            step, sample = (group["draws"], self._replicas.rank) if train else (0, self._predictions - 1)
+            step, sample = (int(group["draws"]), self._replicas.rank) if train else (0, self._predictions - 1)
             buffers[p] = samples.buffer(p)
             state = self.state.get(p, {})
             tensors = {"p": local(p.detach()), "buffer": buffers[p]}
@@ -171,18 +181,28 @@ class VariationalOptimizer(Optimizer):
 
     def _put_mean(self) -> None:
         if self._samples.means:
+            self._take_away()
+
+    def _take_away(self) -> None:
+        if not self._fast.take_away():
             self._samples.take_away()
 
-    def attach(self, model: nn.Module) -> Attachment:
+    def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Make a model variational for any training code that only knows `forward`, `backward` and `step`.
 
         While the model trains with gradients on, each forward pass holds a fresh sample until its backward pass ends;
         at all other times the parameters are the mean.
 
+        Args:
+            model: The model.
+            ahead: Let each step put the next sample in place in the same pass over memory, where fused kernels take it.
+                Evaluation passes of the model, its state dict and everything asked of the optimizer still see the mean;
+                who reads the parameters by other ways calls `eval()` first.
+
         Returns:
             A handle; `remove()` detaches the model again.
         """
-        return Attachment(self, model)
+        return Attachment(self, model, ahead)
 
     def train(self) -> None:
         """Let attached models be sampled (the state after construction)."""
@@ -215,8 +235,10 @@ class VariationalOptimizer(Optimizer):
         """
         if self._context_open:
             raise InvalidInput("step: expected the sampling context to be closed, got a step inside it")
-        self._put_mean()
         loss = None if closure is None else self._sampled_loss(closure)
+        if self._fast.step():
+            return loss
+        self._put_mean()
         estimates = max(self._samples.closed + 1, 1 if closure is None else self.mc_samples)
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
@@ -274,6 +296,9 @@ class VariationalOptimizer(Optimizer):
     def _skip(self) -> None:
         for group in self.param_groups:
             group["skipped"] += 1
+        self._say_skipped()
+
+    def _say_skipped(self) -> None:
         self._warn("a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them")
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
@@ -322,6 +347,13 @@ class VariationalOptimizer(Optimizer):
         self._samples.discard()
         with checked(self):
             super().load_state_dict(state_dict)
+
+    def state_dict(self) -> StateDict:
+        """The state, with counters as plain numbers wherever they are kept."""
+        found = super().state_dict()
+        for group in found["param_groups"]:
+            group.update({name: int(group[name]) for name in ("draws", "skipped")})
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: self.__dict__[name] for name in ("mc_samples", "fused", "_replicas", "_samples")}

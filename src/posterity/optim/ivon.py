@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -52,8 +53,8 @@ class IVON(VariationalOptimizer):
         seed: Seed of the noise; the same on every process.
         total_steps: Length of the training, for β₂ = "auto".
         batch_size: Examples behind each gradient, for "gradsq".
-        fused: Compile sample and update into one pass over memory each; needs a C++ compiler on a CPU and takes some
-            tens of seconds at the first step.
+        fused: One pass over memory for a sample and one for an update. By default on a GPU, with Triton; True compiles
+            them on a CPU, which needs a C++ compiler and some tens of seconds at the first step; False forbids both.
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
@@ -89,7 +90,7 @@ class IVON(VariationalOptimizer):
         seed: int = 0,
         total_steps: int | None = None,
         batch_size: int | None = None,
-        fused: bool = False,
+        fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
     ) -> None:
@@ -122,7 +123,6 @@ class IVON(VariationalOptimizer):
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
-        scale = group["hess_init"] + group["weight_decay"] if group["rescale_lr"] else 1.0
         numbers = {
             "ess": float(group["ess"]),
             "delta": float(group["weight_decay"]),
@@ -130,15 +130,51 @@ class IVON(VariationalOptimizer):
             "rho1": 1 - beta1,
             "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if group["debias"] else 1.0,
-            "lr": number(group["lr"]) * scale,
+            "lr": number(group["lr"]) * self.lr_scale(group),
         }
         numbers |= {"clip_radius": float(group["clip_radius"])} if group["clip_radius"] < math.inf else {}
         numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
         return numbers
 
+    @contextmanager
+    def sampled_params(self, train: bool = False, *, until_step: bool = False) -> Iterator[None]:
+        """Hold a sample of the posterior in the parameters while the context is open.
+
+        Args:
+            train: Whether the gradients computed inside are to be learnt from at the next `step`.
+            until_step: Where fused kernels work, leave the sample in place until `step`, which puts the mean back in
+                its own pass over memory; whoever looks at the parameters in between sees the sample.
+        """
+        self._fast.lingers = until_step
+        with super().sampled_params(train):
+            yield
+
+    def lr_scale(self, group: Group) -> float:
+        """What `rescale_lr` multiplies the learning rate with."""
+        return float(group["hess_init"] + group["weight_decay"]) if group["rescale_lr"] else 1.0
+
+    def constants(self, group: Group) -> list[float]:
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        auto = beta2 == "auto"
+        return [
+            float(group["ess"]),
+            float(group["weight_decay"]),
+            1 - beta1,
+            self._limit(group) if auto else 1 - beta2,
+            2 * AUTO_BIAS if auto else math.inf,
+            math.log(beta1) if group["debias"] and beta1 > 0 else -math.inf,
+            self.lr_scale(group) * (1.0 if isinstance(lr, Tensor) else lr),
+            float(group["clip_radius"]),
+            float(group["batch_size"] or 1),
+        ]
+
+    @staticmethod
+    def _limit(group: Group) -> float:
+        return min(AUTO_MEMORIES / group["total_steps"], 0.5)
+
     def _auto(self, p: Tensor, group: Group) -> float | Tensor:
         """1 − β₂ from the length of training, and small enough for the spread of ĥ seen so far."""
-        limit: float = min(AUTO_MEMORIES / group["total_steps"], 0.5)
+        limit = self._limit(group)
         spread = self.state.get(p, {}).get("spread")
         return limit if spread is None else (2 * AUTO_BIAS / spread).clamp(max=limit)
 

@@ -2,7 +2,22 @@
 
 from posterity.optim.kernels import _compiled as compiled
 from posterity.optim.kernels import _eager as eager
+from posterity.optim.kernels._addresses import Entry, laid_out
 from posterity.optim.kernels._eager import statistics
+from posterity.optim.kernels._fused import Launcher, launchable, usable
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
 
-__all__ = ["Numbers", "Piece", "Views", "compiled", "eager", "statistics", "swap"]
+__all__ = [
+    "Entry",
+    "Launcher",
+    "Numbers",
+    "Piece",
+    "Views",
+    "compiled",
+    "eager",
+    "laid_out",
+    "launchable",
+    "statistics",
+    "swap",
+    "usable",
+]

@@ -1,0 +1,157 @@
+"""The fast way of an optimizer whose equations exist as fused kernels: one sample a step, not stored but drawn again.
+
+Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
+said when the host comes to know. Several samples a step, shards, and noise of each process go the way of tensor
+operations; a sample drawn here is then written down first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from posterity.optim._samples import Kept, require_dense
+from posterity.optim.kernels import Entry, Launcher, laid_out, launchable, usable
+
+if TYPE_CHECKING:
+    from posterity.optim._variational import VariationalOptimizer
+
+
+class FastPath:
+    """Samples and steps of one optimizer by fused kernels, wherever they can do it."""
+
+    def __init__(self, optimizer: VariationalOptimizer) -> None:
+        self.ahead = False  # whether a step puts the next sample in place
+        self.lingers = False  # whether a sample stays in place from the end of its context to the step
+        self._optimizer = optimizer
+        self._launcher: Launcher | None = None
+        self._signature: list[Any] = []
+        self._parameters: list[Tensor] = []
+        self._buffers: dict[Tensor, Tensor] = {}
+        self._report: Tensor | None = None  # skipped steps, as far as the host knows
+
+    def put_sample(self) -> bool:
+        """Put a sample to learn from in place; False where that is left to tensor operations."""
+        samples = self._optimizer._samples
+        if not self._possible():
+            return False
+        if samples.lazy or samples.finished or any(p.grad is not None for _, _, p in self._trainable()):
+            self._store()
+            return False
+        launcher = self._ready()
+        if launcher is None:
+            return False
+        launcher.draw()
+        increment_version(self._parameters)
+        samples.hold(self._buffers)
+        return True
+
+    def take_away(self) -> bool:
+        """Put the mean back; False if the sample in place is not one of these."""
+        samples = self._optimizer._samples
+        if not (samples.lazy and samples.means) or self._launcher is None:
+            return False
+        self._launcher.restore()
+        increment_version(self._parameters)
+        samples.released()
+        return True
+
+    def step(self) -> bool:
+        """Take a step from one sample, in place or just taken away; False where that is left to tensor operations."""
+        samples = self._optimizer._samples
+        if samples.fresh or not samples.lazy or samples.finished + bool(samples.means) != 1 or samples.closed:
+            return False
+        launcher, gradients = self._ready(), [p.grad for p in self._parameters]
+        if launcher is None or all(g is None for g in gradients):
+            self._store()
+            return False
+        for g in gradients:
+            if g is not None:
+                require_dense(g)
+        launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
+        increment_version(self._parameters)
+        self._say_what_was_skipped()
+        samples.means = {}
+        samples.discard()
+        if self.ahead:
+            samples.hold(self._buffers)
+            samples.fresh = True
+        return True
+
+    def use(self) -> bool:
+        """Begin to use the sample that the last step has put in place, if there is one."""
+        samples = self._optimizer._samples
+        if not samples.fresh:
+            return False
+        samples.fresh = False
+        for group in self._optimizer.param_groups:
+            group["draws"] += 1
+        return True
+
+    def _possible(self) -> bool:
+        optimizer = self._optimizer
+        first = optimizer.param_groups[0]
+        fits = optimizer.fused is not False and not optimizer._replicas.per_rank
+        return fits and launchable(first["params"][0].device) and bool(optimizer.constants(first))
+
+    def _store(self) -> None:
+        """Write the last sample down, for whoever needs it beside the next one."""
+        samples = self._optimizer._samples
+        if samples.lazy and not samples.means and self._launcher is not None:
+            self._launcher.draw(again=True)
+        samples.lazy = samples.lazy and bool(samples.means)
+
+    def _trainable(self) -> list[tuple[int, int, Tensor]]:
+        groups = enumerate(self._optimizer.param_groups)
+        every = ((number, p) for number, group in groups for p in group["params"])
+        return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
+
+    def _ready(self) -> Launcher | None:
+        """The kernels, with the numbers of this step; set up anew if any tensor is another one than before."""
+        optimizer, trainable = self._optimizer, self._trainable()
+        if self._seen(trainable) != self._signature:
+            self._launcher = None
+            if self._possible() and usable([p for _, _, p in trainable]):
+                self._launcher = self._build(trainable)
+            self._signature = self._seen(trainable)
+        if self._launcher is not None:
+            self._launcher.set_numbers([optimizer.constants(group) for group in optimizer.param_groups])
+            for number, group in enumerate(optimizer.param_groups):
+                if isinstance(group["lr"], Tensor):
+                    self._launcher.scale_lr(number, group["lr"])
+        return self._launcher
+
+    def _seen(self, trainable: list[tuple[int, int, Tensor]]) -> list[Any]:
+        signature: list[Any] = [id(group["draws"]) for group in self._optimizer.param_groups]
+        for _, _, p in trainable:
+            state = self._optimizer.state.get(p, {})
+            signature.append((p.data_ptr(), len(state), *map(id, state.values())))
+        return signature
+
+    def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher:
+        optimizer, samples = self._optimizer, self._optimizer._samples
+        device, entries = trainable[0][2].device, []
+        for group in optimizer.param_groups:
+            for name in ("draws", "skipped"):
+                group[name] = torch.as_tensor(group[name], dtype=torch.int64, device=device).clone()
+        for index, number, p in trainable:
+            group = optimizer.param_groups[number]
+            state = optimizer._state_of(p, group)
+            state.update(laid_out(state, p.detach()))
+            state["step"] = state["step"].to(device)
+            kept = samples.kept.setdefault(p, Kept(torch.empty_like(p, requires_grad=False)))
+            tensors = {"p": p.detach(), "buffer": kept.buffer, **state}
+            entries.append(Entry(tensors, number, index, squares=group.get("hess_approx") == "gradsq"))
+        self._parameters = [p for _, _, p in trainable]
+        self._buffers = {p: samples.kept[p].buffer for p in self._parameters}
+        self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+        return Launcher(entries, [(g["seed"], g["draws"], g["skipped"]) for g in optimizer.param_groups])
+
+    def _say_what_was_skipped(self) -> None:
+        assert self._report is not None
+        if self._report > 0:
+            self._optimizer._say_skipped()
+        self._report.copy_(self._optimizer.param_groups[0]["skipped"], non_blocking=True)

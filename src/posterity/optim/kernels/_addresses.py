@@ -1,0 +1,184 @@
+"""The table that fused kernels work from: where each tensor of each parameter stands, nothing copied or flattened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posterity.noise import HALF
+from posterity.optim.kernels._pieces import Views
+
+TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
+SCALARS = ("step", "forgetting", "level", "scatter", "spread")
+COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "inner", "outer")  # of a parameter: int64
+NUMBERS = (
+    "ess",
+    "delta",
+    "rho1",
+    "rho2",
+    "bias",
+    "log_beta1",
+    "lr",
+    "clip_radius",
+    "batch_size",
+)  # of a group: float64
+MARKS = ("seed", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Kind(NamedTuple):
+    """What tensors of one launch have in common."""
+
+    dtype: torch.dtype
+    prior: bool
+    term: bool
+    squares: bool
+    transposed: bool
+    aligned: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter: its tensors (see `TENSORS` and `SCALARS`), its group and its number among all parameters."""
+
+    tensors: Views
+    group: int
+    index: int
+    squares: bool
+
+    @property
+    def kind(self) -> Kind:
+        names, p = self.tensors, self.tensors["p"]
+        aligned = all(names[name].data_ptr() % 16 == 0 for name in TENSORS if name in names)
+        prior, term = "prior_precision" in names, "quadratic" in names
+        return Kind(p.dtype, prior, term, self.squares, layout(p) != (1, p.numel()), aligned)
+
+    @property
+    def row(self) -> list[int]:
+        p = self.tensors["p"]
+        addresses = [self.tensors[name].data_ptr() if name in self.tensors else 0 for name in (*TENSORS, *SCALARS)]
+        return [*addresses, p.numel(), self.group, self.index, *(layout(p) or ())]
+
+
+class Launch(NamedTuple):
+    """The tensors of one kind, and all their noise blocks as pairs (tensor, block)."""
+
+    kind: Kind
+    members: Tensor
+    blocks: Tensor
+
+
+class Table:
+    """Addresses, numbers and results of the small kernels, on the device of the parameters.
+
+    Args:
+        entries: The parameters.
+        marks: Seed and counters of each group.
+    """
+
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+        self.entries = entries
+        self.device = device = entries[0].tensors["p"].device
+        self.counters = [counter for _, *counters in marks for counter in counters]  # kept alive with their addresses
+        self.table = torch.tensor([entry.row for entry in entries], dtype=torch.int64, device=device)
+        rows = [[_int64(seed), draws.data_ptr(), skipped.data_ptr()] for seed, draws, skipped in marks]
+        self.marks = torch.tensor(rows, dtype=torch.int64, device=device)
+        self.keys = torch.zeros(len(entries), 4, dtype=torch.int32, device=device)
+        self.measured = torch.zeros(len(entries), 2, dtype=torch.float32, device=device)
+        self.flags = torch.zeros(2, dtype=torch.int32, device=device)
+        self.gradients = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
+        self.numbers = Uploaded(torch.zeros(len(marks), len(NUMBERS), dtype=torch.float64, device=device))
+        self.launches = list(_launches(entries, device))
+
+    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Point to the gradients of this step; one of another layout or type is copied first."""
+        self._gradients = [
+            None if g is None else _like(entry.tensors["p"], g)
+            for entry, g in zip(self.entries, gradients, strict=True)
+        ]
+        self.gradients.set([0 if g is None else g.data_ptr() for g in self._gradients])
+
+
+class Uploaded:
+    """A small tensor on a device that follows values on the host without waiting, also in a CUDA graph."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._values: list[Any] = []
+        self._captured: list[Tensor] = []  # a graph reads from here each time it is replayed
+        self._spare = self._host()
+        self._multiplied = False
+
+    def _host(self) -> Tensor:
+        return torch.empty(self.tensor.shape, dtype=self.tensor.dtype, pin_memory=self.tensor.is_cuda)
+
+    def set(self, values: list[Any]) -> None:
+        """Send the values if they are new."""
+        if values == self._values and not self._multiplied:
+            return
+        self._multiplied = False
+        self._values = values
+        host = self._spare
+        host.copy_(torch.tensor(values, dtype=host.dtype).view(host.shape))
+        self.tensor.copy_(host, non_blocking=True)
+        if self.tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._captured.append(host)
+        elif self.tensor.is_cuda:
+            self._spare = self._host()  # the allocator keeps the old one until the copy is done
+
+    def multiply(self, place: tuple[int, ...], factor: Tensor) -> None:
+        """Multiply one value, until values are set again."""
+        self.tensor[place].mul_(factor.reshape(()).to(self.tensor.device, non_blocking=True))
+        self._multiplied = True
+
+
+def layout(p: Tensor) -> tuple[int, int] | None:
+    """How memory is ordered: (1, n) for row-major, (inner, outer) where matrices are transposed, None otherwise.
+
+    Channels-last tensors are transposed from (channels, positions) to (positions, channels) for each example.
+    """
+    if p.is_contiguous():
+        return 1, p.numel()
+    if p.ndim == 2 and p.t().is_contiguous():
+        return p.shape[0], p.shape[1]
+    if p.ndim >= 3 and p.movedim(1, -1).is_contiguous():
+        return p.shape[1], p.numel() // (p.shape[0] * p.shape[1])
+    return None
+
+
+def supported(p: Tensor) -> bool:
+    """Whether the kernels can work on a parameter."""
+    return type(p.data) is Tensor and p.dtype in DTYPES and p.numel() > 0 and layout(p) is not None
+
+
+def laid_out(state: Mapping[str, Tensor], p: Tensor) -> Views:
+    """The state of a parameter, all of it ordered in memory as the parameter is."""
+    return {name: _like(p, t, t.dtype) if t.shape == p.shape else t for name, t in state.items()}
+
+
+def _like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    if layout(t) == layout(p) and t.dtype == (dtype or p.dtype) and t.device == p.device:
+        return t
+    return torch.empty_like(p, dtype=dtype, requires_grad=False).copy_(t)
+
+
+def _launches(entries: Sequence[Entry], device: torch.device) -> Sequence[Launch]:
+    kinds: dict[Kind, list[int]] = {}
+    for t, entry in enumerate(entries):
+        kinds.setdefault(entry.kind, []).append(t)
+    launches = []
+    for kind, numbers in kinds.items():
+        members = torch.tensor(numbers, dtype=torch.int32)
+        counts = torch.tensor([-(-entries[t].tensors["p"].numel() // (2 * HALF)) for t in numbers])
+        first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        pairs = torch.stack([members.repeat_interleave(counts), torch.arange(int(counts.sum())) - first], dim=1)
+        launches.append(Launch(kind, members.to(device), pairs.to(device, torch.int32)))
+    return launches
+
+
+def _int64(number: int) -> int:
+    return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)

@@ -1,0 +1,36 @@
+"""Filters and weights of a Bayesian network beside those of a point: what the data did not decide stays wide."""
+
+from __future__ import annotations
+
+import torch
+from common import digits, save, size
+from torch import nn
+
+import posterity as po
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(12, 24, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(384, 10),
+    )  # fmt: skip
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    x, y = digits()
+    train = (x[: size(1200, 100)], y[: size(1200, 100)])
+    point = po.fit(network(), train, method="adamw", epochs=size(30, 1)).model
+    ivon = po.fit(network(), train, method="ivon", epochs=size(30, 1))
+    weights = dict(point.named_parameters())
+    figure = po.plots.filter_distributions(ivon.posterior, "1.weight", weights, count=10)
+    figure.suptitle("Ten filters of the first layer: AdamW's, IVON's mean, and how sure IVON is of each weight")
+    save(figure, "filters")
+    figure = po.plots.weight_distributions(ivon.posterior, weights)
+    figure.suptitle("All weights of each layer: a point, and networks drawn from the posterior")
+    save(figure, "weight_distributions")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Predicting generalisation: leave-one-out from the training data alone, against what held-out data say."""
+
+from __future__ import annotations
+
+import torch
+from common import digits, save, size
+from torch import Tensor, nn
+
+import posterity as po
+from posterity.memory import leave_one_out
+from posterity.plots.style import BLUE, GREEN, MUTED, panels
+
+Data = tuple[Tensor, Tensor]
+
+
+def optimum(model: nn.Module, data: Data, precision: float) -> None:
+    """Train to the optimum of the regularised loss, which is what leave-one-out speaks about."""
+    descent = torch.optim.LBFGS(
+        model.parameters(), max_iter=size(400, 20), tolerance_grad=1e-6, tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def objective() -> Tensor:
+        descent.zero_grad()
+        loss = nn.functional.cross_entropy(model(data[0]), data[1], reduction="sum")
+        loss = loss + 0.5 * precision * sum(p.square().sum() for p in model.parameters())
+        loss.backward()
+        return loss
+
+    descent.step(objective)
+
+
+def nll(model: nn.Module, data: Data) -> float:
+    with torch.no_grad():
+        return nn.functional.cross_entropy(model(data[0]), data[1]).item()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    x, y = digits()
+    x, y = x.double(), y.clone()
+    count = size(300, 60)
+    y[: count // 10] = (y[: count // 10] + 3) % 10  # a tenth of the training labels are wrong
+    train, test = (x[:count], y[:count]), (x[900:], y[900:])
+    precisions = torch.logspace(-2, 2, size(13, 3), dtype=torch.float64).tolist()
+    figure, (axes,) = panels(1, 2, width=5.4, height=4.0, sharey=True)
+    networks = {
+        "Softmax regression": lambda: nn.Linear(64, 10),
+        "A hidden layer of ten": lambda: nn.Sequential(nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10)),
+    }
+    for axis, (name, network) in zip(axes, networks.items(), strict=True):
+        curves: dict[str, list[float]] = {"training": [], "leave-one-out, estimated": [], "held out": []}
+        for precision in precisions:
+            torch.manual_seed(0)
+            model = network().double()
+            optimum(model, train, precision)
+            posterior = po.laplace(model, train, structure="full", prior_precision=precision)
+            estimate = leave_one_out(model, posterior, train).nll.mean().item()
+            for values, value in zip(curves.values(), (nll(model, train), estimate, nll(model, test)), strict=True):
+                values.append(value)
+        for (label, values), colour in zip(curves.items(), (MUTED, BLUE, GREEN), strict=True):
+            axis.plot(precisions, values, "o-", color=colour, label=label, markersize=4)
+        axis.set_xscale("log")
+        axis.set(title=name, xlabel="precision of the prior")
+        axis.grid(True, color="#E3E3E3")
+    axes[0].set(ylabel="mean NLL (nats)", ylim=(0, 2.6))
+    axes[0].legend(frameon=False)
+    figure.suptitle("A tenth of the training labels are wrong; without them being held out, leave-one-out sees it")
+    save(figure, "generalisation")
+
+
+if __name__ == "__main__":
+    main()

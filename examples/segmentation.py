@@ -1,0 +1,75 @@
+"""Segmentation with uncertainty: shapes on noise, and a shape that the network has never seen."""
+
+from __future__ import annotations
+
+import torch
+from common import save, size
+from torch import Tensor, nn
+
+import posterity as po
+
+SIDE = 32
+CLASSES = ("background", "disc", "square")
+
+
+def scene(generator: torch.Generator, stranger: bool = False) -> tuple[Tensor, Tensor]:
+    """An image with a disc and a square at random places, noise over it, and its map of classes."""
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    image, classes = torch.zeros(SIDE, SIDE), torch.zeros(SIDE, SIDE, dtype=torch.long)
+    sides = (0, 1) if torch.rand(1, generator=generator) < 0.5 else (1, 0)
+    for label, side in zip((1, 2), sides, strict=True):  # a half of the image each
+        r, c, t = torch.rand(3, generator=generator).tolist()
+        radius = 3.5 + 2.5 * t
+        down, right = rows - (7 + 18 * r), columns - (7 + 2 * c + 16 * side)
+        inside = down**2 + right**2 < radius**2 if label == 1 else torch.maximum(down.abs(), right.abs()) < radius
+        image[inside], classes[inside] = 1.0, label
+    if stranger:  # a cross instead
+        down, right = (rows - 16).abs(), (columns - 16).abs()
+        cross = ((down < 3) & (right < 13)) | ((right < 3) & (down < 13))
+        image, classes = torch.where(cross, 1.0, 0.0), torch.where(cross, -1, 0)
+    return image + 0.25 * torch.randn(SIDE, SIDE, generator=generator), classes
+
+
+def scenes(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images, classes = zip(*(scene(generator) for _ in range(count)), strict=True)
+    return torch.stack(images).unsqueeze(1), torch.stack(classes)
+
+
+class Network(nn.Module):
+    """Looks far on a coarse grid, and close by on the fine one; dropout in between."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.near = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU())
+        layers: list[nn.Module] = [nn.MaxPool2d(4), nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU()]
+        for _ in range(2):
+            layers += [nn.Dropout2d(0.2), nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.ReLU()]
+        self.far = nn.Sequential(*layers, nn.Upsample(scale_factor=4, mode="bilinear"))
+        self.both = nn.Sequential(
+            nn.Conv2d(3 * width, 2 * width, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.2), nn.Conv2d(2 * width, 3, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of every pixel."""
+        near = self.near(x)
+        return self.both(torch.cat((near, self.far(near)), 1))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    train = scenes(size(300, 8), seed=0)
+    run = po.fit(Network(), train, method="dropout", lr=5e-3, epochs=size(25, 1), batch_size=15, class_names=CLASSES)
+    images, classes = scenes(2, seed=1)
+    strange = scene(torch.Generator().manual_seed(2), stranger=True)
+    images = torch.cat((images, strange[0].reshape(1, 1, SIDE, SIDE)))
+    classes = torch.cat((classes, strange[1].unsqueeze(0)))
+    prediction = po.predict(run.model, run.posterior, images, samples=size(50, 3))
+    figure = po.plots.segmentation(images, prediction, classes, ignore_index=-1)
+    figure.suptitle("The edges are uncertain; the cross in the last row, in grey, is a shape never seen in training")
+    save(figure, "segmentation")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ class Apart:
         return self
 
     def drop(self) -> None:
-        """Forget what was set aside: somebody clears gradients that are older than this step."""
+        """Forget what was set aside: somebody clears gradients that came before this pass."""
         self.aside = dict.fromkeys(self.aside)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -33,4 +33,4 @@ class Apart:
     def add(self) -> None:
         """Add what was found to `.grad`."""
         for p, gradient in self.found.items():
-            p.grad = gradient if p.grad is None else p.grad + gradient
+            p.grad = gradient if p.grad is None else p.grad.add_(gradient)

@@ -134,24 +134,24 @@ class BayesBiNN(VariationalOptimizer):
                 yield
             return
         self._apart = Apart([p for _, p in self._parameters() if p.requires_grad])
-        with self._apart, super().sampled_params(train):
-            yield
-        self._apart.found = {p: g * self._slope(p).to(g) for p, g in self._apart.found.items()}
-        self._apart.add()
+        with super().sampled_params(train):
+            with self._apart:
+                yield
+            self._apart.found = {p: g * self._slope(p).to(g) for p, g in self._apart.found.items()}
+            self._apart.add()
 
     @torch.no_grad()
     def _slope(self, p: Tensor) -> Tensor:
-        """∂w/∂μ at the last sample."""
-        group = next(group for group, q in self._parameters() if q is p)
-        numbers = self.numbers(p, group)
-        certain = 1 / _natural(self._tensors(p), p, numbers).cosh().square()  # 1 − μ², which does not cancel
-        w = self._samples.kept[p].buffer.to(certain.dtype)
-        return (1 - w.square() + TINY) / (numbers["temperature"] * (certain + TINY))
+        """∂w/∂μ at the sample in place."""
+        numbers = self.numbers(p, next(group for group, q in self._parameters() if q is p))
+        mean = self._samples.means[p]
+        natural = _natural(self._tensors(p), mean, numbers)
+        certain = 1 / natural.cosh().square()  # 1 − μ², which does not cancel
+        return (1 - p.detach().to(natural).square() + TINY) / (numbers["temperature"] * (certain + TINY))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        first = not self._samples.finished
         super().zero_grad(set_to_none)
-        if self._context_open and first:
+        if self._context_open:
             self._apart.drop()
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:

@@ -19,7 +19,7 @@ from posterity.optim._passes import Apart
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
-from posterity.optim.kernels import Numbers, Piece, Views
+from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import state_dtype
 
@@ -148,23 +148,25 @@ class VariationalNewton(VariationalOptimizer):
                 yield
             return
         self._apart = Apart(self._trained())
-        with self._apart, super().sampled_params(train):
-            yield
-        if self._apart.found:
-            self._remember(self._apart.found)
-        self._apart.add()
+        with super().sampled_params(train):
+            with self._apart:
+                yield
+            if self._apart.found:
+                self._remember(self._apart.found)
+            self._apart.add()
 
+    @torch.no_grad()
     def _remember(self, gradients: dict[Tensor, Tensor]) -> None:
-        trained = self._trained()
-        noise = _flat([self._samples.kept[p].buffer.double() - p.detach().double() for p in trained])
-        self._pairs.append((noise, _flat([gradients.get(p, torch.zeros_like(p)) for p in trained])))
+        means = self._samples.means
+        noise = _flat([p.double() - mean.double() for p, mean in means.items()])
+        self._pairs.append((noise, _flat([gradients.get(p, torch.zeros_like(p)) for p in means])))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        if not self._context_open:
-            self._pairs = []
-        elif not self._pairs:
+        if self._context_open:
             self._apart.drop()
+        else:
+            self._pairs = []
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,24 +184,23 @@ class VariationalNewton(VariationalOptimizer):
         if not pieces:
             return
         matrix, gradients, forces, curvatures = self._matrix(), [], [], []
-        estimates = pieces[0].numbers.get("estimates", 1.0)
         for view, numbers in ((piece.tensors, piece.numbers) for piece in pieces):
             mean = view["p"].to(view["momentum"].dtype)
-            gradients.append(view["gradient"] if "gradient" in view else torch.zeros_like(mean))
-            forces.append((gradients[-1] / estimates).to(mean.dtype))
+            gradients.append(statistics(view, mean, numbers)[0])
+            forces.append(gradients[-1].clone())
             self.update(view, mean, forces[-1], None, numbers)
             own = delta(view, numbers) * numbers["ess"] + view.get("quadratic", 0.0)
             curvatures.append(torch.zeros_like(mean) + own)
         step = solve_psd(cholesky(matrix, "precision"), _flat(forces))
         outer = self._noise_and_gradient(pieces, _flat(gradients))
         if outer is not None:
-            hessian = symmetrise(matrix @ outer) * (self.param_groups[0]["ess"] / estimates)
+            hessian = symmetrise(matrix @ outer) * self.param_groups[0]["ess"]
             matrix = retract(matrix, hessian + torch.diag(_flat(curvatures)) - matrix, self.param_groups[0]["rho"])
         self._write(step, matrix, outer is not None)
         self._pairs = []
 
     def _noise_and_gradient(self, pieces: list[Piece], gradient: Tensor) -> Tensor | None:
-        """Σₖ nₖ ĝₖᵀ over samples; what happened to `.grad` since the passes reaches it as one factor."""
+        """Σₖ nₖ ĝₖᵀ over samples, scaled as Σₖ ĝₖ has been scaled to the gradient of the step."""
         if not self._samples.finished:
             return None
         if not self._pairs:  # an attached model

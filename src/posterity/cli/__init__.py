@@ -9,11 +9,17 @@ from typing import Annotated
 import typer
 
 from posterity import __version__
+from posterity.cli._adapt import adapt
+from posterity.cli._compare import compare
+from posterity.cli._curvature import curvature
 from posterity.cli._demo import demo
+from posterity.cli._doctor import doctor
 from posterity.cli._fit import fit
+from posterity.cli._laplace import laplace
 from posterity.cli._map import memory_map
 from posterity.cli._merge import merge
 from posterity.cli._predict import predict
+from posterity.cli._report import report
 from posterity.cli._table import table
 from posterity.errors import PosterityError
 
@@ -26,9 +32,15 @@ by Ctrl-C.
 
 app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("fit")(fit)
+app.command("laplace")(laplace)
 app.command("predict")(predict)
 app.command("map")(memory_map)
+app.command("adapt")(adapt)
+app.command("compare")(compare)
+app.command("doctor")(doctor)
+app.command("report")(report)
 app.command("merge")(merge)
+app.command("curvature")(curvature)
 app.command("table")(table)
 app.command("demo")(demo)
 

@@ -70,7 +70,7 @@ def fit(
     folder = Path(folder)
     asked: dict[str, Any] = {"epochs": epochs, "lr": lr, "model": model}
     if hidden is not None:
-        asked["hidden"] = _widths(hidden)
+        asked["hidden"] = widths(hidden)
     if resume:
         plan = fitting.reopen(folder)
         _same(plan, asked)
@@ -93,7 +93,7 @@ def fit(
             device=device,
         )
         columns = {"task": task, "text": text, "ignore": tuple(ignore or ())}
-        source = _data(data, folder, target, test, id_column, seed, inputs, size, embeddings)
+        source = locate(data, folder, target, test, id_column, seed, inputs, size, embeddings)
         plan = _prepared(folder, config, source, columns, quiet=as_json)
     run = fitting.train(plan)
     _tell(run, plan, as_json)
@@ -101,7 +101,7 @@ def fit(
         raise typer.Exit(130)
 
 
-def _data(
+def locate(
     path: Path,
     folder: Path,
     target: str | None,
@@ -112,7 +112,7 @@ def _data(
     size: int | None,
     embeddings: Path | None,
 ) -> Data:
-    """Which rows, once it is clear what to predict and what to hold out."""
+    """The rows of a file, once it is clear what to predict and what to hold out."""
     from posterity.runs.data import Data, Source
     from posterity.runs.readers import read_rows
 
@@ -198,7 +198,8 @@ def _options(given: list[str] | None) -> dict[str, Any]:
     return {name: read_value(value) for name, value in _pairs("--option", given)}
 
 
-def _widths(text: str) -> tuple[int, ...]:
+def widths(text: str) -> tuple[int, ...]:
+    """Widths of layers, written with commas."""
     try:
         return tuple(int(width) for width in text.split(","))
     except ValueError:

@@ -9,7 +9,7 @@ import typer
 
 from posterity.cli._output import Json, dump, say, show_table
 
-_FIGURES = ("id", "label", "suspected_label", "prediction", "loo_nll", "error", "leverage", "category")
+_FIGURES = ("id", "label", "suspected_label", "loo_nll", "error", "leverage", "category")
 
 
 def memory_map(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is already there.")]
 
-_SHOWN = 14  # columns of a table that a terminal shows
+_ORDER = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage", "level", "confidence", "aurc")
+_LONGEST = 40  # characters of a cell
 
 
 def say(text: str) -> None:
@@ -36,30 +37,39 @@ def dump(value: Mapping[str, Any] | list[Any]) -> None:
 
 
 def figures(found: Mapping[str, float]) -> str:
-    """Figures in a line."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+    """Figures in a line, the most telling first."""
+    order = sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    return ", ".join(f"{name} {found[name]:.4g}" for name in order)
 
 
 def show_table(table: pd.DataFrame) -> None:
-    """Print a table as wide as the terminal allows."""
+    """Print a table, with as many of its columns as fit."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    columns = list(table)[:_SHOWN]
-    for name in columns:
-        shown.add_column(Text(str(name)), justify="left" if table[name].dtype == object else "right", max_width=40)
-    for row in table[columns].itertuples(index=False):
-        shown.add_row(*(Text(_cell(value)) for value in row))  # Text: what is in the data is no markup
+    shown, room = Table(box=None, pad_edge=False, header_style="bold"), console.width
+    kept: list[list[str]] = []
+    for name in table.columns:
+        cells = [_cell(value) for value in table[name]]
+        width = max(len(text) for text in (str(name), *cells))
+        room -= width + 2
+        if room < 0 and kept:
+            break
+        numbers = all(isinstance(value, (int, float)) or hasattr(value, "dtype") for value in table[name])
+        shown.add_column(Text(str(name)), justify="right" if numbers else "left", no_wrap=True)
+        kept.append(cells)
+    for row in zip(*kept):
+        shown.add_row(*(Text(cell) for cell in row))  # Text: what is in the data is no markup
     console.print(shown)
 
 
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())[:200]
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _plain(value: Any) -> Any:

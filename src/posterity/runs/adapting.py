@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from posterity.adaptation import adapt
@@ -118,8 +119,6 @@ def _targets(decisions: Decisions | None, preprocessing: Preprocessing) -> tuple
     """New targets by id, as the model takes them; classes that only they have are new ones."""
     if decisions is None or not decisions.relabelled:
         return {}, preprocessing
-    import pandas as pd
-
     labels = pd.Series(list(decisions.relabelled.values()))
     encoded = preprocessing.target.encode(labels)
     return dict(zip(decisions.relabelled, encoded)), preprocessing

@@ -23,7 +23,7 @@ from posterity.posterior import Posterior
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data
 from posterity.runs.networks import HIDDEN, network
-from posterity.runs.predicting import SAMPLES, ask, prediction_table, scores
+from posterity.runs.predicting import SAMPLES, ask, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.snapshots import LARGEST, Snapshots
 from posterity.runs.store import locked
@@ -257,6 +257,7 @@ def evaluated(
     answer = ask(model, posterior, test.inputs, config["prediction"], config["samples"], config["seed"])
     table = prediction_table(answer, target, test.ids.numpy())
     table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
+    table["nll"] = row_nll(answer, target, test.targets)
     return {"predictions": table}, scores(answer, target, test.targets)
 
 

@@ -15,6 +15,7 @@ from posterity.errors import expected, require
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
+from posterity.runs.columns import as_text
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes, Target
 
@@ -94,13 +95,18 @@ def prediction_table(p: Prediction, target: Target, ids: np.ndarray[Any, Any], l
     )
 
 
+def row_nll(p: Prediction, target: Target, truth: Tensor) -> np.ndarray[Any, Any]:
+    """Negative log-likelihood of each row, in the units of the data."""
+    return -p.log_prob(truth).reshape(-1).double().numpy() + math.log(getattr(target, "scale", 1.0))
+
+
 def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -> dict[str, float]:
     """Figures of merit, in the units of the data."""
     if isinstance(target, Classes):
         wrong = (p.probs.argmax(-1) != truth).double()
         return {
             "accuracy": metrics.accuracy(p.probs, truth),
-            "nll": -p.log_prob(truth).double().mean().item(),
+            "nll": row_nll(p, target, truth).mean().item(),
             "brier": metrics.brier(p.probs, truth),
             "ece": metrics.ece(p.probs, truth),
             "confidence": p.probs.max(-1).values.double().mean().item(),
@@ -110,7 +116,7 @@ def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -
     low, high = p.quantiles([(1 - level) / 2, (1 + level) / 2])
     return {
         "rmse": scale * metrics.rmse(p.mean, truth),
-        "nll": -p.log_prob(truth).double().mean().item() + math.log(scale),
+        "nll": row_nll(p, target, truth).mean().item(),
         "crps": scale * metrics.crps_gaussian(p.mean, p.std, truth),
         "coverage": metrics.coverage(low, high, truth),
         "level": level,
@@ -133,8 +139,6 @@ def _known(rows: Rows, target: Target) -> np.ndarray[Any, Any]:
     given = rows.table[target.name]
     there = given.notna()
     if isinstance(target, Classes):
-        from posterity.runs.columns import as_text
-
         there &= pd.Series(as_text(given)).isin(target.names)
     return there.to_numpy()
 

@@ -1,0 +1,64 @@
+"""`posterity adapt`: rows added, dropped or relabelled, without training again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, show_table
+from posterity.errors import InvalidInput
+
+
+def adapt(
+    run: Annotated[Path, typer.Argument(help="Folder of the run; it stays as it is.")],
+    out: Annotated[Path, typer.Option(help="Folder of the adapted run.")],
+    add: Annotated[Path | None, typer.Option(help="New rows, in the format of the training data.")] = None,
+    decisions: Annotated[
+        Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
+    method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",
+    epochs: Annotated[int, typer.Option(help="For networks: passes over what is new, or over the memory.")] = 20,
+    lr: Annotated[float, typer.Option(help="For networks: learning rate.")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Change what a run was trained on, without training it again; linear models come out as if retrained."""
+    if add is None and decisions is None:
+        raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")
+    from posterity.runs import RunFolder
+    from posterity.runs.adapting import adapt_run
+    from posterity.runs.decisions import Decisions
+
+    opened = RunFolder.open(run)
+    decided = None if decisions is None else Decisions.read(decisions)
+    changed, report, unusual = adapt_run(
+        opened,
+        out,
+        add=add,
+        decisions=decided,
+        memory=memory,
+        overwrite=overwrite,
+        method=method,
+        epochs=epochs,
+        lr=lr,
+        seed=seed,
+    )
+    if as_json:
+        about = {"run": str(out), "parent": str(run), "metrics": changed.metrics, "before": opened.metrics}
+        dump(about | {"adaptation": changed.content["adaptation"], "notes": unusual})
+        return
+    notes(unusual)
+    gone = 0 if decided is None else len(decided.dropped)
+    new = 0 if decided is None else len(decided.relabelled)
+    say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
+    how = "as if retrained" if report.exact else "approximately"
+    say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s")
+    show_table(report.table.rename_axis("model").reset_index())
+    if changed.metrics:
+        say(f"on held-out rows before: {figures(opened.metrics)}")
+        say(f"on held-out rows now:    {figures(changed.metrics)}")
+    say(f"run: {out}")

@@ -1,0 +1,26 @@
+"""`posterity doctor`: what is wrong with a run, and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from posterity.cli._output import Json, dump, say
+
+
+def doctor(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_json: Json = False) -> None:
+    """Examine a run. Exit code 1 when something is wrong."""
+    from posterity.runs import RunFolder
+    from posterity.runs.doctor import examine
+
+    found = examine(RunFolder.open(run))
+    if as_json:
+        dump({"run": str(run), "findings": [vars(finding) for finding in found]})
+    elif found:
+        for finding in found:
+            say(f"{finding.name}: {finding.what}\n  try: {finding.remedy}")
+    else:
+        say("nothing wrong: files whole, Hessian learnt, noise below the weights, ess is N, calibration within chance")
+    raise typer.Exit(1 if found else 0)

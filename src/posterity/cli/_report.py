@@ -1,0 +1,108 @@
+"""`posterity report`: one page about a run."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from posterity.cli._output import Json, dump, say
+
+if TYPE_CHECKING:
+    from posterity.app.report import Contents, HeldOut
+    from posterity.app.source import Source
+    from posterity.runs import RunFolder
+
+
+def report(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_json: Json = False) -> None:
+    """Write report.html into the run: what was learnt, how far to trust it, which rows look wrong; one whole page."""
+    from posterity.app.report import write_report
+    from posterity.runs import RunFolder
+
+    opened = RunFolder.open(run)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        write_report(contents(opened), page)
+        path = opened.updated(files={"report.html": page.read_bytes()}).path("report.html")
+    if as_json:
+        dump({"run": str(run), "report": str(path)})
+    else:
+        say(f"report: {path}")
+
+
+def contents(run: RunFolder) -> Contents:
+    """What a run has to say about itself; without its data, or without a Gaussian posterior, there is no memory."""
+    import pandas as pd
+
+    from posterity.app.from_run import from_run
+    from posterity.app.report import Contents
+    from posterity.errors import PosterityError
+
+    source: Source | None = None
+    warning = ""
+    try:
+        source = from_run(run.folder)
+        warning = source.reliability
+    except PosterityError as why:
+        warning = str(why)
+    target, rows, config = run.preprocessing.target, run.content["rows"], run.config
+    used = sum(column.width > 0 for column in run.preprocessing.columns)
+    return Contents(
+        title=run.folder.resolve().name,
+        lead=f"{target.name} from {Path(run.dataset.source.path).name}, learnt from {rows['train']} rows.",
+        facts={
+            "target": f"{target.name} ({target.task})",
+            "inputs": f"{used} columns" if used else "x".join(str(size) for size in run.preprocessing.shape),
+            "model": config["model"],
+            "method": config["method"],
+            "rows to train and to test": f"{rows['train']} and {rows['test']}",
+            "seed": config["seed"],
+            "status": run.status,
+        },
+        metrics=pd.DataFrame([run.metrics], index=["held-out rows"]) if run.metrics else None,
+        held_out=_held_out(run, source),
+        memory=None if source is None else source.table,
+        ranking="loo_nll" if source is None else source.ranking,
+        preview=None if source is None else source.preview,
+        class_names=run.class_names,
+        warning=warning,
+        cost={"steps": run.content["steps"], "seconds of training": round(run.content["seconds"], 1)},
+        reproduce=_command(run),
+    )
+
+
+def _held_out(run: RunFolder, source: Source | None) -> HeldOut | None:
+    from posterity.app.report import HeldOut
+
+    if not run.has("predictions"):
+        return None
+    table = run.predictions
+    place = {int(i): row for row, i in enumerate(table["id"])}
+    preview: Any = None
+    if source is not None and source.test_preview is not None:
+        show = source.test_preview
+        preview = lambda i: show(place[i])  # noqa: E731 (a short question to an outside function)
+    ids = table["id"].to_numpy()
+    if run.class_names is None:
+        columns = {name: table[name].to_numpy(copy=True) for name in ("mean", "std")}
+        return HeldOut(ids, table["label"].to_numpy(copy=True), preview=preview, **columns)
+    code = {name: k for k, name in enumerate(run.class_names)}
+    targets = table["label"].map(code).to_numpy(copy=True)
+    return HeldOut(
+        ids, targets, probs=table[[f"p({name})" for name in run.class_names]].to_numpy(copy=True), preview=preview
+    )
+
+
+def _command(run: RunFolder) -> str:
+    """The command that makes this run again."""
+    config, data = run.config, run.dataset
+    words: list[Any] = ["posterity", "fit", data.source.path, "--target", data.target, "--seed", config["seed"]]
+    for name in ("model", "method", "epochs", "batch_size", "lr"):
+        words += [] if config[name] is None else [f"--{name.replace('_', '-')}", config[name]]
+    words += ["--hidden", ",".join(str(width) for width in config["hidden"])]
+    for name, value in config["options"].items():
+        words += ["--option", f"{name}={value}"]
+    return shlex.join(str(word) for word in words)

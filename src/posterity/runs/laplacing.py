@@ -1,0 +1,63 @@
+"""A run from a network that was trained elsewhere: its weights, the data, and the curvature between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.errors import InvalidInput
+from posterity.learning import laplace
+from posterity.merging.checkpoint import open_checkpoint
+from posterity.runs._folder import RunFolder
+from posterity.runs.fitting import Plan, build, evaluated
+from posterity.runs.targets import Classes
+
+
+def laplace_run(plan: Plan, checkpoint: Path, *, overwrite: bool = False, **settings: Any) -> RunFolder:
+    """Put a Laplace posterior around trained weights, and write the run.
+
+    Args:
+        plan: Data, preprocessing and the network, from `prepare`.
+        checkpoint: A safetensors file or a state dict.
+        overwrite: Replace a run that is already there.
+        **settings: What `posterity.laplace` takes (structure, prior_precision, last_layer ...).
+    """
+    plan = replace(plan, config=replace(plan.config, method="laplace", prediction="linearised", track=False))
+    model, target = build(plan), plan.preprocessing.target
+    load_weights(model, checkpoint)
+    names = target.names if isinstance(target, Classes) else None
+    posterior = laplace(model.eval(), plan.train, likelihood=target.likelihood, class_names=names, **settings)
+    tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
+    content = plan.content() | {
+        "status": "finished",
+        "checkpoint": str(checkpoint.absolute()),
+        "steps": 0,
+        "rows": {"train": len(plan.train.ids), "test": 0 if plan.test is None else len(plan.test.ids)},
+        "seconds": 0.0,
+        "metrics": figures,
+        "notes": plan.notes,
+    }
+    parts: dict[str, Any] = {"model": model, "posterior": posterior, "content": content, "history": []}
+    return RunFolder.create(plan.folder, **parts, tables=tables, overwrite=overwrite)
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, checkpoint: Path) -> None:
+    """Fill a network with the tensors of a checkpoint, every one of them, and nothing else."""
+    stored = open_checkpoint(checkpoint)
+    there = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    for name, tensor in there.items():
+        entry = stored.find(name)
+        if entry is None:
+            raise InvalidInput(f"{checkpoint}: expected a tensor {name!r} for the model, got none")
+        if tuple(entry.shape) != tuple(tensor.shape):
+            wanted, got = tuple(tensor.shape), tuple(entry.shape)
+            raise InvalidInput(f"{checkpoint}: expected shape {wanted} for {name!r}, got {got}")
+        tensor.copy_(stored.read(name, 0, entry.count).reshape(tensor.shape))
+    for name in stored.entries:
+        if name not in there:
+            raise InvalidInput(f"{checkpoint}: expected only tensors of the model, got {name!r}, too")

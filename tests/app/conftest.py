@@ -78,7 +78,7 @@ def served(source: Source) -> Iterator[Served]:
     running.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     """Chromium, drawing in software; skipped where there is none."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

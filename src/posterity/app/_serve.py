@@ -73,7 +73,7 @@ def serve(
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     app = application(load, hosts=_hosts(host, port), token=token, port=port)
-    limits: dict[str, Any] = {"timeout_keep_alive": 30, "limit_concurrency": 64, "h11_max_incomplete_event_size": 16384}
+    limits: dict[str, Any] = {"limit_concurrency": 256, "h11_max_incomplete_event_size": 16384}
     settings = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off", **limits)
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

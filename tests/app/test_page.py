@@ -1,0 +1,370 @@
+"""The page in a real browser: drawing, selecting, asking, marking, and texts that would like to be scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from posterity.app import Estimate, Preview, Source, serve, write_html
+from posterity.errors import RefusedFile
+from posterity.runs.decisions import Decisions
+
+EVIL = '"><img src=x onerror="window.evil=1"><script>window.evil=1</script>'
+TOP = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.45), (0.02, 0.45)]
+
+
+@pytest.fixture(autouse=True)
+def closed_afterwards(browser):
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    opened = visit(browser, served.url)
+    yield opened
+    assert opened.errors == []
+
+
+def visit(browser, url, *, query="", state="", dark=False):
+    """A drawn page at 1280x800 that remembers every error and every request."""
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 800}, color_scheme="dark" if dark else "light", accept_downloads=True
+    )
+    page = context.new_page()
+    page.errors, page.asked = [], []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda line: page.errors.append(line.text) if line.type == "error" else None)
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.goto(url + state)
+    if query:
+        page.goto(url.split("?")[0] + query + state)
+    page.wait_for_selector("html[data-drawn], .sorry")
+    return page
+
+
+def model(page, code):
+    """Something the page's model knows."""
+    return page.evaluate(f"() => {{ const m = window.posterity; return {code}; }}")
+
+
+def eventually(page, code):
+    """Wait until something holds; the page's own policy forbids the usual way, which evaluates texts."""
+    wanted = (
+        f"() => new Promise((done) => {{ const look = () => ({code}) ? done(true) : setTimeout(look, 20); look(); }})"
+    )
+    assert page.evaluate(wanted)
+
+
+def drag(page, places, plot=0):
+    """Draw a shape, given in shares of the plot's width and height."""
+    box = page.locator(".plot .over").nth(plot).bounding_box()
+    points = [(box["x"] + 58 + (box["width"] - 72) * x, box["y"] + 14 + (box["height"] - 60) * y) for x, y in places]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for point in points[1:]:
+        page.mouse.move(*point, steps=3)
+    page.mouse.up()
+
+
+def ink(page):
+    """How many pixels of the points are painted."""
+    return page.evaluate(
+        """() => {
+          const points = document.querySelector(".plot .points"), { width, height } = points;
+          const copy = new OffscreenCanvas(width, height).getContext("2d");
+          copy.drawImage(points, 0, 0);
+          return copy.getImageData(0, 0, width, height).data.filter((v, i) => i % 4 === 3 && v > 40).length;
+        }"""
+    )
+
+
+def test_both_painters_draw_the_same(browser, served):
+    painted = {}
+    for painter in ("webgl", "raster"):
+        page = visit(browser, served.url, query=f"?painter={painter}")
+        assert page.locator(".plot").get_attribute("data-painter") == painter
+        painted[painter] = ink(page)
+        assert page.errors == []
+    assert painted["raster"] == pytest.approx(painted["webgl"], rel=0.05)
+    assert painted["raster"] > 2000
+
+
+def test_it_fits_the_screen_and_follows_the_system(browser, served):
+    page = visit(browser, served.url, dark=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth <= 1280 && document.body.scrollHeight <= 800")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    page.keyboard.press("t")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
+
+
+def test_lasso_links_map_table_and_gallery(page, maps):
+    drag(page, TOP)
+    chosen = model(page, "m.selection")
+    assert 3 < len(chosen) < 100
+    assert f"{len(chosen)} selected" in page.locator("#bar").inner_text()
+    best = maps[1].table.loc[chosen].sort_values("loo_nll", ascending=False)["id"].tolist()
+    shown = page.locator(".table .tr").evaluate_all("rows => rows.map((row) => Number(row.dataset.row))")
+    assert shown[:5] == best[:5]
+    page.keyboard.press("2")
+    page.wait_for_selector(".gallery .card img")
+    assert page.locator(".gallery .card").first.get_attribute("title") == f"#{best[0]}"
+    page.keyboard.press("Escape")
+    assert model(page, "m.selection.length") == 0
+
+
+def test_box_adds_and_takes_away(page):
+    page.keyboard.press("b")
+    drag(page, [(0.0, 0.0), (1.0, 0.4)])
+    first = model(page, "m.selection.length")
+    page.keyboard.down("Shift")
+    drag(page, [(0.0, 0.4), (1.0, 1.0)])
+    page.keyboard.up("Shift")
+    assert model(page, "m.selection.length") == model(page, "m.rows") > first > 0
+    page.keyboard.down("Control")
+    drag(page, [(0.0, 0.0), (1.0, 0.4)])
+    page.keyboard.up("Control")
+    assert model(page, "m.selection.length") == model(page, "m.rows") - first
+
+
+def test_hover_shows_the_example(page):
+    box = page.locator(".plot .over").bounding_box()
+    for dx in range(100, 640, 8):
+        page.mouse.move(box["x"] + dx, box["y"] + 470)
+        if page.locator("#tip").is_visible():
+            break
+    assert page.locator("#tip img").is_visible()
+    assert re.search(r"#\d+", page.locator("#tip").inner_text())
+
+
+def test_guides_move_and_categories_follow(page, maps):
+    limits = model(page, "m.limits")
+    assert limits == pytest.approx(maps[1].limits, rel=1e-3)
+    tally = model(page, "[0, 1, 2, 3].map((k) => m.category.filter((c) => c === k).length)")
+    counts = maps[1].table["category"].value_counts()
+    names = ["regular", "uncertain", "unpredictable", "unpredictable and uncertain"]
+    assert tally == [counts.get(name, 0) for name in names]
+    box = page.locator(".plot .over").bounding_box()
+    for y in range(20, int(box["height"]) - 60, 3):  # find the line by the pointer it gives
+        page.mouse.move(box["x"] + 90, box["y"] + y)
+        if page.locator(".plot .over").evaluate("e => e.style.cursor") == "ns-resize":
+            break
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + y + 80, steps=4)
+    page.mouse.up()
+    assert model(page, "m.view.gy") < 0.9
+    assert model(page, "m.limits[1]") < limits[1]
+
+
+def test_search_and_legend_filter(page, maps):
+    page.keyboard.press("/")
+    page.keyboard.type("label:7 error>0.5")
+    eventually(page, "window.posterity.shown.some((v) => !v)")
+    table = maps[1].table
+    assert model(page, "m.shown.reduce((a, b) => a + b)") == ((table["label"] == 7) & (table["error"] > 0.5)).sum()
+    page.locator("#search").fill("nonsense>3")
+    page.wait_for_selector("#bar .problem:has-text('no column')")
+    page.locator("#search").fill("")
+    eventually(page, "window.posterity.shown.every(Boolean)")
+    page.locator(".legend .key").first.click()
+    eventually(page, "window.posterity.shown.some((v) => !v)")
+    assert model(page, "m.shown.reduce((a, b) => a + b)") == (table["category"] != "regular").sum()
+
+
+def test_marking_by_keys_undo_and_export(page, tmp_path, maps):
+    worst = maps[1].top(4)
+    page.keyboard.press("ArrowDown")
+    for key in "drk":
+        page.keyboard.press(key)
+    with page.expect_download() as download:
+        page.keyboard.press("e")
+    download.value.save_as(tmp_path / "decisions.csv")
+    found = Decisions.read(tmp_path / "decisions.csv")
+    ids = worst["id"].tolist()
+    assert found.dropped == (ids[0],)
+    assert found.relabelled == {ids[1]: str(worst["suspected_label"].iloc[1])}
+    assert found.kept == (ids[2],)
+    page.keyboard.press("u")
+    page.keyboard.press("Control+z")
+    assert model(page, "m.decisions()") == [{"id": ids[0], "decision": "drop", "label": ""}]
+
+
+def test_what_if_in_the_page(page, maps, digits):
+    drag(page, TOP)
+    ids = [int(i) for i in model(page, "m.selection.map((row) => m.ids[row])")]
+    page.keyboard.press("w")
+    page.wait_for_selector(".answer[data-change]")
+    truth = maps[1].what_if(remove=ids).on(digits[1]).loss_change
+    assert float(page.locator(".answer").first.get_attribute("data-change")) == pytest.approx(truth, rel=1e-6)
+    assert page.locator(".answer .flag").first.inner_text()
+    page.locator(".ask").nth(1).click()
+    page.wait_for_selector(".answer:nth-child(2)[data-change]")
+
+
+def test_neighbours_and_influences(page, maps, digits):
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("n")
+    page.wait_for_selector(".close .card")
+    assert page.locator(".close .card").count() == 12
+    page.keyboard.press("4")
+    page.locator("[data-test]").nth(2).click()
+    page.wait_for_selector(".influences .card")
+    test = int(page.locator("[data-test]").nth(2).get_attribute("data-test"))
+    truth = maps[1].influence((digits[1][0][test : test + 1], digits[1][1][test : test + 1]))
+    cards = page.locator(".influences .card").evaluate_all("cards => cards.map((card) => Number(card.dataset.row))")
+    assert set(cards) == set(truth.abs().nlargest(24).index)
+
+
+def test_epochs_trails_curves_and_outcome(page, maps):
+    page.keyboard.press("5")
+    drag(page, TOP)
+    slider = page.locator("input[type=range]")
+    slider.evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
+    eventually(page, "window.posterity.view.epoch === 0")
+    early = model(page, "Array.from(m.column('error'))")
+    assert early == pytest.approx(maps[0].columns["error"].tolist(), rel=1e-3)
+    assert page.locator(".training .series").count() == 3
+    assert page.locator(".training .dot").count() == 30
+    assert "Correlation over 30 examples: 1.000" in page.locator(".training").inner_text()
+
+
+def test_two_runs_side_by_side(page):
+    page.get_by_text("Compare").click()
+    page.wait_for_selector(".plot:nth-child(2)")
+    assert page.locator(".plot .caption").all_inner_texts() == ["Digits", "early"]
+    drag(page, TOP, plot=1)
+    assert model(page, "m.selection.length") > 3
+
+
+def test_the_address_holds_the_state(browser, served):
+    first = visit(browser, served.url)
+    drag(first, TOP)
+    first.keyboard.press("ArrowDown")
+    first.keyboard.press("3")
+    first.evaluate("() => window.posterity.set({ y: 'loo_nll', ys: 'log', colour: 'label', gx: 0.8 })")
+    eventually(first, "location.hash.includes('loo_nll') && location.hash.includes('sel=')")
+    state = first.evaluate("() => location.hash")
+    second = visit(browser, served.url, state=state)
+    for known in ("m.view.y", "m.view.ys", "m.view.colour", "m.view.gx", "m.view.tab", "m.focused", "m.selection"):
+        assert model(second, known) == model(first, known)
+
+
+def test_scripts_in_data_stay_texts(browser):
+    table = pd.DataFrame(
+        {"id": [0, 1], "label": [0, 1], "prediction": [1, 1], "error": [1.0, 0.2], "leverage": [0.5, 0.1]}
+    )
+    table["loo_prediction"] = table["prediction"]
+    table["suspected_label"] = pd.array([1, None], dtype="Int64")
+    estimate = Estimate(
+        1, EVIL, 0.5, 0.4, warning=EVIL, moved=[{"id": 0, "label": 0, "before": 0, "after": 1, "loss_change": -1.0}]
+    )
+    source = Source(
+        table,
+        title=EVIL,
+        classes=(EVIL, "fine"),
+        kind="text",
+        reliability=EVIL,
+        preview=lambda i: Preview("text", EVIL) if i else Preview("row", {EVIL: {"value": EVIL, "z": None}}),
+        what_if=lambda remove, relabel: estimate,
+        test=pd.DataFrame({"id": [0], "label": [0], "prediction": [1], "loss": [0.5]}),
+        test_preview=lambda i: Preview("text", EVIL),
+        influences=lambda i, k: [(0, 0.1)],
+        neighbours=lambda i, k: [(1, 0.5)],
+        beside=table,
+        beside_title=EVIL,
+    )
+    running = serve(source, browser=False, block=False)
+    page = visit(browser, running.url)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("n")
+    page.wait_for_selector(".close .card")
+    page.keyboard.press("r")
+    for key in "a234":
+        page.keyboard.press(key)
+    page.keyboard.press("w")
+    page.wait_for_selector(".answer[data-change]")
+    page.keyboard.press("4")
+    page.locator("[data-test]").first.click()
+    page.wait_for_selector(".influences .card")
+    page.get_by_text("Compare").click()
+    running.stop()
+    assert page.evaluate("() => window.evil") is None
+    assert page.locator("img[src=x]").count() == 0
+    assert page.title() == f"{EVIL} · Posterity"
+    assert page.errors == []
+
+
+def test_a_deleted_image_says_so(browser, source):
+    def gone(i: int) -> Preview:
+        raise FileNotFoundError(2, "No such file or directory", "/secret/place.png")
+
+    running = serve(Source(source.table, kind="image", preview=gone), browser=False, block=False)
+    page = visit(browser, running.url)
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".detail .gone")
+    text = page.locator(".detail .gone").inner_text()
+    running.stop()
+    assert re.fullmatch(r"the file of example \d+ is gone", text)
+
+
+def test_a_folder_that_is_no_run(browser, tmp_path):
+    running = serve(tmp_path, browser=False, block=False)
+    page = visit(browser, running.url)
+    running.stop()
+    assert "expected a run, got a folder without run.json" in page.locator(".sorry").inner_text()
+
+
+def test_a_source_that_cannot_be_read(browser, monkeypatch):
+    def refuse(what, options):
+        raise_later = RefusedFile("data.csv: expected the data that the run was made from, got no such file")
+
+        def load():
+            raise raise_later
+
+        return load
+
+    monkeypatch.setattr("posterity.app._serve.loader", refuse)
+    running = serve("run", browser=False, block=False)
+    page = visit(browser, running.url)
+    running.stop()
+    assert "got no such file" in page.locator(".sorry").inner_text()
+
+
+def test_one_file_without_a_server(browser, source, maps, tmp_path):
+    path = write_html(source, tmp_path / "map.html", previews=50)
+    page = visit(browser, path.as_uri())
+    assert [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".detail img")
+    drag(page, TOP)
+    rows = model(page, "m.selection")
+    page.keyboard.press("w")
+    page.wait_for_selector(".answer[data-change]")
+    effects = source.effects().set_index("id")["remove"]
+    truth = effects.loc[maps[1].columns["id"].iloc[rows]].sum()
+    assert float(page.locator(".answer").first.get_attribute("data-change")) == pytest.approx(truth, rel=1e-2, abs=1e-5)
+    text = page.locator(".whatif").inner_text()
+    assert "has no server" in text
+    assert "sum of first-order effects" in text
+    page.keyboard.press("4")
+    page.locator("input[type=range]").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
+    eventually(page, "window.posterity.view.epoch === 0")
+    assert page.errors == []
+
+
+def test_the_file_executes_only_its_own_script(source, tmp_path):
+    table = source.table.assign()
+    evil = Source(
+        table, title=EVIL, classes=(EVIL, *source.classes[1:]), kind="text", preview=lambda i: Preview("text", EVIL)
+    )
+    text = write_html(evil, tmp_path / "map.html", previews=3).read_text()
+    assert EVIL not in text
+    assert text.count("<script") == 4
+    assert "unsafe" not in re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert json.loads(re.search(r'id="previews">(.*?)</script>', text)[1])
+    assert Path(tmp_path / "map.html").stat().st_size < 400_000

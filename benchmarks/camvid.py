@@ -21,7 +21,7 @@ PASSES = 40
 
 def class_weights(labels: Tensor) -> Tensor:
     """Median-frequency balancing: rare classes count more."""
-    counts = torch.bincount(labels[labels != UNLABELLED], minlength=11).float()
+    counts = torch.bincount(labels[labels != UNLABELLED], minlength=11).float().clamp_min(1)
     return counts.median() / counts
 
 
@@ -55,7 +55,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         from posterity import plots
 
         shown = slice(20, 23)
-        figure = plots.segmentation(x_test[shown], y_test[shown], probs[shown], entropy[shown], ignore_index=UNLABELLED)
+        prediction = po.predict(model, run.posterior, x_test[shown], samples=PASSES)
+        figure = plots.segmentation(x_test[shown], prediction, y_test[shown], ignore_index=UNLABELLED)
         Path(options.picture).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(options.picture, dpi=110, bbox_inches="tight")
 

@@ -7,6 +7,7 @@ from posterity.optim._variational import VariationalOptimizer
 from posterity.optim.binary import STE, BayesBiNN
 from posterity.optim.bsam import BayesianSAM
 from posterity.optim.ivon import IVON
+from posterity.optim.mixture import MixtureIVON
 from posterity.optim.sam import SAM
 from posterity.optim.soba import SOBA
 from posterity.optim.vadam import Vadam
@@ -23,6 +24,7 @@ __all__ = [
     "BayesBiNN",
     "BayesianSAM",
     "Diagnostics",
+    "MixtureIVON",
     "Suggestion",
     "Vadam",
     "VariationalNewton",

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from distributed.problem import examples, ivon, loss, network
 
@@ -74,9 +74,10 @@ def with_lightning(folder):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2, gradient_clip_val=CLIP,
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        default_root_dir=folder,
+        default_root_dir=folder, use_distributed_sampler=False,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(data(), batch_size=BATCH))
+    in_order = DistributedSampler(data(), num_replicas=2, rank=trainer.global_rank, shuffle=False)
+    trainer.fit(module, DataLoader(data(), batch_size=BATCH, sampler=in_order))
     return module.network
 
 

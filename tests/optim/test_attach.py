@@ -242,3 +242,24 @@ def test_two_models_under_one_optimizer_share_a_sample():
     assert all(torch.equal(p, b) for p, b in zip([*encoder.parameters(), *decoder.parameters()], before, strict=True))
     optimizer.step()
     assert all(optimizer.state[p]["forgetting"] > 0 for p in encoder.parameters())
+
+
+def test_a_host_may_clip_inside_the_closure_of_a_step():
+    """Lightning accumulates outside of closures and clips inside the last one; the products are clipped as well."""
+    (one, usual, _), (other, closing, _) = make(), make()
+
+    def backward(model, k):
+        (loss(model, *data(seed=k)) / 2).backward()
+
+    def closure():
+        backward(other, 1)
+        nn.utils.clip_grad_norm_(other.parameters(), 0.01)
+
+    backward(one, 0)
+    backward(one, 1)
+    nn.utils.clip_grad_norm_(one.parameters(), 0.01)
+    usual.step()
+    backward(other, 0)
+    closing.step(closure)
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(closing.state[q]["hessian"], usual.state[p]["hessian"])

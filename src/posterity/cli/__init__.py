@@ -18,6 +18,7 @@ from posterity.cli._fit import fit
 from posterity.cli._laplace import laplace
 from posterity.cli._map import memory_map
 from posterity.cli._merge import merge
+from posterity.cli._next import next_rows
 from posterity.cli._predict import predict
 from posterity.cli._report import report
 from posterity.cli._table import table
@@ -36,6 +37,7 @@ app.command("laplace")(laplace)
 app.command("predict")(predict)
 app.command("map")(memory_map)
 app.command("adapt")(adapt)
+app.command("next")(next_rows)
 app.command("compare")(compare)
 app.command("doctor")(doctor)
 app.command("report")(report)

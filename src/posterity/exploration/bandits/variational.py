@@ -7,9 +7,12 @@ from torch import Tensor, nn
 
 from posterity.errors import require, require_positive
 from posterity.exploration.bandits._belief import Belief, History, arms_of, checked, squared_error
+from posterity.likelihoods import GaussianLikelihood
 from posterity.optim import IVON
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import trainable
+
+CLIP = 10.0  # largest norm of a gradient: a rare large one, met where h is small, would throw the mean far off
 
 
 class VariationalNetwork(Belief):
@@ -88,12 +91,11 @@ class VariationalNetwork(Belief):
             batch = self._history.sample(self._batch_size, self._generator)
             with self.optimizer.sampled_params(train=True):
                 (self._noise_precision * squared_error(self.network, *batch)).backward()
+            nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
             self.optimizer.step()
             self.optimizer.zero_grad()
 
     def posterior(self) -> Posterior:
         """The posterior over the weights, for every other question."""
-        from posterity.likelihoods import GaussianLikelihood
-
         n = max(self._history.n, 1)
         return self.optimizer.posterior(self.network, likelihood=GaussianLikelihood(self._noise_precision), n=n)

@@ -1,0 +1,102 @@
+"""`posterity next`: which rows of a pool to label next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from posterity.cli._output import Json, dump, notes, say, show_table
+from posterity.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from posterity.exploration import Picks
+    from posterity.runs import RunFolder
+    from posterity.runs.readers import Rows
+
+
+def next_rows(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    pool: Annotated[Path, typer.Argument(help="Rows without labels, in the format of the training data.")],
+    k: Annotated[int, typer.Option("-k", help="How many rows to choose.")] = 20,
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="bald, entropy, margin, bald_linearised, leave_one_out, batch_bald, batch_bald_linearised, k_centre "
+            "or random."
+        ),
+    ] = "bald",
+    power: Annotated[
+        float | None, typer.Option(help="Draw in proportion to score^POWER: more different rows at once.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Table to write, .csv or .parquet; by default POOL-next.csv.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Draws of the weights.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
+    from posterity.runs import RunFolder
+    from posterity.runs.readers import read_rows
+    from posterity.runs.tables import write_table
+
+    opened = RunFolder.open(run)
+    source, target = opened.dataset.source, opened.dataset.target
+    rows = read_rows(pool, source.inputs, source.size, target)
+    unusual: list[str] = []
+    picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
+    table = _to_label(rows, picks, target)
+    path = out or Path(f"{pool.name.split('.')[0]}-next.csv")
+    write_table(table, path)
+    notes(unusual)
+    if as_json:
+        dump({"criterion": criterion, "rows": picks.table.to_dict("records"), "notes": unusual, "written": str(path)})
+        return
+    show_table(table[["row", "why", *[name for name in table.columns if name not in ("row", "why", "score", target)]]])
+    say(f"to label, in the column {target!r}: {path}")
+    say(f"then: posterity adapt {run} --add {path} --out {run}-2")
+
+
+def _picked(
+    opened: RunFolder,
+    rows: Rows,
+    k: int,
+    criterion: str,
+    power: float | None,
+    samples: int,
+    seed: int,
+    unusual: list[str],
+) -> Picks:
+    """The rows to label next, among those that have no label yet."""
+    import torch
+
+    from posterity.exploration import acquire
+
+    target = opened.dataset.target
+    has_label = rows.table[target].notna().to_list() if target in rows.table else [False] * len(rows)
+    if all(has_label):
+        raise InvalidInput(f"pool: expected rows without a {target}, got one in every row")
+    inputs = opened.preprocessing.inputs(rows, unusual)
+    return acquire(
+        opened.model(),
+        opened.posterior,
+        inputs,
+        k,
+        criterion,
+        labelled=opened.data("train"),
+        exclude=torch.tensor(has_label).nonzero()[:, 0],
+        power=power,
+        samples=samples,
+        seed=seed,
+    )
+
+
+def _to_label(rows: Rows, picks: Picks, target: str) -> pd.DataFrame:
+    """The chosen rows with an empty target, their place in the pool, and why they were chosen."""
+    chosen = rows.take(picks.ids.numpy()).table.drop(columns=target, errors="ignore")
+    chosen.insert(0, target, None)
+    return chosen.assign(row=picks.ids.numpy(), score=picks.scores.numpy(), why=list(picks.why))

@@ -1,0 +1,61 @@
+"""`posterity next`: from a run and a pool to rows to label, and back into the run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from posterity.cli import app
+from posterity.errors import PosterityError
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("next")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)) + np.repeat([[2, 0], [-2, 0]], 100, axis=0)
+    table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": ["right"] * 100 + ["left"] * 100})
+    table = table.sample(frac=1, random_state=0)
+    table[:60].to_csv(where / "train.csv", index=False)
+    table[60:].drop(columns="kind").to_csv(where / "pool.csv", index=False)
+    table[60:].to_csv(where / "truth.csv", index=False)
+    fit = ("--target", "kind", "--model", "linear", "--method", "laplace", "--epochs", 10, "--lr", 0.05, "--test", 0)
+    assert invoke("fit", where / "train.csv", *fit, "--out", where / "run").exit_code == 0
+    return where
+
+
+def test_rows_to_label_go_back_into_the_run(folder):
+    out = folder / "ask.csv"
+    said = invoke("next", folder / "run", folder / "pool.csv", "-k", 8, "--criterion", "margin", "--out", out).output
+    assert "posterity adapt" in said
+    asked = pd.read_csv(out)
+    assert list(asked.columns[:3]) == ["kind", "a", "b"]
+    assert len(asked) == 8
+    assert asked["kind"].isna().all()
+    assert asked["why"].str.contains("left").all()
+    pool, truth = pd.read_csv(folder / "pool.csv"), pd.read_csv(folder / "truth.csv")
+    np.testing.assert_allclose(asked["a"], pool["a"][asked["row"]])
+    assert asked["a"].abs().mean() < 0.5 * pool["a"].abs().mean()  # near the border between the two kinds
+    asked["kind"] = truth["kind"][asked["row"]].to_numpy()
+    asked.to_csv(folder / "labelled.csv", index=False)
+    adapted = invoke("adapt", folder / "run", "--add", folder / "labelled.csv", "--out", folder / "run-2")
+    assert "8 rows added" in adapted.output
+
+
+def test_json_and_rows_that_have_a_label(folder):
+    half = pd.read_csv(folder / "truth.csv")
+    half.loc[:129, "kind"] = None
+    half.to_csv(folder / "half.csv", index=False)
+    arguments = ("next", folder / "run", folder / "half.csv", "-k", 130, "--out", folder / "all.csv", "--json")
+    answer = json.loads(invoke(*arguments, "--criterion", "random").output)
+    assert sorted(row["id"] for row in answer["rows"]) == list(range(130))
+    with pytest.raises(PosterityError, match=r"k: expected a number of examples in 1..130"):
+        invoke("next", folder / "run", folder / "half.csv", "-k", 131)
+    with pytest.raises(PosterityError, match="expected rows without a kind"):
+        invoke("next", folder / "run", folder / "truth.csv")

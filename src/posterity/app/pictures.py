@@ -84,7 +84,7 @@ def previews(examples: Any) -> Callable[[int], Preview]:
 def search(examples: Any) -> Callable[[str], Array]:
     """Text -> which of the examples contain it, whatever the case."""
     if isinstance(examples, pd.DataFrame):
-        texts = examples.astype(str).agg(" ".join, axis=1).tolist()
+        texts = examples.astype(object).fillna("").astype(str).agg(" ".join, axis=1).tolist()
     else:
         texts = [str(text) for text in examples]
     lowered = [text.casefold() for text in texts]

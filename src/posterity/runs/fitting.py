@@ -30,6 +30,7 @@ from posterity.runs.store import locked
 from posterity.runs.targets import Classes
 
 TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and its checkpoints
+PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -194,6 +195,8 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     n, outputs = len(train.ids), preprocessing.target.outputs
     found = asdict(config) | {"options": dict(config.options)}
     found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "mlp")
+    if config.method == "ivon":
+        found["options"].setdefault("prior", PRIOR)
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.epochs is None:

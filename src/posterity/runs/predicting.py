@@ -140,7 +140,7 @@ def _known(rows: Rows, target: Target) -> np.ndarray[Any, Any]:
     there = given.notna()
     if isinstance(target, Classes):
         there &= pd.Series(as_text(given)).isin(target.names)
-    return there.to_numpy()
+    return there.to_numpy(copy=True)
 
 
 def _rows(p: Prediction, keep: Tensor) -> Prediction:

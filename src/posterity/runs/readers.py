@@ -99,7 +99,7 @@ def _tsv(path: Path) -> Rows:
 
 
 def _json_lines(path: Path) -> Rows:
-    return Rows(pd.read_json(path, lines=True, dtype=False, convert_dates=False))
+    return Rows(pd.read_json(path, lines=True, dtype=False))
 
 
 def _parquet(path: Path) -> Rows:

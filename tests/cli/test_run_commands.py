@@ -1,0 +1,164 @@
+"""The commands on runs, as a newcomer would type them, and what they say about mistakes."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from posterity.cli import app, main
+from runs.problems import flowers, line
+
+QUICK = ("--model", "linear", "--epochs", "3", "--lr", "0.5", "--hess-init", "1")
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    table = flowers(folder / "flowers.csv", rows=100)
+    table.head(12).drop(columns="species").to_csv(folder / "new.csv", index=False)
+    line(folder / "line.csv")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(here, monkeypatch):
+    monkeypatch.chdir(here)
+
+
+def posterity(*words, code=0):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def complaint(monkeypatch, capsys, *words):
+    """What the command line says about a mistake, and its exit code."""
+    monkeypatch.setattr(sys, "argv", ["posterity", *map(str, words)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err.strip()
+    assert "Traceback" not in said
+    assert len(said.splitlines()) == 1
+    return said, stopped.value.code
+
+
+@pytest.fixture(scope="module")
+def run(here):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        posterity("fit", "flowers.csv", "--target", "species", "--out", "run", *QUICK)
+    return here / "run"
+
+
+def test_the_story_of_a_newcomer(run, here):
+    said = posterity("map", "run", "--top", "5", "--decisions", "decisions.csv", "--out", "map.csv")
+    assert "most suspicious" in said
+    assert len(pd.read_csv("map.csv")) == 80
+    decisions = pd.read_csv("decisions.csv").assign(decision=["drop", "drop", "keep", "keep", "keep"])
+    decisions.to_csv("decisions.csv", index=False)
+    said = posterity("adapt", "run", "--decisions", "decisions.csv", "--out", "run2")
+    assert "0 rows added, 2 dropped, 0 relabelled; 78 rows now" in said
+    assert "verdict:" in posterity("compare", "run", "run2")
+    said = posterity("predict", "run2", "new.csv", "--threshold", "0.99")
+    assert "abstained from" in said
+    table = pd.read_csv("new-predictions.csv")
+    assert {"prediction", "confidence", "p(setosa)", "aleatoric", "epistemic", "decision"} <= set(table)
+    assert len(table) == 12
+
+
+def test_json_everywhere(run):
+    fitted = json.loads(posterity("fit", "line.csv", "--target", "y", "--out", "l", "--overwrite", *QUICK, "--json"))
+    assert fitted["status"] == "finished"
+    assert fitted["metrics"]["rmse"] > 0
+    assert len(json.loads(posterity("predict", "run", "new.csv", "--json"))["predictions"]) == 12
+    assert len(json.loads(posterity("map", "run", "--json", "--top", "3"))["top"]) == 3
+    drop = json.loads(posterity("map", "run", "--json", "--top", "1"))["top"][0]["id"]
+    pd.DataFrame({"id": [drop], "decision": ["drop"]}).to_csv("one.csv", index=False)
+    adapted = json.loads(posterity("adapt", "run", "--decisions", "one.csv", "--out", "run3", "--overwrite", "--json"))
+    assert adapted["adaptation"]["removed"] == 1
+    assert json.loads(posterity("compare", "run", "run3", "--json"))["rows"] == 20
+    result = CliRunner().invoke(app, ["doctor", "run", "--json"])
+    findings = json.loads(result.stdout)["findings"]
+    assert result.exit_code == (1 if findings else 0)
+
+
+def test_a_network_trained_elsewhere(here):
+    save_file({"1.weight": torch.randn(3, 5), "1.bias": torch.zeros(3)}, here / "trained.safetensors")
+    said = posterity(
+        "laplace", "trained.safetensors", "flowers.csv", "--model", "linear", "--target", "species", "--test", "0.2",
+        "--out", "laplace-run", "--ignore", "sepal_width",
+    )  # fmt: skip
+    assert "Kronecker" in said
+    assert "accuracy" in posterity("predict", "laplace-run", "flowers.csv")
+    assert "most suspicious" in posterity("map", "laplace-run", "--top", "3")
+
+
+def test_a_factory_of_the_user(here):
+    (here / "mine.py").write_text(
+        "from torch import nn\n\n\ndef net(inputs, outputs):\n    return nn.Sequential(nn.Linear(inputs[0], outputs))\n"
+    )
+    posterity("fit", "flowers.csv", "--target", "species", "--out", "own", *QUICK[2:], "--model", "mine:net")
+    assert "prediction" in posterity("predict", "own", "new.csv")
+    sys.path.remove(str(here))
+
+
+def test_a_report(run):
+    said = posterity("report", "run")
+    page = (run / "report.html").read_text()
+    assert said.strip() == "report: run/report.html"
+    assert "species" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "code"),
+    [
+        (("fit", "flowers.csv"), "--target", 2),
+        (("fit", "flowers.csv", "--target", "size"), "a column among", 2),
+        (("fit", "nothing.csv", "--target", "y"), "not there", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "run"), "--overwrite", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "forest"), "one of", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "os:nothing"), "a function", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--test", "2"), "fraction", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--hidden", "a"), "64,64", 2),
+        (("fit", "--resume", "--out", "z"), "unfinished training", 2),
+        (("predict", "new.csv", "new.csv"), "expected a run", 2),
+        (("predict", "run", "line.csv"), "sepal_length", 2),
+        (("predict", "run", "new.csv", "--threshold", "7"), "confidence", 2),
+        (("adapt", "run", "--out", "z"), "--decisions", 2),
+        (("compare", "run", "nowhere"), "expected a run", 2),
+        (("map", "run", "--by", "beauty"), "a column among", 2),
+        (("predict", "run", "new.csv", "--out", "/proc/none/x.csv"), "/proc/none", 3),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence(run, monkeypatch, capsys, words, expected, code):
+    said, stopped = complaint(monkeypatch, capsys, *words)
+    assert expected in said
+    assert stopped == code
+
+
+def test_debug_shows_where(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["posterity", "doctor", "nowhere", "--debug"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_has_a_code_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr("posterity.runs.doctor.examine", lambda run: 1 / 0)
+    monkeypatch.setattr("posterity.runs.RunFolder.open", lambda folder: None)
+    said, code = complaint(monkeypatch, capsys, "doctor", "run")
+    assert code == 4
+    assert "ZeroDivisionError" in said
+
+
+def test_help_does_not_import_torch():
+    import subprocess
+
+    code = "import sys; from posterity.cli import app; print(sorted({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

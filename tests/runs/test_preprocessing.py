@@ -1,0 +1,133 @@
+"""Columns as numbers, beside scikit-learn, and what happens to rows that training did not know."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from posterity.errors import InvalidInput
+from posterity.runs.columns import LEVELS, infer
+from posterity.runs.preprocessing import Block, Preprocessing
+from posterity.runs.readers import Rows
+
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs and mats", "a log is not a mat at all"]
+
+
+def table(n=80):
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": random.integers(20, 60, n).astype(float),
+            "job": random.choice(["nurse", "smith", "baker"], n),
+            "since": pd.Series(pd.date_range("2020-01-01", periods=n)).dt.strftime("%Y-%m-%d"),
+            "name": [f"person {i}" for i in range(n)],
+            "same": "x",
+            "rich": random.choice(["yes", "no"], n),
+        }
+    )
+
+
+def encoded(column, values, notes=None):
+    return column.encode(pd.Series(values), [] if notes is None else notes)
+
+
+def test_numbers_as_scikit_learn_scales_them():
+    values = pd.Series(np.random.default_rng(0).normal(5, 3, 50))
+    wanted = StandardScaler().fit_transform(values.to_numpy()[:, None])
+    np.testing.assert_allclose(infer("x", values).encode(values, []), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_missing_numbers_are_filled_and_flagged():
+    column = infer("x", pd.Series(["1", "2", None, "4"]))
+    assert encoded(column, ["2", None])[:, 1].tolist() == [0, 1]
+    median = encoded(column, ["2"])[0, 0]
+    assert encoded(column, [None])[0, 0] == median
+    notes = []
+    encoded(column, ["many"], notes)
+    assert "not numbers" in notes[0]
+
+
+def test_categories_as_scikit_learn_encodes_them():
+    values = pd.Series(["b", "a", None, "c", "a"] * 3)
+    wanted = OneHotEncoder(sparse_output=False).fit_transform(values.fillna("").to_numpy()[:, None])
+    column = infer("x", values)
+    np.testing.assert_array_equal(column.encode(values, []), wanted)
+    notes = []
+    assert encoded(column, ["z"], notes).sum() == 0
+    assert "not seen in training ('z')" in notes[0]
+
+
+def test_whole_numbers_are_the_same_category_in_every_format():
+    column = infer("x", pd.Series(["1", "2", "none of these"] * 5))
+    np.testing.assert_array_equal(encoded(column, ["1"]), encoded(column, [1.0]))
+    np.testing.assert_array_equal(encoded(column, ["1"]), encoded(column, ["1.0"]))
+
+
+def test_texts_as_scikit_learn_counts_them():
+    column = infer("x", pd.Series(TEXTS), text=True)
+    reference = TfidfVectorizer(vocabulary=list(column.words)).fit(TEXTS)
+    wanted = reference.transform(TEXTS).toarray()
+    np.testing.assert_allclose(encoded(column, TEXTS) / 4, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_dates_are_days():
+    column = infer("x", pd.Series(["2020-01-01", "2020-01-03", "2020-01-11"]))
+    a, b, c = encoded(column, ["2020-01-01", "2020-01-03", "2020-01-11"])[:, 0]
+    assert (c - b) / (b - a) == pytest.approx(4.0, rel=1e-5)
+
+
+def test_kinds_are_inferred():
+    kinds = {name: infer(name, column).kind for name, column in table().items()}
+    wanted = {"age": "number", "job": "category", "since": "date", "name": "ignored", "same": "ignored"}
+    assert kinds == wanted | {"rich": "category"}
+    many = infer("x", pd.Series([f"level {i % 150}" for i in range(6000)]))
+    assert many.width == LEVELS
+    long = [f"a review of {i} words or more, number {i}" for i in range(60)]
+    assert infer("x", pd.Series(long)).kind == "text"
+
+
+def test_settings_survive_json_and_do_the_same():
+    rows = Rows(table())
+    before = Preprocessing.of(rows, "rich")
+    after = Preprocessing.restored(json.loads(json.dumps(before.settings())))
+    assert after == before
+    assert torch.equal(before.inputs(rows, []), after.inputs(rows, []))
+    assert (
+        before.target.decode(before.target.encode(rows.table["rich"]).numpy()).tolist() == rows.table["rich"].tolist()
+    )
+
+
+def test_missing_columns_are_named():
+    preprocessing = Preprocessing.of(Rows(table()), "rich")
+    with pytest.raises(InvalidInput, match=r"got none named 'age'; add it"):
+        preprocessing.inputs(Rows(table().drop(columns="age")), [])
+    assert len(preprocessing.inputs(Rows(table().drop(columns=["name", "rich"]).assign(more=1)), [])) == 80
+
+
+def test_targets():
+    amount = Preprocessing.of(Rows(table()), "age").target
+    assert amount.task == "amount"
+    np.testing.assert_allclose(amount.decode(amount.encode(table()["age"]).numpy())[:, 0], table()["age"], rtol=1e-5)
+    assert Preprocessing.of(Rows(table()), "age", task="count").target.likelihood == "poisson"
+    with pytest.raises(InvalidInput, match="different values"):
+        Preprocessing.of(Rows(table()), "name")
+    with pytest.raises(InvalidInput, match="a column among"):
+        Preprocessing.of(Rows(table()), "wealth")
+    digits = Preprocessing.of(Rows(pd.DataFrame({"x": range(30), "y": ["10", "9", "2"] * 10})), "y").target
+    assert digits.names == ("2", "9", "10")
+
+
+def test_pictures_have_channels_first():
+    random = np.random.default_rng(0)
+    pictures = random.integers(0, 255, (6, 8, 5, 3)).astype(np.uint8)
+    block = Block.of(pictures, standardise=True)
+    found = block.encode(pictures, [])
+    assert found.shape == (6, 3, 8, 5)
+    np.testing.assert_allclose(found.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(found.std((0, 2, 3)), 1, atol=1e-4)
+    with pytest.raises(InvalidInput, match="shape"):
+        block.encode(pictures[:, :4], [])

@@ -1,0 +1,112 @@
+"""Files of every kind, read as rows; files that are not what they say are refused."""
+
+import gzip
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from posterity.errors import PosterityError, RefusedFile
+from posterity.runs.readers import read_rows, with_block
+
+FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "y": ["no", "yes", "no"]})
+
+
+def idx(array):
+    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.parquet"])
+def test_tables(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        FRAME.to_parquet(path)
+    elif name.endswith("jsonl"):
+        FRAME.to_json(path, orient="records", lines=True)
+    else:
+        FRAME.to_csv(path, index=False, sep="\t" if name.endswith("tsv") else ",")
+    found = read_rows(path).table
+    assert found["b"].isna().tolist() == [False, True, False]
+    assert [float(v) for v in found["a"]] == [1, 2, 3]
+
+
+def test_question_marks_are_missing(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1, ?\n2,x\n")
+    assert read_rows(tmp_path / "t.csv").table["b"].isna().tolist() == [True, False]
+
+
+def test_arrays(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.zeros((4, 3)), y=np.arange(4), other=np.zeros(9))
+    rows = read_rows(tmp_path / "t.npz")
+    assert rows.block.shape == (4, 3)
+    assert list(rows.table) == ["y"]
+    np.savez(tmp_path / "u.npz", first=np.zeros((4, 3)), second=np.zeros((4, 2)))
+    with pytest.raises(PosterityError, match="--inputs"):
+        read_rows(tmp_path / "u.npz")
+    assert read_rows(tmp_path / "u.npz", inputs="second").block.shape == (4, 2)
+    assert with_block(rows, tmp_path / "t.npz", None).block.shape == (4, 3)
+
+
+def test_idx(tmp_path):
+    pictures, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.array([7, 9], dtype=np.uint8)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pictures)))
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+    rows = read_rows(tmp_path / "train-images-idx3-ubyte.gz")
+    np.testing.assert_array_equal(rows.block, pictures)
+    assert rows.table["label"].tolist() == [7, 9]
+    (tmp_path / "short-idx3-ubyte").write_bytes(idx(pictures)[:-1])
+    with pytest.raises(RefusedFile, match="bytes"):
+        read_rows(tmp_path / "short-idx3-ubyte")
+
+
+def test_pictures(tmp_path):
+    from PIL import Image
+
+    for name, size in (("cats/a.png", (6, 4)), ("dogs/b.png", (6, 4)), ("dogs/c.png", (12, 8))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", size, (10, 20, 30)).save(tmp_path / name)
+    rows = read_rows(tmp_path)
+    assert rows.block.shape == (3, 4, 6, 3)
+    assert rows.table["label"].tolist() == ["cats", "dogs", "dogs"]
+    assert read_rows(tmp_path / "cats").table.columns.tolist() == ["file"]
+    (tmp_path / "dogs" / "d.png").write_bytes(b"no picture")
+    with pytest.raises(RefusedFile, match=r"d\.png"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", b""),
+        ("t.csv", b"a,b\n"),
+        ("t.csv", b'a,b\n"unfinished'),
+        ("t.csv", b"a,a\n1,2\n\xff\xfe"),
+        ("t.parquet", b"PAR1 no"),
+        ("t.npz", b"PK no"),
+        ("t.jsonl", b"{"),
+        ("t.csv.gz", b"no gzip"),
+        ("t-idx3-ubyte", b"\0\0"),
+        ("t.pkl", b"cos\nsystem\n"),
+    ],
+)
+def test_other_content_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PosterityError):
+        read_rows(tmp_path / name)
+
+
+def test_pickled_arrays_are_not_executed(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "executed"), "w"))
+
+    np.savez(tmp_path / "t.npz", x=np.array([Trap(), Trap()], dtype=object))
+    with pytest.raises(PosterityError):
+        read_rows(tmp_path / "t.npz")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(PosterityError, match="not there"):
+        read_rows(tmp_path / "t.csv")

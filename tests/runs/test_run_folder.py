@@ -1,0 +1,265 @@
+"""A run on disk: what was trained comes back, to the bit, and goes on where it stopped."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import posterity as po
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.learning import Callback
+from posterity.runs import RunFolder, fitting
+from posterity.runs.adapting import adapt_run
+from posterity.runs.comparing import compare_runs
+from posterity.runs.decisions import Decisions, proposal
+from posterity.runs.doctor import examine
+from posterity.runs.mapping import map_run, suspects
+from posterity.runs.predicting import predict_run
+from posterity.runs.readers import read_rows
+from runs.problems import flowers, line, plan, trained
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flowers")
+    flowers(folder / "flowers.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(here):
+    return trained(here / "run", here / "flowers.csv")
+
+
+def bits(run):
+    return {name: t.clone() for name, t in run.posterior.structure.tensors().items()}
+
+
+def test_what_was_trained_comes_back(here, run):
+    again = RunFolder.open(here / "run")
+    again.verify()
+    assert again.status == "finished"
+    assert len(again.history) == 4
+    assert (len(again.data("train").ids), len(again.data("test").ids)) == (120, 30)
+    assert set(again.data("train").ids.tolist()).isdisjoint(again.data("test").ids.tolist())
+    for name, p in again.model().named_parameters():
+        assert torch.equal(p, again.posterior.mean[name])
+    table = pd.read_csv(here / "flowers.csv")
+    records = again.records("test")
+    assert records["species"].tolist() == table["species"].iloc[records["id"]].tolist()
+
+
+def test_predictions_are_those_of_the_library(run):
+    test, table = run.data("test"), run.predictions
+    p = po.predict(run.model(), run.posterior, test.inputs, samples=8)
+    np.testing.assert_allclose(table[[f"p({name})" for name in run.class_names]], p.probs, rtol=1e-6)
+    np.testing.assert_allclose(table["entropy"], table["aleatoric"] + table["epistemic"], atol=1e-6)
+    assert run.metrics["accuracy"] == pytest.approx(po.metrics.accuracy(p.probs, test.targets))
+    assert run.metrics["nll"] == pytest.approx(po.metrics.nll(p.probs, test.targets), rel=1e-5)
+
+
+def test_new_rows(run, here):
+    rows = read_rows(here / "flowers.csv")
+    table, figures, notes = predict_run(run, rows, threshold=0.9)
+    assert notes == []
+    assert figures["accuracy"] == (table["prediction"] == rows.table["species"]).mean()
+    undecided = table["decision"] == "abstain"
+    assert (undecided == (table["confidence"] < 0.9)).all()
+    unlabelled = rows.table.drop(columns="species").assign(colour="green")
+    _, none, notes = predict_run(run, type(rows)(unlabelled))
+    assert none == {}
+    assert "'green'" in notes[0]
+
+
+def test_amounts_come_in_their_own_units(tmp_path):
+    line(tmp_path / "line.csv")
+    run = trained(tmp_path / "run", tmp_path / "line.csv", target="y", epochs=60, options={"prior": 0.01})
+    table = run.predictions
+    assert run.metrics["rmse"] == pytest.approx(np.sqrt(((table["mean"] - table["label"]) ** 2).mean()), rel=1e-4)
+    assert 0.4 < run.metrics["rmse"] < 2.0
+    assert (table["lower"] < table["mean"]).all()
+    assert (table["mean"] < table["upper"]).all()
+    np.testing.assert_allclose(table["std"] ** 2, table["epistemic"] ** 2 + table["aleatoric"] ** 2, rtol=1e-4)
+    _, found = map_run(run)
+    assert len(found) == 48
+    assert run.records("train")["y"].astype(float).between(75, 125).all()
+
+
+class Impatient(Callback):
+    def __init__(self, step):
+        self.at = step
+
+    def step(self, moment):
+        if moment.step == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 15])
+def test_resume_is_exact(here, run, tmp_path, monkeypatch, step):
+    real = fitting.fit
+    interrupted = lambda *a, callbacks, **k: real(*a, callbacks=[Impatient(step), *callbacks], **k)  # noqa: E731
+    monkeypatch.setattr(fitting, "fit", interrupted)
+    stopped = trained(tmp_path / "run", here / "flowers.csv")
+    monkeypatch.undo()
+    assert stopped.status == "interrupted"
+    assert predict_run(stopped, read_rows(here / "flowers.csv"))[1]["accuracy"] > 0  # usable as it is
+    resumed = fitting.train(fitting.reopen(tmp_path / "run"))
+    assert resumed.status == "finished"
+    for name, value in bits(run).items():
+        assert torch.equal(bits(resumed)[name], value), name
+    assert resumed.predictions.equals(run.predictions)
+    assert resumed.memory_history.equals(run.memory_history)
+    with pytest.raises(RefusedFile, match="unfinished training"):
+        fitting.reopen(tmp_path / "run")
+
+
+def test_a_training_under_way_is_no_run_yet(here, tmp_path, monkeypatch):
+    def killed(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(fitting, "fit", killed)
+    with pytest.raises(MemoryError):
+        trained(tmp_path / "run", here / "flowers.csv")
+    monkeypatch.undo()
+    with pytest.raises(RefusedFile, match="fit --resume"):
+        RunFolder.open(tmp_path / "run")
+    assert fitting.train(fitting.reopen(tmp_path / "run")).status == "finished"
+
+
+def test_the_memory_map_is_kept(run):
+    written, found = map_run(run)
+    assert len(found) == 120
+    assert found.ranking == "tracked_self_influence"
+    assert set(written.memory["label"]) == set(run.class_names)
+    again = written.memory_map()
+    pd.testing.assert_frame_equal(again.table, found.table)
+    again.what_if(remove=[int(found.columns["id"][0])])  # with model and data at hand
+    history = written.memory_history
+    assert set(history["epoch"]) == {1, 2, 3, 4}
+    last = history[history["epoch"] == 4].set_index("id")["error"]
+    np.testing.assert_allclose(last[found.columns["id"]], found.columns["error"], rtol=1e-6)
+
+
+def test_decisions(run, tmp_path):
+    _, found = map_run(run)
+    proposal(suspects(run, found, 10)).to_csv(tmp_path / "d.csv", index=False)
+    decided = Decisions.read(tmp_path / "d.csv")
+    assert len(decided.kept) + len(decided.dropped) == 10
+    for wrong, why in (
+        ("id,decision\n1,burn\n", "a decision among"),
+        ("id,decision,label\n1,relabel,\n", "the new label"),
+        ("id,decision\n1,drop\n1,keep\n", "one decision"),
+        ("id\n1\n", "the columns"),
+        ("id,decision\nx,keep\n", "whole number"),
+    ):
+        (tmp_path / "d.csv").write_text(wrong)
+        with pytest.raises(InvalidInput, match=why):
+            Decisions.read(tmp_path / "d.csv")
+
+
+def test_adapting_changes_the_rows(run, here, tmp_path):
+    ids = run.data("train").ids.tolist()
+    new = pd.read_csv(here / "flowers.csv").head(5).assign(species="a new one")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    decisions = Decisions((ids[0],), (ids[1], ids[2]), {ids[3]: "setosa"})
+    adapted, report, _ = adapt_run(run, tmp_path / "b", add=tmp_path / "new.csv", decisions=decisions)
+    assert report.exact
+    assert adapted.class_names == (*run.class_names, "a new one")
+    records = adapted.records("train").set_index("id")
+    assert len(records) == 120 - 2 + 5 == adapted.posterior.n
+    assert records.loc[ids[3], "species"] == "setosa"
+    assert ids[1] not in records.index
+    assert (records["species"] == "a new one").sum() == 5
+    assert min(records.index[-5:]) == 150  # after every row of the old file
+    again, _, _ = adapt_run(adapted, tmp_path / "c", decisions=Decisions((), (150,), {}))
+    assert len(again.data("train").ids) == 122
+    assert RunFolder.open(run.folder).data("train").ids.tolist() == ids
+
+
+def test_adapting_by_rows_that_are_not_there(run, tmp_path):
+    test = run.data("test").ids.tolist()[0]
+    with pytest.raises(InvalidInput, match="ids of training rows"):
+        adapt_run(run, tmp_path / "b", decisions=Decisions((), (test,), {}))
+    with pytest.raises(InvalidInput, match="another folder"):
+        adapt_run(run, run.folder, decisions=Decisions((), (test,), {}))
+
+
+def test_comparing(run, here, tmp_path):
+    same = compare_runs(run, run)
+    assert same.nll_change == 0
+    assert same.rows == 30
+    other = trained(tmp_path / "other", here / "flowers.csv", epochs=1, lr=0.001)
+    found = compare_runs(other, run)
+    change = run.predictions["nll"] - other.predictions["nll"]
+    assert found.nll_change == pytest.approx(change.mean())
+    assert found.standard_error == pytest.approx(change.std() / np.sqrt(30))
+    assert "the second is better" in found.verdict
+    assert found.settings["epochs"] == (1, 4)
+
+
+def test_the_doctor(here, tmp_path):
+    noisy = {"ess": 1.0, "hess_init": 0.1, "prior": 0.1, "beta2": 0.99999}
+    ill = trained(tmp_path / "a", here / "flowers.csv", epochs=1, lr=1e-4, options=noisy)
+    found = {finding.name for finding in examine(ill)}
+    assert {"ess", "noise", "hessian"} <= found
+    good = trained(tmp_path / "b", here / "flowers.csv", epochs=60, test=0.5)
+    assert not {"ess", "noise", "hessian", "files", "data"} & {finding.name for finding in examine(good)}
+    untested = trained(tmp_path / "c", here / "flowers.csv", test=0)
+    assert "untested" in {finding.name for finding in examine(untested)}
+    (tmp_path / "c" / "model.safetensors").write_bytes(b"damaged")
+    assert [finding.name for finding in examine(untested)] == ["files"]
+
+
+def test_data_that_changed_are_not_used(tmp_path):
+    flowers(tmp_path / "f.csv", rows=60)
+    run = trained(tmp_path / "run", tmp_path / "f.csv", epochs=1)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (tmp_path / "f.csv").rename(moved / "f.csv")
+    (tmp_path / "run").rename(moved / "run")
+    assert len(RunFolder.open(moved / "run").data("train").ids) == 48  # both went together
+    (moved / "f.csv").write_text((moved / "f.csv").read_text() + "1,1,1,1,blue,setosa\n")
+    with pytest.raises(RefusedFile, match="has changed"):
+        RunFolder.open(moved / "run").data("train")
+    assert "data" in {finding.name for finding in examine(RunFolder.open(moved / "run"))}
+    assert run.status == "finished"
+
+
+def test_damaged_runs_are_refused_or_the_same(run, tmp_path):
+    import shutil
+
+    from posterity.errors import PosterityError
+
+    random = np.random.default_rng(0)
+    wanted, history = bits(run), run.history
+    names = [path for path in sorted(run.folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    refused = 0
+    for number in range(60):
+        folder = tmp_path / "copy"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run.folder, folder)
+        path = folder / names[number % len(names)].relative_to(run.folder)
+        data = bytearray(path.read_bytes())
+        if number % 3 == 0:
+            data = data[: random.integers(len(data))]
+        else:
+            data[random.integers(len(data))] ^= 1 << random.integers(8)
+        path.write_bytes(bytes(data))
+        try:
+            found = RunFolder.open(folder)
+            found.verify()
+            assert all(torch.equal(bits(found)[name], value) for name, value in wanted.items())
+            assert found.history == history
+        except PosterityError:
+            refused += 1
+    assert refused == 60
+
+
+def test_what_run_json_says(run):
+    written = json.loads((run.folder / "run.json").read_text())
+    assert {"config", "data", "preprocessing", "metrics", "status", "versions"} <= written["content"].keys()
+    assert written["content"]["config"]["seed"] == 0
+    assert all(len(entry["sha256"]) == 64 for entry in written["files"].values())
+    assert plan(run.folder, run.folder.parent / "flowers.csv").config.track

@@ -1,0 +1,128 @@
+"""What the training studies share: a step without launches, a schedule, augmentation and batches on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Pass:
+    """Forward and backward over batches of one shape.
+
+    On a GPU it runs in bfloat16 where autocast allows, and is captured once and replayed, so that a small network is
+    not held up by launching its kernels. Gradients are handed over in `.grad`: the same tensors every time, unless
+    `own` asks for copies.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, autocast: bool = True, own: bool = False
+    ) -> None:
+        self.model, self.loss, self.autocast, self.own = model, loss, autocast, own
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.graph = torch.cuda.CUDAGraph() if x.is_cuda else None
+        if self.graph is not None:
+            self._capture(x, y)
+
+    def _run(self, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocast and x.is_cuda, cache_enabled=False):
+            f = self.model(x)
+        value = self.loss(f.float(), y)
+        value.backward()
+        return value.detach()
+
+    def _capture(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x.clone(), y.clone()
+        self.gradients = [torch.zeros_like(p) for p in self.parameters]
+        for p, g in zip(self.parameters, self.gradients, strict=True):
+            p.grad = g
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._run(self.x, self.y)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(self.graph):
+            torch._foreach_zero_(self.gradients)
+            self.value = self._run(self.x, self.y)
+        for p in self.parameters:
+            p.grad = None
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch, whose gradients are in `.grad` afterwards."""
+        if self.graph is None:
+            return self._run(x, y)
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.graph.replay()
+        gradients = torch._foreach_mul(self.gradients, 1.0) if self.own else self.gradients
+        for p, g in zip(self.parameters, gradients, strict=True):
+            p.grad = g
+        return self.value
+
+
+def warm_cosine(
+    optimizer: torch.optim.Optimizer, warmup: int, steps: int, floor: float = 0.0
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Linear warm-up, then a cosine down to a floor."""
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        done = (step - warmup) / max(steps - warmup, 1)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def crop_and_flip(images: Tensor) -> Tensor:
+    """A random shift by up to four pixels and a random mirror image, drawn for each image."""
+    n, device = len(images), images.device
+    padded = F.pad(images, (4, 4, 4, 4))
+    shift = torch.randint(0, 9, (2, n), device=device)
+    rows = (shift[0, :, None] + torch.arange(32, device=device))[:, None, :, None]
+    columns = (shift[1, :, None] + torch.arange(32, device=device))[:, None, None, :]
+    flip = torch.rand(n, device=device)[:, None, None, None] < 0.5
+    columns = torch.where(flip, columns.flip(-1), columns)
+    index = torch.arange(n, device=device)[:, None, None, None]
+    return padded[index, torch.arange(3, device=device)[None, :, None, None], rows, columns]
+
+
+def epochs(x: Tensor, y: Tensor, size: int, count: int, augment: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Full batches of a data set that lies on the device; each epoch is augmented as a whole, in pieces."""
+    for _ in range(count):
+        images = torch.cat([crop_and_flip(part) for part in x.split(5000)]) if augment else x
+        for index in torch.randperm(len(x), device=x.device)[: len(x) // size * size].split(size):
+            yield images[index], y[index]
+
+
+@torch.no_grad()
+def probabilities(model: nn.Module, x: Tensor, size: int = 2000) -> Tensor:
+    """Class probabilities of one pass over the data, in evaluation mode."""
+    model.eval()
+    found = []
+    for part in x.split(size):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
+            f = model(part)
+        found.append(f.float().softmax(-1))
+    model.train()
+    return torch.cat(found)
+
+
+def averaged(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, samples: int) -> Tensor:
+    """Class probabilities averaged over samples of the posterior."""
+    total = None
+    for _ in range(samples):
+        with optimizer.sampled_params():
+            found = probabilities(model, x)
+        total = found if total is None else total.add_(found)
+    return total / samples

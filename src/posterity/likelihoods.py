@@ -35,6 +35,10 @@ class Likelihood(ABC):
     def curvature(self, f: Tensor) -> Tensor:
         """Second derivative of the loss in f, (..., K, K): Λ, independent of y for canonical links."""
 
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        """Second derivative of the loss in f at these targets, (..., K, K): the curvature, for canonical links."""
+        return self.curvature(f)
+
     def total_curvature(self, f: Tensor) -> Tensor:
         """Σ Λ over all examples, (K, K)."""
         return self.curvature(f).flatten(0, -3).sum(0)
@@ -205,6 +209,58 @@ class PoissonLikelihood(Likelihood):
         require(bool(((y >= 0) & (y == y.round())).all()), "counts", "whole numbers >= 0", _range(y))
 
 
+@dataclass(frozen=True)
+class StudentTLikelihood(Likelihood):
+    """Regression with outliers: y = f + scale · t_ν. Large errors are forgiven, and the loss is not convex in f.
+
+    The curvature is the Fisher information (ν + 1)/((ν + 3) scale²), which does not depend on y; `hessian` does.
+    """
+
+    degrees: float = 4.0
+    scale: float = 1.0
+    name = "student_t"
+
+    def __post_init__(self) -> None:
+        require_positive("degrees", self.degrees)
+        require_positive("scale", self.scale)
+
+    def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        half, nu = 0.5 * (self.degrees + 1), self.degrees
+        constant = math.lgamma(0.5 * nu) - math.lgamma(half) + 0.5 * math.log(nu * math.pi) + math.log(self.scale)
+        return (constant + half * torch.log1p(((f - y) / self.scale) ** 2 / nu)).sum(-1)
+
+    def residual(self, f: Tensor, y: Tensor) -> Tensor:
+        error = f - y
+        return (self.degrees + 1) * error / (self.degrees * self.scale**2 + error**2)
+
+    def curvature(self, f: Tensor) -> Tensor:
+        information = (self.degrees + 1) / ((self.degrees + 3) * self.scale**2)
+        return information * torch.eye(f.shape[-1], dtype=f.dtype, device=f.device).expand(*f.shape, f.shape[-1])
+
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        squared, level = (f - y) ** 2, self.degrees * self.scale**2
+        return torch.diag_embed((self.degrees + 1) * (level - squared) / (level + squared) ** 2)
+
+    def curvature_root(self, f: Tensor) -> Tensor:
+        return self.curvature(f).sqrt()
+
+    def mean(self, f: Tensor) -> Tensor:
+        return f
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        normal = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        shape = torch.full_like(f, 0.5 * self.degrees)
+        mixing = torch._standard_gamma(shape, generator=generator) / shape
+        return f + self.scale * normal / mixing.sqrt()
+
+    def check(self, f: Tensor, y: Tensor) -> None:
+        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
+        require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.name, "degrees": self.degrees, "scale": self.scale}
+
+
 def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:
     """Logits of classes with the class axis last, where every likelihood expects it.
 
@@ -223,11 +279,12 @@ _BY_NAME: dict[str, type[Likelihood]] = {
     "bernoulli": BernoulliLikelihood,
     "categorical": CategoricalLikelihood,
     "poisson": PoissonLikelihood,
+    "student_t": StudentTLikelihood,
 }
 
 
 def likelihood(name: str | Likelihood, **settings: Any) -> Likelihood:
-    """A likelihood by name ("gaussian", "bernoulli", "categorical", "poisson"), or the one that was given.
+    """A likelihood by name ("gaussian", "bernoulli", "categorical", "poisson", "student_t"), or the one that was given.
 
     Examples:
         >>> likelihood("gaussian", precision=4.0)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 def track(
-    items: Iterable[T], label: str, total: int | None = None, show: bool | None = None
+    items: Iterable[T],
+    label: str,
+    total: int | None = None,
+    show: bool | None = None,
+    note: Callable[[], str] | None = None,
 ) -> Generator[T, None, None]:
     """Iterate with a progress bar.
 
@@ -19,6 +23,7 @@ def track(
         label: What is going on, in a word or two.
         total: Number of items, where `items` has no length.
         show: True or False to force; by default a bar appears only when standard error is a terminal.
+        note: What there is to say after each item, such as the bound that has been reached.
 
     Yields:
         The items, unchanged.
@@ -39,4 +44,10 @@ def track(
         redirect_stdout=sys.stdout.isatty(),  # what is printed meanwhile into a pipe or a file belongs there
     )
     with bar as progress:
-        yield from progress.track(items, total=total, description=label)
+        if note is None:
+            yield from progress.track(items, total=total, description=label)
+            return
+        task = progress.add_task(label, total=total)
+        for item in items:
+            yield item
+            progress.update(task, advance=1, description=f"{label}, {note()}")

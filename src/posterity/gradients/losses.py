@@ -132,7 +132,7 @@ class LinearLoss(DataLoss):
         """ℓᵢ(f), ℓᵢ'(f) and ℓᵢ''(f) of every example at outputs f, (..., B), unscaled."""
         f, kind = f.unsqueeze(-1), self._likelihood
         y = self.targets.expand(f.shape)
-        return kind.loss(f, y), kind.residual(f, y).squeeze(-1), kind.curvature(f)[..., 0, 0]
+        return kind.loss(f, y), kind.residual(f, y).squeeze(-1), kind.hessian(f, y)[..., 0, 0]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import InvalidInput, require
 from posterity.families import DiagonalGaussian
 from posterity.gradients import Estimator, LinearLoss, Quadrature
 from posterity.graph.latent import LatentGaussian, Marginals, Sites
 from posterity.likelihoods import Likelihood
 from posterity.progress import track
+
+_SMALLEST = 1e-6  # ρ below which a bound that still falls is rounding
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def cvi(
         λ̃_n ← (1 − ρ) λ̃_n + ρ ∇_{μ_n} E_q[log p(y_n | f_n)],   λ = λ⁰ + Σ_n λ̃_n.
 
     The precision of a site is E_q[−∂² log p(y_n | f_n)]. For Gaussian noise it does not depend on q, and one step
-    with ρ = 1 is exact regression. ρ is halved where the bound would fall.
+    with ρ = 1 is exact regression. ρ is halved where the bound would fall. Where log p is not concave in f, as far from
+    the data under a Student-t, the precision of a site is negative, and the prior's has to outweigh it.
 
     Args:
         prior: The function at the observed inputs, dense or through inducing points.
@@ -72,13 +75,18 @@ def cvi(
     sites = start or Sites.none(n)
     here = prior.marginals(sites)
     bounds, change = [_bound(here, gradient, loss)], math.inf
-    for _ in track(range(steps), "fitting sites", total=steps):
+    for _ in track(range(steps), "fitting sites", total=steps, note=lambda: f"bound {bounds[-1]:.6g}"):
         aim = _aim(here, gradient, loss)
         while True:
             new = Sites(*(torch.lerp(old, to, lr) for old, to in zip(_blocks(sites), _blocks(aim), strict=True)))
-            there = prior.marginals(new)
-            bound = _bound(there, gradient, loss)
-            if bound >= bounds[-1] - 1e-9 * (1.0 + abs(bounds[-1])) or lr < 1e-6:
+            try:
+                there = prior.marginals(new)
+                bound = _bound(there, gradient, loss)
+            except InvalidInput:  # sites of a likelihood that is not log-concave can leave no precision
+                if lr < _SMALLEST:
+                    raise
+                bound = -math.inf
+            if bound >= bounds[-1] - 1e-9 * (1.0 + abs(bounds[-1])) or (-math.inf < bound and lr < _SMALLEST):
                 break
             lr *= 0.5
         change = max(_moved(old, to) for old, to in zip(_blocks(sites), _blocks(new), strict=True))

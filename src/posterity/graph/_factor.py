@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from torch import Tensor
@@ -19,13 +20,22 @@ Beliefs = Mapping[str, Belief]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A factor under q: its value E_q[log f], and its message to each neighbour, computed when asked for.
+    """A factor under q: its value E_q[log f], and its message to each neighbour, all computed when asked for.
 
     Hidden variables that a factor sums out (labels, paths, words' topics) add their entropy to the value.
+
+    Args:
+        log_factor: E_q[log f].
+        messages: The messages, by neighbour.
     """
 
-    value: Tensor
+    log_factor: Callable[[], Tensor]
     messages: Mapping[str, Callable[[], Coordinates]]
+
+    @cached_property
+    def value(self) -> Tensor:
+        """E_q[log f]."""
+        return self.log_factor()
 
 
 class Factor(ABC):

@@ -89,7 +89,8 @@ def svi(
     if size is None:
         raise expected("svi", "a model whose factors have rows of data", "none")
     minibatches = _minibatches(size, batch_size, seed)
-    for taken in track(range(1, steps + 1), "stochastic variational inference", total=steps):
+    said = "stochastic variational inference"
+    for taken in track(range(1, steps + 1), said, total=steps, note=lambda: f"bound {bounds[-1]:.6g}"):
         q, bound, change = svi_step(
             model.take(next(minibatches)), q, schedule(taken), n=size,
             local_steps=local_steps, local_tolerance=local_tolerance,

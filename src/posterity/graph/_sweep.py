@@ -96,7 +96,7 @@ def loop(
     """Sweeps until λ rests; a warning where the steps run out first."""
     known, change = Evaluated(model), math.inf
     bounds = [known.bound(q).item()]
-    for _ in track(range(steps), label, total=steps):
+    for _ in track(range(steps), label, total=steps, note=lambda: f"bound {bounds[-1]:.6g}"):
         if backtracking:
             q, change, lr = _backtracked(known, q, lr, bounds[-1])
         else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.linalg import cholesky, log_det_psd, solve_psd
+from posterity.linalg import cholesky, log_det_psd, solve_psd, symmetrise
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Sites:
 
     Args:
         linear: b (N,).
-        precision: w (N,), not negative.
+        precision: w (N,); negative where a likelihood is not log-concave.
     """
 
     linear: Tensor
@@ -60,6 +60,8 @@ class DenseGaussian(LatentGaussian):
 
         V = K − K √w B⁻¹ √w K,   m = V b,   KL = ½(log det B − tr(B⁻¹ √w K √w) + mᵀK⁻¹m).
 
+    Negative w have no root; there V = (I + KW)⁻¹K, whose determinant has to stay positive.
+
     Args:
         covariance: K (N, N).
     """
@@ -71,13 +73,27 @@ class DenseGaussian(LatentGaussian):
         self.covariance, self.size = covariance, len(covariance)
 
     def factor(self, sites: Sites) -> tuple[Tensor, Tensor, Tensor]:
-        """√w, the Cholesky factor of B, and K⁻¹m = b − √w B⁻¹ √w K b."""
+        """√w, the Cholesky factor of B, and K⁻¹m = b − √w B⁻¹ √w K b, for w that are not negative."""
         root = sites.precision.clamp(min=0.0).sqrt()
         inner = torch.eye(self.size, dtype=root.dtype) + root.unsqueeze(-1) * self.covariance * root
         factor = cholesky(inner, "I + √w K √w")
         return root, factor, sites.linear - root * solve_psd(factor, root * (self.covariance @ sites.linear))
 
+    def _solved(self, sites: Sites) -> tuple[Tensor, Tensor, Tensor]:
+        """V, K⁻¹m and log det(I + KW), for w of any sign."""
+        inner = torch.eye(self.size, dtype=self.covariance.dtype) + self.covariance * sites.precision
+        V = torch.linalg.solve(inner, self.covariance)
+        sign, log_det = torch.linalg.slogdet(inner)
+        positive = bool(sign > 0) and bool((torch.linalg.eigvalsh(symmetrise(V)) > 0).all())
+        require(positive, "K⁻¹ + W", "a positive-definite matrix", "sites that take away more than the prior has")
+        return V, sites.linear - sites.precision * (V @ sites.linear), log_det
+
     def marginals(self, sites: Sites) -> Marginals:
+        if bool((sites.precision < 0).any()):
+            V, dual, log_det = self._solved(sites)
+            mean, variance = V @ sites.linear, V.diagonal()
+            kl = 0.5 * (log_det - (sites.precision * variance).sum() + mean @ dual)
+            return Marginals(mean, variance, kl)
         root, factor, dual = self.factor(sites)
         half = torch.linalg.solve_triangular(factor, root.unsqueeze(-1) * self.covariance, upper=False)
         mean, variance = self.covariance @ dual, self.covariance.diagonal() - half.square().sum(0)
@@ -93,6 +109,11 @@ class DenseGaussian(LatentGaussian):
             cross: Prior covariances with the old points (n, N).
             prior: Prior variances (n,), or covariances (n, n).
         """
+        if bool((sites.precision < 0).any()):
+            V, dual, _ = self._solved(sites)
+            W = torch.diag(sites.precision)
+            taken = cross @ (W - W @ V @ W) @ cross.mT
+            return cross @ dual, prior - (taken if prior.ndim == 2 else taken.diagonal())
         root, factor, dual = self.factor(sites)
         half = torch.linalg.solve_triangular(factor, root.unsqueeze(-1) * cross.mT, upper=False)
         return cross @ dual, prior - (half.mT @ half if prior.ndim == 2 else half.square().sum(0))

@@ -43,14 +43,15 @@ def filter_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
         predict:  m ← Am,  P ← APAᵀ + Q
         update:   K = PCᵀ(CPCᵀ + R)⁻¹,  m ← m + K(y − Cm),  P ← (I − KC)P(I − KC)ᵀ + KRKᵀ
 
-    Entries of y that are NaN are missing: their rows of C and R are left out.
+    Entries of y that are NaN are missing: their rows of C and R are left out. P does not depend on y; once it stands
+    still to the last digits, the rest of an unbroken stretch has its gain, and only means are computed.
 
     Args:
         model: The state-space model.
         observations: y (T, k), NaN where missing.
     """
-    means, covariances, _, total = _forward(model, observations)
-    return StateBeliefs(torch.as_tensor(means), torch.as_tensor(covariances), total)
+    forward = _forward(model, observations)
+    return StateBeliefs(torch.as_tensor(forward.means), torch.as_tensor(forward.covariances), forward.log_likelihood)
 
 
 def smooth_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs:
@@ -66,19 +67,38 @@ def smooth_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
         model: The state-space model.
         observations: y (T, k), NaN where missing.
     """
-    means, covariances, predicted, total = _forward(model, observations)
-    transition = model.transition.cpu().numpy()
+    forward, transition = _forward(model, observations), model.transition.cpu().numpy()
+    means, covariances, predicted, steady = forward.means, forward.covariances, forward.predicted, forward.steady
     lagged = np.empty_like(covariances[1:])
+    gain, resting = np.empty(0), False
     for t in range(len(means) - 2, -1, -1):
-        gain = np.linalg.solve(predicted[t + 1], transition @ covariances[t]).T
+        repeated = t + 2 < len(means) and steady[t + 1] and steady[t + 2]  # the gain is that of the step before
+        if not repeated:
+            gain = np.linalg.solve(predicted[t + 1], transition @ covariances[t]).T
         means[t] += gain @ (means[t + 1] - transition @ means[t])
-        covariances[t] = _symmetric(covariances[t] + gain @ (covariances[t + 1] - predicted[t + 1]) @ gain.T)
+        if repeated and resting:
+            covariances[t], lagged[t] = covariances[t + 1], lagged[t + 1]
+            continue
         lagged[t] = covariances[t + 1] @ gain.T
+        covariances[t] = _symmetric(covariances[t] + gain @ (covariances[t + 1] - predicted[t + 1]) @ gain.T)
+        resting = repeated and _same(covariances[t], covariances[t + 1])
+    total = forward.log_likelihood
     return StateBeliefs(torch.as_tensor(means), torch.as_tensor(covariances), total, torch.as_tensor(lagged))
 
 
-def _forward(model: LinearStateSpace, observations: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Filtered means and covariances, predicted covariances, and the log-likelihood."""
+@dataclass
+class _Forward:
+    """What the filter leaves behind: filtered and predicted beliefs, and where covariances stand still."""
+
+    means: np.ndarray
+    covariances: np.ndarray
+    predicted: np.ndarray
+    steady: np.ndarray
+    log_likelihood: float
+
+
+def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
+    """The filter; step by step until covariances stand still, then a stretch at a time."""
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
     seen = observations.cpu().numpy()
@@ -88,24 +108,55 @@ def _forward(model: LinearStateSpace, observations: Tensor) -> tuple[np.ndarray,
         for part in (model.transition, model.transition_noise, model.observation, model.observation_noise)
     )
     mean, covariance = model.initial_mean.cpu().numpy(), model.initial_covariance.cpu().numpy()
-    d, total = len(mean), 0.0
-    means, covariances, predicted = np.empty((len(seen), d)), np.empty((len(seen), d, d)), np.empty((len(seen), d, d))
+    T, d = len(seen), len(mean)
+    out = _Forward(np.empty((T, d)), np.empty((T, d, d)), np.empty((T, d, d)), np.zeros(T, dtype=bool), 0.0)
     here = ~np.isnan(seen)
     complete = here.all(-1)
-    show = None if len(seen) >= _LONG else False
-    for t in track(range(len(seen)), "filtering", total=len(seen), show=show):
+    gaps = np.append(np.flatnonzero(~complete), T)  # where unbroken stretches end
+    done = 0
+    for t in track(range(T), "filtering", total=T, show=None if T >= _LONG else False):
+        if t < done:
+            continue
         if t > 0:
             mean, covariance = A @ mean, _symmetric(A @ covariance @ A.T + Q)
-        predicted[t] = covariance
+        out.predicted[t] = covariance
+        if t > 1 and complete[t - 1] and complete[t] and _same(covariance, out.predicted[t - 1]):
+            end = int(gaps[np.searchsorted(gaps, t)])
+            out.log_likelihood += _stretch(out, seen, t, end, A, C, R)
+            mean, covariance, done = out.means[end - 1], out.covariances[end - 1], end
+            continue
         rows = here[t]
-        if complete[t]:
-            mean, covariance, part = _update(mean, covariance, seen[t], C, R)
-            total += part
-        elif rows.any():
+        if rows.any():
             mean, covariance, part = _update(mean, covariance, seen[t, rows], C[rows], R[np.ix_(rows, rows)])
-            total += part
-        means[t], covariances[t] = mean, covariance
-    return means, covariances, predicted, total
+            out.log_likelihood += part
+        out.means[t], out.covariances[t] = mean, covariance
+    return out
+
+
+def _stretch(
+    out: _Forward, seen: np.ndarray, start: int, end: int, A: np.ndarray, C: np.ndarray, R: np.ndarray
+) -> float:
+    """Fill in steps start .. end − 1, which all have the covariances of the step before; their log-likelihood.
+
+    m_t = (I − KC)A m_{t−1} + K y_t, a recursion in means alone.
+    """
+    predicted, part = out.predicted[start - 1], slice(start, end)
+    out.predicted[part], out.covariances[part], out.steady[part] = predicted, out.covariances[start - 1], True
+    spread = C @ predicted @ C.T + R
+    gain = np.linalg.solve(spread, C @ predicted).T
+    step, pulls, mean = A - gain @ C @ A, seen[part] @ gain.T, out.means[start - 1]
+    for i, pull in enumerate(pulls):
+        mean = step @ mean + pull
+        out.means[start + i] = mean
+    surprise = seen[part] - out.means[start - 1 : end - 1] @ (C @ A).T
+    _, log_det = np.linalg.slogdet(spread)
+    squares = (surprise * np.linalg.solve(spread, surprise.T).T).sum()
+    return float(-0.5 * (squares + len(surprise) * (log_det + len(C) * np.log(2.0 * np.pi))))
+
+
+def _same(new: np.ndarray, old: np.ndarray) -> bool:
+    """Whether a matrix stands still, to the last digits."""
+    return bool(np.abs(new - old).max() <= 4 * np.finfo(np.float64).eps * np.abs(new).max())
 
 
 def _update(

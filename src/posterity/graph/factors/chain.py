@@ -56,7 +56,7 @@ class Chain(Factor):
         states, moves, value = self.paths(q)
         firsts = self._starts()
         return Evaluation(
-            value,
+            lambda: value,
             {
                 self.initial: lambda: (states[firsts].sum(0),),
                 self.transitions: lambda: (moves,),

@@ -67,7 +67,7 @@ class Linear(Factor):
         half = torch.as_tensor(0.5 * self.size).to(tau)
         value = half * (log_tau - torch.log(torch.tensor(2.0 * torch.pi).to(tau))) - 0.5 * tau * error
         return Evaluation(
-            value,
+            lambda: value,
             {
                 self.weights: lambda: (tau * linear, -0.5 * tau * quadratic),
                 self.noise: lambda: (half, -0.5 * error),

@@ -74,7 +74,7 @@ class Mixture(Factor):
         messages: dict[str, Callable[[], Coordinates]] = {self.components: to_components}
         if self.weights is not None:
             messages[self.weights] = lambda: (counts,)
-        return Evaluation(log_density.sum(), messages)
+        return Evaluation(log_density.sum, messages)
 
     def responsibilities(self, q: Beliefs) -> tuple[Tensor, Tensor]:
         """r (N, K), and log Σ_k exp E[log π_k + log p(x_n | θ_k)], (N,); both zero where x_n is missing."""

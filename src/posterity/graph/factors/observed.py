@@ -45,4 +45,4 @@ class Observed(Factor):
             everyone = self.emission.present.to(energies).unsqueeze(-1)
             return tuple(block.squeeze(0) for block in self.emission.message(everyone))
 
-        return Evaluation(energies.sum(), {self.parameter: to_parameter})
+        return Evaluation(energies.sum, {self.parameter: to_parameter})

@@ -55,7 +55,7 @@ class Shrinkage(Factor):
             return torch.zeros_like(mean), torch.diag(pull)
 
         return Evaluation(
-            0.5 * each.sum(),
+            lambda: 0.5 * each.sum(),
             {
                 self.weights: to_weights,
                 self.precision: lambda: halves if alpha.ndim else (halves[0].sum(), halves[1].sum()),

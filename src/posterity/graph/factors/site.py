@@ -50,4 +50,4 @@ class Site(Factor):
         if not isinstance(belief, Family):
             raise expected(f"Site at {self.variable!r}", "a distribution (EM makes it a point)", type(belief).__name__)
         message = lambda: tuple(-block for block in self.gradient(belief, self.loss))  # noqa: E731
-        return Evaluation(-self.gradient.expectation(belief, self.loss), {self.variable: message})
+        return Evaluation(lambda: -self.gradient.expectation(belief, self.loss), {self.variable: message})

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from posterity.errors import require
 from posterity.families import Dirichlet, Family
-from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
+from posterity.graph._factor import Belief, Beliefs, Evaluation, Factor, batch_shape
+
+_BLOCK = 2**12  # words of documents that are worked on together: their topics fit into a processor's cache
+_KEPT = 2**25  # numbers β of the words that are kept while topics stand still; beyond, they are gathered again
+
+
+class Block(NamedTuple):
+    """Documents of about the same length, padded to the longest with words that do not occur.
+
+    Attributes:
+        rows: Their numbers (n,).
+        words: The words of each (n, L).
+        counts: How often each occurs (n, L), zero for padding.
+    """
+
+    rows: Tensor
+    words: Tensor
+    counts: Tensor
 
 
 @dataclass(frozen=True)
@@ -27,7 +44,7 @@ class Topics(Factor):
     Args:
         proportions: Name of θ, a local `Dirichlet` (D, K).
         topics: Name of β, a `Dirichlet` with K members over V words.
-        counts: n, documents by words, dense (D, V).
+        counts: n, documents by words (D, V), dense or sparse.
     """
 
     proportions: str
@@ -37,7 +54,8 @@ class Topics(Factor):
 
     def __post_init__(self) -> None:
         require(self.counts.ndim == 2, "counts", "documents by words (D, V)", tuple(self.counts.shape))
-        fine = bool((torch.isfinite(self.counts) & (self.counts >= 0)).all())
+        values = self.counts if self.counts.layout == torch.strided else self.counts.to_sparse_coo().coalesce().values()
+        fine = bool((torch.isfinite(values) & (values >= 0)).all())
         require(fine, "counts", "finite numbers >= 0", "negative or NaN")
 
     @property
@@ -61,29 +79,76 @@ class Topics(Factor):
         require(words == self.counts.shape[1], "counts", f"{words} words, as the topics have", self.counts.shape[1])
 
     def take(self, rows: Tensor) -> Self:
-        return type(self)(self.proportions, self.topics, self.counts[rows])
+        counts = self.counts[rows] if self.counts.layout == torch.strided else self.counts.index_select(0, rows)
+        return type(self)(self.proportions, self.topics, counts)
 
     @cached_property
-    def _occurring(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Documents, words and counts of all pairs that occur."""
-        document, word = self.counts.nonzero(as_tuple=True)
-        return document, word, self.counts[document, word].to(torch.float64)
+    def _blocks(self) -> list[Block]:
+        """The documents, those of similar length together."""
+        sparse = self.counts.to_sparse_coo().coalesce()
+        document, word = sparse.indices()
+        lengths = torch.bincount(document, minlength=len(self.counts))
+        starts = lengths.cumsum(0) - lengths
+        order = lengths.argsort()
+        blocks, begin = [], int((lengths == 0).sum())  # empty documents say nothing
+        while begin < len(order):
+            end = begin + max(1, _BLOCK // int(lengths[order[begin]]))
+            rows = order[begin:end]
+            steps = torch.arange(int(lengths[rows].max()), device=rows.device)
+            there = steps < lengths[rows].unsqueeze(-1)
+            places = torch.where(there, starts[rows].unsqueeze(-1) + steps, 0)
+            counts = torch.where(there, sparse.values()[places].to(torch.float64), 0.0)
+            blocks.append(Block(rows, torch.where(there, word[places], 0), counts))
+            begin = end
+        return blocks
+
+    @cached_property
+    def _gathered(self) -> dict[str, tuple[Belief, Tensor, Tensor, list[Tensor | None]]]:
+        """What was last computed from the topics: the belief, its shift and β (V, K), and β of each block's words."""
+        return {}
+
+    def _topics(self, belief: Belief) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+        known = self._gathered.get(self.topics)
+        if known is None or known[0] is not belief:
+            (log_beta,) = belief.expectation
+            # Each side is shifted by its largest entry, so that nothing underflows that another topic could explain.
+            highest = log_beta.amax(0)
+            beta = (log_beta - highest).exp().mT.contiguous()
+            kept = sum(block.words.numel() for block in self._blocks) * beta.shape[1] <= _KEPT
+            each = [beta[block.words] if kept else None for block in self._blocks]
+            known = self._gathered[self.topics] = belief, highest, beta, each
+        return known[1:]
 
     def evaluate(self, q: Beliefs) -> Evaluation:
-        document, word, count = self._occurring
-        (log_theta,), (log_beta,) = q[self.proportions].expectation, q[self.topics].expectation
-        # Each side is shifted by its largest entry, so that nothing underflows that another topic could explain.
-        highest = log_theta.amax(-1, keepdim=True), log_beta.amax(0, keepdim=True)
-        theta, beta = (log_theta - highest[0]).exp(), (log_beta - highest[1]).exp().mT.contiguous()  # (D, K), (V, K)
-        total = (theta[document] * beta[word]).sum(-1)
-        shift = highest[0][document, 0] + highest[1][0, word]
-        ratio = (count / total).unsqueeze(-1)
+        (log_theta,) = q[self.proportions].expectation
+        highest, beta, gathered = self._topics(q[self.topics])
+        top = log_theta.amax(-1, keepdim=True)
+        theta = (log_theta - top).exp()
+
+        def blocks() -> Iterator[tuple[Block, Tensor, Tensor, Tensor]]:
+            """Each block with its θ (n, K), β of its words (n, L, K) and Σ_k θβ (n, L)."""
+            for block, known in zip(self._blocks, gathered, strict=True):
+                own, of_words = theta[block.rows], beta[block.words] if known is None else known
+                yield block, own, of_words, (of_words @ own.unsqueeze(-1)).squeeze(-1)
+
+        def value() -> Tensor:
+            each = [
+                (block.counts * (total.log() + highest[block.words] + top[block.rows])).sum()
+                for block, _, _, total in blocks()
+            ]
+            return torch.stack(each).sum() if each else theta.new_zeros(())
 
         def to_proportions() -> tuple[Tensor]:
-            return (theta * torch.zeros_like(theta).index_add_(0, document, ratio * beta[word]),)
+            found = torch.zeros_like(theta)
+            for block, own, of_words, total in blocks():
+                found[block.rows] = own * ((block.counts / total).unsqueeze(-2) @ of_words).squeeze(-2)
+            return (found,)
 
         def to_topics() -> tuple[Tensor]:
-            return ((beta * torch.zeros_like(beta).index_add_(0, word, ratio * theta[document])).mT,)
+            sums = torch.zeros_like(beta)
+            for block, own, _, total in blocks():
+                parts = (block.counts / total).unsqueeze(-1) * own.unsqueeze(-2)
+                sums.index_add_(0, block.words.flatten(), parts.flatten(0, 1))
+            return ((beta * sums).mT,)
 
-        value = (count * (total.log() + shift)).sum()
         return Evaluation(value, {self.proportions: to_proportions, self.topics: to_topics})

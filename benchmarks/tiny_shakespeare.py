@@ -205,7 +205,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
             start = time.perf_counter()
             found = train(row, train_text, valid[: options.limit], options, seed)
             yield {
-                "name": name.partition("-")[0] + ": " + describe(row), "seed": seed, "steps": options.steps, "tune": options.tune,
+                "name": name.partition("-")[0] + ": " + describe(row), "seed": seed,
+                "steps": options.steps, "tune": options.tune,
                 "minutes": (time.perf_counter() - start) / 60, **found,
             }  # fmt: skip
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from posterity.cli._output import Json, dump, say, show_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from posterity.memory import MemoryMap
 
 _FIGURES = ("id", "label", "suspected_label", "loo_nll", "error", "leverage", "category")
 
@@ -20,6 +26,13 @@ def memory_map(
     decisions: Annotated[
         Path | None, typer.Option(help="Write the rows shown as decisions to go through, for `posterity adapt`.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the map as one page that needs no server.")] = None,
+    in_browser: Annotated[bool, typer.Option("--serve", help="Show the map in the browser, until Ctrl-C.")] = False,
+    beside: Annotated[
+        Path | None, typer.Option(help="A second run to compare in the page; by default the one adapted from.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of --serve; 0 takes a free one.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page of --serve.")] = True,
     as_json: Json = False,
 ) -> None:
     """Map the training rows by error and leverage; the most suspicious ones are shown, all are kept in the run."""
@@ -34,15 +47,28 @@ def memory_map(
         write_table(opened.memory, out)
     if decisions is not None:
         write_table(proposal(worst), decisions)
+    if html is not None:
+        from posterity.app import write_html
+
+        write_html(run, html, beside=beside)
     counts = opened.memory["category"].value_counts().to_dict()
     if as_json:
         about = {"run": str(run), "rows": len(found), "categories": counts, "ranking": by or found.ranking}
         dump(about | {"reliability": str(found.reliability), "top": worst.to_dict("records")})
-        return
+    else:
+        _tell(found, counts, worst, by)
+    if decisions is not None and not as_json:
+        say(f"decisions to go through (keep, drop or relabel): {decisions}")
+        say(f"then: posterity adapt {run} --decisions {decisions} --out {run}-2")
+    if in_browser:
+        from posterity.app import serve
+
+        serve(run, port=port, browser=open_browser, beside=beside)
+
+
+def _tell(found: MemoryMap, counts: Mapping[Any, int], worst: pd.DataFrame, by: str | None) -> None:
+    """The map in words, and the rows to look at."""
     say(f"{len(found)} training rows: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
     say(f"most suspicious by {by or found.ranking} (changes: {found.reliability.warning or 'sizes and rankings'}):")
     shown = [name for name in _FIGURES if name in worst]
     show_table(worst[[*shown, *[name for name in worst.columns if name not in set(found.table) | set(shown)]]])
-    if decisions is not None:
-        say(f"decisions to go through (keep, drop or relabel): {decisions}")
-        say(f"then: posterity adapt {run} --decisions {decisions} --out {run}-2")

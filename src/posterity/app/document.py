@@ -124,10 +124,9 @@ def _table(table: pd.DataFrame) -> str:
 def _picture(picture: Picture) -> str:
     file = io.BytesIO()
     picture.figure.savefig(file, format="png", dpi=150)
-    caption = escape(picture.caption)
-    return (
-        f"<figure><img alt='{caption}' src='{_inline(file.getvalue())}'><figcaption>{caption}</figcaption></figure>\n"
-    )
+    caption, width = escape(picture.caption), 5.5 * picture.figure.get_figwidth()
+    image = f"<img alt='{caption}' style='width:{width:.0f}rem' src='{_inline(file.getvalue())}'>"
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>\n"
 
 
 def _inline(png: bytes) -> str:

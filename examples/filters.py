@@ -22,7 +22,7 @@ def main() -> None:
     x, y = digits()
     train = (x[: size(1200, 100)], y[: size(1200, 100)])
     point = po.fit(network(), train, method="adamw", epochs=size(30, 1)).model
-    ivon = po.fit(network(), train, method="ivon", epochs=size(30, 1))
+    ivon = po.fit(network(), train, method="ivon", epochs=size(60, 1), beta2="auto")
     weights = dict(point.named_parameters())
     figure = po.plots.filter_distributions(ivon.posterior, "1.weight", weights, count=10)
     figure.suptitle("Ten filters of the first layer: AdamW's, IVON's mean, and how sure IVON is of each weight")

@@ -22,7 +22,7 @@ def main() -> None:
     m = po.memory_map(model, posterior, (x, y))
     found = (m.top(wrong)["id"] < wrong).mean()
     figure = po.plots.memory_map(m)
-    figure.suptitle(f"Digits, a tenth with wrong labels: {found:.0%} of the first {wrong} suspects are wrong")
+    figure.suptitle(f"Digits, a tenth with wrong labels: {found:.0%} of the first {wrong} suspects have one")
     save(figure, "memory_map")
 
 

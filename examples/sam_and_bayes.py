@@ -37,10 +37,10 @@ def expected(theta: Tensor) -> Tensor:
 
 
 OPTIMIZERS = {
-    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.01),
-    "SAM": lambda weights: SAM(weights, lr=0.01, rho=RADIUS, momentum=0.0),
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.02),
+    "SAM": lambda weights: SAM(weights, lr=0.02, rho=RADIUS, momentum=0.0),
     "IVON": lambda weights: IVON(  # h stays near 1, so that σ is what it is on the left
-        weights, lr=0.01, ess=SIGMA**-2, hess_init=1.0, betas=(0.0, 0.99999), weight_decay=1e-6, mc_samples=8
+        weights, lr=0.02, ess=SIGMA**-2, hess_init=1.0, betas=(0.0, 0.99999), weight_decay=1e-6, mc_samples=2
     ),
 }
 
@@ -63,7 +63,7 @@ def end(name: str, start: Tensor, steps: int) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    grid, starts = torch.linspace(-2.4, 3, 600), torch.linspace(-2, 2.6, size(13, 2))
+    grid, starts = torch.linspace(-2.4, 3, 600), torch.linspace(-2, 2.6, size(10, 2))
     colours = dict(zip(OPTIMIZERS, (INK, ORANGE, BLUE), strict=True))
     objectives = {
         "the loss": (loss, INK),
@@ -79,7 +79,7 @@ def main() -> None:
     left.set_title("Both smooth the narrow valley away\n(triangles: the smallest values)")
     left.legend(frameon=False, loc="upper left", fontsize=9)
     for k, (name, colour) in enumerate(colours.items()):
-        reached = [end(name, start, size(600, 5)) for start in starts]
+        reached = [end(name, start, size(300, 5)) for start in starts]
         right.plot(starts, reached, "o", color=colour, label=name, markersize=10 - 3 * k)
     for place, name in ((-1.0, "narrow valley"), (1.2, "wide valley")):
         right.axhline(place, color=MUTED, linestyle=":", linewidth=1)

@@ -3,6 +3,7 @@
 Gradients are there beforehand in the first table, so that only the optimizer is measured. All variants run in turn, so
 that a busy machine hits all alike; medians of wall and of processor time. The compiled variants say what their first
 step took. ivon-opt is measured through another interpreter where POSTERITY_IVON_OPT_PYTHON names one that has it.
+`--device cuda` makes the tables of `gpu_cost.py` instead.
 """
 
 from __future__ import annotations
@@ -157,10 +158,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--together", type=int, default=10, help="cycles in one measurement on a GPU")
+    parser.add_argument("--toy", action="store_true", help="the tables for a GPU at toy size, on any device")
     parser.add_argument("--out", help="folder for the finished table")
     parser.add_argument("--ivon-opt", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.device == "cuda" or options.toy:
+        import gpu_cost
+        import report
+
+        report.publish("optimizer_cost_gpu", gpu_cost.tables(options), options.out)
+        return
     cycle = optimizer_times(options.parameters, options.tensors, options.repeats)
     step = training_times(options.batch, options.repeats)
     if options.ivon_opt:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from posterity.optim._samples import Kept, require_dense
+from posterity.optim._samples import Kept, norm, require_dense
 from posterity.optim.kernels import Entry, Launcher, laid_out, launchable, usable
 
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ class FastPath:
         self.lingers = False  # whether a sample stays in place from the end of its context to the step
         self._optimizer = optimizer
         self._launcher: Launcher | None = None
+        self._places: list[int] = []
         self._signature: list[Any] = []
         self._parameters: list[Tensor] = []
         self._buffers: dict[Tensor, Tensor] = {}
+        self._before: dict[Tensor, tuple[Tensor, Tensor]] = {}  # gradients older than the sample, and copies of them
         self._report: Tensor | None = None  # skipped steps, as far as the host knows
 
     def put_sample(self) -> bool:
@@ -38,12 +40,13 @@ class FastPath:
         samples = self._optimizer._samples
         if not self._possible():
             return False
-        if samples.lazy or samples.finished or any(p.grad is not None for _, _, p in self._trainable()):
+        if samples.lazy or samples.finished or samples.closed:
             self._store()
             return False
         launcher = self._ready()
         if launcher is None:
             return False
+        self._remember_gradients()
         launcher.draw()
         increment_version(self._parameters)
         samples.hold(self._buffers)
@@ -57,6 +60,7 @@ class FastPath:
         self._launcher.restore()
         increment_version(self._parameters)
         samples.released()
+        self._subtract_gradients()
         return True
 
     def step(self) -> bool:
@@ -64,7 +68,10 @@ class FastPath:
         samples = self._optimizer._samples
         if samples.fresh or not samples.lazy or samples.finished + bool(samples.means) != 1 or samples.closed:
             return False
-        launcher, gradients = self._ready(), [p.grad for p in self._parameters]
+        launcher, gradients = self._ready(thorough=self.ahead), [p.grad for p in self._parameters]
+        if self._accumulated():
+            self.take_away()
+            return False
         if launcher is None or all(g is None for g in gradients):
             self._store()
             return False
@@ -91,6 +98,29 @@ class FastPath:
             group["draws"] += 1
         return True
 
+    def forget_gradients(self) -> None:
+        """Gradients from before the sample have been cleared."""
+        self._before = {}
+
+    def _remember_gradients(self) -> None:
+        """Keep a copy of gradients that are there before the sample: they will be cleared, or added to."""
+        earlier = {p: p.grad for p in self._parameters if p.grad is not None}
+        copies = torch._foreach_add(list(earlier.values()), 0) if earlier else []
+        self._before = {p: (g, copy) for (p, g), copy in zip(earlier.items(), copies, strict=True)}
+
+    def _accumulated(self) -> list[tuple[Tensor, Tensor]]:
+        return [(p, copy) for p, (gradient, copy) in self._before.items() if p.grad is gradient]
+
+    def _subtract_gradients(self) -> None:
+        """Take earlier gradients that were added to out of the product of noise and gradient, and so store it."""
+        pending, self._before = self._accumulated(), {}
+        if pending and self._optimizer._samples.lazy:
+            self._store()
+            for p, copy in pending:
+                kept = self._optimizer._samples.kept[p]
+                kept.accumulate(p, kept.buffer, copy)
+                kept.norm = None if p.grad is None else norm(p.grad)
+
     def _possible(self) -> bool:
         optimizer = self._optimizer
         first = optimizer.param_groups[0]
@@ -109,14 +139,19 @@ class FastPath:
         every = ((number, p) for number, group in groups for p in group["params"])
         return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
 
-    def _ready(self) -> Launcher | None:
-        """The kernels, with the numbers of this step; set up anew if any tensor is another one than before."""
+    def _ready(self, thorough: bool = True) -> Launcher | None:
+        """The kernels, with the numbers of this step; set up anew if a tensor is another one than before.
+
+        Args:
+            thorough: Whether to look at the state as well, and not at the parameters alone.
+        """
         optimizer, trainable = self._optimizer, self._trainable()
-        if self._seen(trainable) != self._signature:
+        places = [p.data_ptr() for _, _, p in trainable]
+        if places != self._places or (thorough and self._seen(trainable) != self._signature):
             self._launcher = None
             if self._possible() and usable([p for _, _, p in trainable]):
                 self._launcher = self._build(trainable)
-            self._signature = self._seen(trainable)
+            self._places, self._signature = places, self._seen(trainable)
         if self._launcher is not None:
             self._launcher.set_numbers([optimizer.constants(group) for group in optimizer.param_groups])
             for number, group in enumerate(optimizer.param_groups):
@@ -128,7 +163,7 @@ class FastPath:
         signature: list[Any] = [id(group["draws"]) for group in self._optimizer.param_groups]
         for _, _, p in trainable:
             state = self._optimizer.state.get(p, {})
-            signature.append((p.data_ptr(), len(state), *map(id, state.values())))
+            signature.append(list(map(id, state.values())))
         return signature
 
     def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher:

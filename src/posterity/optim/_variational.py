@@ -221,6 +221,7 @@ class VariationalOptimizer(Optimizer):
             self._samples.close()
         else:
             self._samples.discard()
+        self._fast.forget_gradients()
         super().zero_grad(set_to_none)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]

@@ -1,0 +1,230 @@
+"""What IVON costs on a GPU: the tables of `optimizer_cost.py --device cuda`.
+
+A full cycle is a sample and a step with gradients that are there beforehand, on the shapes of GPT-2; then a whole
+training step of GPT-2-small in bfloat16. ivon-opt is measured beside where it can be imported. With TRITON_INTERPRET=1
+and `--device cpu --toy` everything runs at toy size without a GPU, to see that it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+
+import report
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from posterity.optim import IVON
+
+Cycle = Callable[[], None]
+WARM_UP = 5
+TOY = (1, 16, 1, 97, 32)  # layers, width, heads, vocabulary, context
+
+
+class Block(nn.Module):
+    """One layer of GPT-2."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.out(attended)
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """GPT-2 of plain torch modules, with tied embeddings."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int = 50257, context: int = 1024) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.apply(_initialise)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        return nn.functional.linear(self.norm(self.blocks(x)), self.tokens.weight)
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+
+
+class Bag(nn.Module):
+    """Parameters alone, for the cost of the optimizer alone."""
+
+    def __init__(self, shapes: list[torch.Size], device: str) -> None:
+        super().__init__()
+        self.every = nn.ParameterList(torch.randn(shape, device=device) * 0.02 for shape in shapes)
+
+    def forward(self) -> None:
+        return None
+
+
+def shapes_of(options: argparse.Namespace, size: str) -> list[torch.Size]:
+    arguments = TOY if options.toy else {"124M": (12, 768, 12), "355M": (24, 1024, 16)}[size]
+    with torch.device("meta"):
+        return [p.shape for p in GPT(*arguments).parameters()]
+
+
+Optimizers = dict[str, tuple[Callable[[list[nn.Parameter]], torch.optim.Optimizer], str]]
+
+
+def variants(options: argparse.Namespace) -> Optimizers:
+    """How to make each optimizer, and how to drive it."""
+    settings = {"lr": 0.1, "ess": 1e6, "hess_init": 0.1}
+    fused = options.device == "cuda"
+    found: Optimizers = {
+        "AdamW fused": (lambda p: torch.optim.AdamW(p, fused=True), "plain"),
+        "AdamW foreach": (lambda p: torch.optim.AdamW(p, foreach=True), "plain"),
+        "IVON": (lambda p: IVON(p, **settings), "context"),
+        "IVON, until_step": (lambda p: IVON(p, **settings), "until_step"),
+        "IVON, attached": (lambda p: IVON(p, **settings), "attached"),
+        "IVON, attached ahead": (lambda p: IVON(p, **settings), "ahead"),
+        "IVON, fused=False": (lambda p: IVON(p, **settings, fused=False), "context"),
+    }
+    if fused and importlib.util.find_spec("ivon"):
+        import ivon  # type: ignore[import-not-found]
+
+        found["ivon-opt"] = (lambda p: ivon.IVON(p, **settings), "context")
+    return found
+
+
+def driver(optimizer: torch.optim.Optimizer, model: nn.Module, how: str, backward: Cycle) -> Cycle:
+    """One cycle: `backward` leaves gradients, at a sample where there is one."""
+    if how in ("attached", "ahead"):
+        optimizer.attach(model, ahead=how == "ahead")  # type: ignore[attr-defined]
+    context = {"context": {"train": True}, "until_step": {"train": True, "until_step": True}}.get(how)
+
+    def cycle() -> None:
+        optimizer.zero_grad()
+        if context is None:
+            backward()
+        else:
+            with optimizer.sampled_params(**context):  # type: ignore[attr-defined]
+                backward()
+        optimizer.step()
+
+    return cycle
+
+
+def optimizer_alone(options: argparse.Namespace, size: str) -> list[list[str]]:
+    shapes, results = shapes_of(options, size), {}
+    for name, (make, how) in variants(options).items():
+        if how == "attached":  # takes the sample away after a backward pass, and there is none
+            continue
+        torch.manual_seed(0)
+        model = Bag(shapes, options.device)
+        gradients = [torch.randn_like(p) * 0.01 for p in model.parameters()]
+        baseline = _allocated(options)
+
+        def backward(model: Bag = model, gradients: list[Tensor] = gradients) -> None:
+            model()
+            for p, g in zip(model.parameters(), gradients, strict=True):
+                p.grad = g
+
+        optimizer = make(list(model.parameters()))
+        cycle = driver(optimizer, model, how, backward)
+        count = sum(p.numel() for p in model.parameters())
+        results[name] = (*measure(cycle, options), memory(cycle, options, baseline) / count)
+        del model, gradients, optimizer, cycle, backward
+        _clean(options)
+    return rows(results)
+
+
+def training_step(options: argparse.Namespace) -> list[list[str]]:
+    arguments = TOY if options.toy else (12, 768, 12)
+    batch, length = (2, 32) if options.toy else (16, 1024)
+    tokens = torch.randint(97 if options.toy else 50257, (batch, length + 1), device=options.device)
+    results = {}
+    for name, (make, how) in variants(options).items():
+        if name in ("AdamW foreach", "IVON, fused=False"):
+            continue
+        torch.manual_seed(0)
+        model = GPT(*arguments).to(options.device)
+
+        def backward(model: GPT = model) -> None:
+            with torch.autocast(options.device, torch.bfloat16):
+                logits = model(tokens[:, :-1])
+            cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+
+        optimizer = make(list(model.parameters()))
+        cycle = driver(optimizer, model, how, backward)
+        results[name] = (*measure(cycle, options), float("nan"))
+        del model, optimizer, cycle, backward
+        _clean(options)
+    return rows(results)
+
+
+def measure(cycle: Cycle, options: argparse.Namespace) -> tuple[float, float]:
+    """Median time of a cycle in ms, and of the host alone."""
+    for _ in range(1 if options.toy else WARM_UP):
+        cycle()
+    times, hosts = [], []
+    for _ in range(options.repeats):
+        _wait(options)
+        begin = time.perf_counter()
+        for _ in range(options.together):
+            cycle()
+        hosts.append((time.perf_counter() - begin) / options.together)
+        _wait(options)
+        times.append((time.perf_counter() - begin) / options.together)
+    return statistics.median(times) * 1e3, statistics.median(hosts) * 1e3
+
+
+def memory(cycle: Cycle, options: argparse.Namespace, baseline: float) -> float:
+    """Bytes beyond parameters and gradients at the peak of a cycle."""
+    if options.device != "cuda":
+        return float("nan")
+    torch.cuda.reset_peak_memory_stats()
+    cycle()
+    _wait(options)
+    return torch.cuda.max_memory_allocated() - baseline
+
+
+def _allocated(options: argparse.Namespace) -> float:
+    return float(torch.cuda.memory_allocated()) if options.device == "cuda" else float("nan")
+
+
+def _wait(options: argparse.Namespace) -> None:
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _clean(options: argparse.Namespace) -> None:
+    gc.collect()
+    if options.device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def rows(results: dict[str, tuple[float, float, float]]) -> list[list[str]]:
+    adamw = results["AdamW fused"][0]
+    return [
+        [name, f"{wall:.3f}", f"{wall / adamw:.3f}", f"{host:.3f}", "" if size != size else f"{size:.1f}"]
+        for name, (wall, host, size) in results.items()
+    ]
+
+
+def tables(options: argparse.Namespace) -> str:
+    """All tables as Markdown."""
+    columns = ["", "ms", "x AdamW fused", "host, ms", "extra B/param"]
+    text = report.header("The cost of IVON on a GPU", repeats=options.repeats, cycles_timed_together=options.together)
+    for size in ("124M", "355M"):
+        text += f"\nFull cycle (sample and step), GPT-2 shapes of {size} parameters, float32:\n\n"
+        text += report.table(columns, optimizer_alone(options, size))
+    text += "\nWhole training step, GPT-2-small, bfloat16 autocast, 16 x 1024 tokens:\n\n"
+    return text + report.table(columns[:-1], (row[:-1] for row in training_step(options)))

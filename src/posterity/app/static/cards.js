@@ -8,7 +8,7 @@ const CELLS = 40;
 
 // An element that shows an example as soon as it is known; `find` gives the preview or a promise of it.
 export function preview(find, path, backend) {
-  const element = h("div", { class: "preview" });
+  const element = h("div", { class: "preview", data: { kind: document.documentElement.dataset.kind } });
   const show = (found) => fill(element, render(found, element, path, backend));
   const fail = (error) => (fill(element, h("div", { class: "gone", textContent: error.message })), element.classList.add("missing"));
   try {

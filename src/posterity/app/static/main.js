@@ -79,6 +79,7 @@ function compare(model, map) {
 function start(data, answers) {
   const model = new Model(data, answers);
   theme(null, model.view.theme);
+  document.documentElement.dataset.kind = model.about.kind;
   document.title = `${model.about.title} · Posterity`;
   const actions = {
     undo: () => toast(model.undo() ? "Undone" : "Nothing to undo"),

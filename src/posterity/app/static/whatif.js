@@ -75,7 +75,7 @@ export class WhatIf {
   #answer(title, found, time) {
     const m = this.model, change = found.loss_after - found.loss_before, better = change < 0;
     return h("article", { class: "answer", data: { change: String(change) } },
-      h("h3", {}, title, h("small", { textContent: ` · ${count(found.examples, "example")}: ${found.measured_on.replace(/s$/, "s")} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s` })),
+      h("h3", {}, title, h("small", { textContent: ` · measured on ${found.examples.toLocaleString("en")} ${found.measured_on} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s` })),
       h("div", { class: "figures" },
         figure("mean loss", short(found.loss_before), short(found.loss_after), `${better ? "−" : "+"}${short(Math.abs(change))}`, better),
         found.accuracy_before != null && figure("accuracy", percent(found.accuracy_before), percent(found.accuracy_after), `${signed(100 * (found.accuracy_after - found.accuracy_before))} points`, found.accuracy_after >= found.accuracy_before),

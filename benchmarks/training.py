@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+import datasets
+import report
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import posterity as po
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -126,3 +132,63 @@ def averaged(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, samp
             found = probabilities(model, x)
         total = found if total is None else total.add_(found)
     return total / samples
+
+
+def cifar(root: Path, tune: bool, limit: int | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Training and test part of CIFAR-10 on the device; to tune, the last 5000 training images stand for the test."""
+    x, y = datasets.cifar10(root, "train")
+    held = (x[45000:], y[45000:]) if tune else datasets.cifar10(root, "test")
+    x, y = (x[:45000], y[:45000]) if tune else (x, y)
+    (x, y), (x_test, y_test) = ([t[:limit].to(device()) for t in part] for part in ((x, y), held))
+    return (x, y), (x_test, y_test)
+
+
+def scores(probs: Tensor, y: Tensor, bins: int) -> dict[str, float]:
+    """The figures of the published tables."""
+    return {
+        "accuracy": 100 * po.metrics.accuracy(probs, y),
+        "top-5": 100 * po.metrics.top_k_accuracy(probs, y, k=5),
+        "NLL": po.metrics.nll(probs, y),
+        "ECE": po.metrics.ece(probs, y, bins=bins),
+        "Brier": po.metrics.brier(probs, y),
+        "AUROC": po.metrics.error_auroc(probs, y),
+    }
+
+
+def publish_scores(
+    name: str, title: str, lines: list[report.Line], columns: list[str], out: str | None, **facts: object
+) -> None:
+    """A table with a row for each way to train and predict."""
+    rows = []
+    for label in dict.fromkeys(line["name"] for line in lines):
+        mine = [line for line in lines if line["name"] == label]
+        cells = [
+            report.spread([line["scores"][c] for line in mine], 2 if c in ("accuracy", "top-5") else 3) for c in columns
+        ]
+        minutes = sum(line["minutes"] for line in mine) / len(mine)
+        rows.append([label, mine[0]["settings"], *cells, f"{minutes:.1f}"])
+    facts |= {"epochs": lines[0]["epochs"], "seeds": sorted({line["seed"] for line in lines})}
+    if lines[0].get("tune"):
+        facts["tested_on"] = "the last 5000 training images (for choosing settings)"
+    text = report.header(title, lines, **facts)
+    report.publish(name, text + "\n" + report.table(["method", "settings", *columns, "minutes"], rows), out)
+
+
+def add_options(arguments: argparse.ArgumentParser, rows: Iterable[str], epochs: int, batch: int) -> None:
+    """The options that all studies of images have."""
+    arguments.add_argument("--rows", nargs="+", default=list(rows), choices=list(rows))
+    arguments.add_argument("--change", nargs="+", default=[], help="key=value: options of the rows' optimizers")
+    arguments.add_argument("--tune", action="store_true", help="hold out the last 5000 training images instead")
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
+    arguments.add_argument("--epochs", type=int, default=epochs)
+    arguments.add_argument("--batch", type=int, default=batch)
+    arguments.add_argument("--limit", type=int, help="use only so many images")
+
+
+def changed(options: dict[str, float], changes: Iterable[str]) -> dict[str, float]:
+    """Options with the changes of the command line."""
+    return options | {key: float(value) for key, value in (change.split("=") for change in changes)}
+
+
+def described(options: dict[str, float]) -> str:
+    return ", ".join(f"{key} {value:g}" for key, value in options.items())

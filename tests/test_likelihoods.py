@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Bernoulli, Categorical, Normal, Poisson
+from torch.distributions import Bernoulli, Categorical, Normal, Poisson, StudentT
 
 from posterity.errors import InvalidInput
 from posterity.likelihoods import Likelihood, classes_last, likelihood
@@ -139,3 +139,22 @@ def test_classes_last() -> None:
     assert classes_last(torch.zeros(2, 5, 7, 8)).shape == (2, 7, 8, 5)
     assert classes_last(torch.zeros(2, 7, 5)).shape == (2, 7, 5)
     assert classes_last(torch.zeros(2, 5, 7), axis=1).shape == (2, 7, 5)
+
+
+def test_student_t_forgives_large_errors() -> None:
+    lik, y = likelihood("student_t", degrees=3.0, scale=0.7), F.flip(0)
+    exact = -StudentT(3.0, F, 0.7).log_prob(y).sum(-1)
+    torch.testing.assert_close(lik.loss(F, y), exact, rtol=1e-12, atol=1e-12)
+    for i in range(len(F)):
+        gradient = torch.func.grad(lambda f: lik.loss(f, y[i]))(F[i])
+        hessian = torch.autograd.functional.hessian(lambda f: lik.loss(f, y[i]), F[i])
+        torch.testing.assert_close(lik.residual(F[i], y[i]), gradient, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(lik.hessian(F[i], y[i]), hessian, rtol=1e-10, atol=1e-10)
+    assert (lik.hessian(F, y).diagonal(dim1=-2, dim2=-1) < 0).any()  # not convex
+    zeros = torch.zeros(200_000, 1, dtype=torch.float64)
+    draws = lik.sample(zeros, torch.Generator().manual_seed(0))
+    information = lik.residual(zeros, draws).square().mean()  # E[g²], the Fisher information
+    torch.testing.assert_close(information, lik.curvature(zeros)[0, 0, 0], rtol=0.02, atol=0.0)
+    assert likelihood(**lik.settings()) == lik
+    with pytest.raises(InvalidInput, match="degrees: expected a positive"):
+        likelihood("student_t", degrees=0)

@@ -188,7 +188,7 @@ def test_memory_is_bounded_by_chunks(tmp_path, monkeypatch):
     merge_checkpoints(Job(models, method_of("ties"), Source(tmp_path / "base")), tmp_path / "out")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert largest == chunk
+    assert largest == 4 * chunk  # where statistics are gathered; a quarter of it where tensors are merged
     assert peak < 2**22  # mostly the counts of TIES; the changes of both models in float32 would be 2²³ bytes
 
 

@@ -1,8 +1,8 @@
 """CIFAR-10, ResNet-20 with filter response normalisation: SGD, AdamW and AdaHessian against IVON, at equal epochs.
 
 Crop and flip, bfloat16 autocast, five epochs of warm-up, cosine to zero. Variational rows are shown at the mean and
-with 64 samples. Published at 200 epochs for IVON: 92.6 % and NLL 0.219 with samples. At 30 epochs the published settings
-lose to SGD: momentum is an average here, so that lr 0.2 is a tenth of SGD's lr 0.2 with momentum 0.9, and at
+with 64 samples. Published at 200 epochs for IVON: 92.6 % and NLL 0.219 with samples. At 30 epochs the published
+settings lose to SGD: momentum is an average here, so that lr 0.2 is a tenth of SGD's lr 0.2 with momentum 0.9, and at
 β₂ = 0.99999 the Hessian hardly leaves 0.5. The other rows of IVON change one thing after the other.
 """
 
@@ -147,8 +147,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
             for way, probs in found.items():
                 yield {
                     "name": f"{name}, {way}" if way else name, "row": row, "settings": described(settings),
-                    "seed": seed, "epochs": options.epochs, "batch": options.batch, "tune": options.tune, "minutes": minutes,
-                    "scores": scores(probs, y_test, BINS),
+                    "seed": seed, "epochs": options.epochs, "batch": options.batch, "tune": options.tune,
+                    "minutes": minutes, "scores": scores(probs, y_test, BINS),
                 }  # fmt: skip
 
 

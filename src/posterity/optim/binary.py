@@ -220,7 +220,7 @@ class STE(Point):
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        latent_init: float = 0.05,
+        latent_init: float = 0.01,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "latent_init": latent_init})
 

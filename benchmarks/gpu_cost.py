@@ -23,7 +23,7 @@ from posterity.optim import IVON
 
 Cycle = Callable[[], None]
 WARM_UP = 5
-TOY = (1, 16, 1, 97, 32)  # layers, width, heads, vocabulary, context
+TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
 
 class Block(nn.Module):
@@ -148,8 +148,8 @@ def optimizer_alone(options: argparse.Namespace, size: str) -> list[list[str]]:
 
 def training_step(options: argparse.Namespace) -> list[list[str]]:
     arguments = TOY if options.toy else (12, 768, 12)
-    batch, length = (2, 32) if options.toy else (16, 1024)
-    tokens = torch.randint(97 if options.toy else 50257, (batch, length + 1), device=options.device)
+    batch, vocabulary, length = (2, *TOY[3:]) if options.toy else (16, 50257, 1024)
+    tokens = torch.randint(vocabulary, (batch, length + 1), device=options.device)
     results = {}
     for name, (make, how) in variants(options).items():
         if name in ("AdamW foreach", "IVON, fused=False"):

@@ -109,7 +109,7 @@ class Uploaded:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self._values: list[Any] = []
-        self._captured: list[Tensor] = []  # a graph reads from here each time it is replayed
+        self._captured: list[Tensor] = []  # graphs read from here whenever they are replayed, which nobody says
         self._spare = self._host()
         self._multiplied = False
 
@@ -118,7 +118,7 @@ class Uploaded:
 
     def set(self, values: list[Any]) -> None:
         """Send the values if they are new."""
-        if values == self._values and not self._multiplied:
+        if values == self._values and not self._multiplied and not self._captured:
             return
         self._multiplied = False
         self._values = values

@@ -522,7 +522,7 @@ def _observe(
         tl.zeros((LANES,), tl.float32),
         tl.zeros((LANES,), tl.float32),
     )
-    for begin in range(0, SOME, LANES):
+    for begin in range(0, (size + stride - 1) // stride, LANES):
         index = (begin + tl.arange(0, LANES)) * stride
         mask = index < size
         offset = index

@@ -1,0 +1,152 @@
+"""What a GPU has to show beside its speed: the same noise, the same steps, CUDA graphs, torch.compile, no waiting.
+
+Prints one line for each check and ends with an error if one fails; needs nothing but torch and Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from posterity.noise import Key, bits, normal
+from posterity.optim import IVON
+
+SETTINGS = {"lr": 0.1, "ess": 1000.0, "betas": (0.9, 0.99), "hess_init": 0.5}
+HOWS = ("context", "until_step", "ahead")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4608, 10)]
+    return nn.Sequential(*layers).to("cuda", memory_format=torch.channels_last)
+
+
+def data(k: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(k)
+    inputs = torch.randn(32, 3, 16, 16, generator=generator).cuda()
+    return inputs.to(memory_format=torch.channels_last), torch.randint(10, (32,), generator=generator).cuda()
+
+
+def make(how: str, **options: object) -> tuple[nn.Module, IVON, Callable[[Tensor, Tensor], None]]:
+    """A model, its optimizer, and one step of training it."""
+    model = network()
+    optimizer = IVON(model.parameters(), **{**SETTINGS, **options})  # type: ignore[arg-type]
+    if how == "ahead":
+        optimizer.attach(model, ahead=True)
+
+    def step(inputs: Tensor, targets: Tensor) -> None:
+        if how == "ahead":
+            cross_entropy(model(inputs), targets).backward()
+        else:
+            with optimizer.sampled_params(train=True, until_step=how == "until_step"):
+                cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, optimizer, step
+
+
+def weights(model: nn.Module, optimizer: IVON) -> Tensor:
+    optimizer.eval()
+    optimizer.train()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def trained(how: str, steps: int = 10, **options: object) -> Tensor:
+    model, optimizer, step = make(how, **options)
+    for k in range(steps):
+        step(*data(k))
+    return weights(model, optimizer)
+
+
+def replayed(how: str, steps: int = 10) -> Tensor:
+    """The same with the whole step as a CUDA graph, after three steps to warm up."""
+    model, optimizer, step = make(how)
+    inputs, targets = data(0)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for k in range(3):
+            for target, source in zip((inputs, targets), data(k), strict=True):
+                target.copy_(source)
+            step(inputs, targets)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(inputs, targets)
+    for k in range(3, steps):
+        for target, source in zip((inputs, targets), data(k), strict=True):
+            target.copy_(source)
+        graph.replay()
+    return weights(model, optimizer)
+
+
+def compiled(how: str, steps: int = 10) -> Tensor:
+    model, optimizer, step = make(how)
+    function = torch.compile(step)
+    for k in range(steps):
+        function(*data(k))
+    return weights(model, optimizer)
+
+
+def waits_for_nothing(how: str) -> bool:
+    _, _, step = make(how)
+    batch = data(0)
+    for _ in range(3):
+        step(*batch)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(*batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return True
+
+
+def sampled(device: str) -> Tensor:
+    weight = nn.Parameter(torch.zeros(100_000, device=device))
+    optimizer = IVON([weight], lr=0.1, ess=1.0, hess_init=1.0, weight_decay=0.0)
+    with optimizer.sampled_params(train=True):
+        return weight.detach().cpu().clone()
+
+
+def main() -> None:
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    plain = trained("context", fused=False)
+    moved = (plain - torch.cat([p.detach().flatten() for p in network().parameters()])).abs().max()
+    key = Key(3, 5, 0, 7)
+    same_bits = all(map(torch.equal, bits(key, 0, 1 << 20), [t.cpu() for t in bits(key, 0, 1 << 20, "cuda")]))
+    checks: dict[str, Callable[[], float]] = {
+        "integer bits, CPU and GPU differ in": lambda: float(not same_bits),
+        "normals, CPU and GPU": lambda: _far(normal(key, 100_000), normal(key, 100_000, device="cuda").cpu()),
+        "normals of the kernel": lambda: _far(normal(Key(0, 1), 100_000), sampled("cuda")),
+    }
+    for how in HOWS:
+        checks |= {
+            f"kernels and tensor operations, {how}": lambda how=how: _far(trained(how), plain) / float(moved),
+            f"CUDA graph, {how}": lambda how=how: _far(replayed(how), trained(how)) / float(moved),
+            f"compiled step, {how}": lambda how=how: _far(compiled(how), trained(how)) / float(moved),
+            f"waits, {how}": lambda how=how: float(not waits_for_nothing(how)),
+        }
+    failed = []
+    for name, check in checks.items():
+        try:
+            error = check()
+        except Exception as exception:  # every check is to be reported
+            error = float("inf")
+            print(f"{type(exception).__name__}: {exception}")
+        print(f"{name}: {error:.2g}", flush=True)
+        failed += [name] if error > 1e-4 else []
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def _far(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The Triton kernels, run by Triton's interpreter in a process of its own: see `interpreted.py`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+def test_the_kernels_in_the_interpreter():
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "pytest", str(here / "interpreted.py"), "-q", "-p", "no:cacheprovider", "-x"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=here.parents[1], check=False)
+    assert found.returncode == 0, found.stdout + found.stderr

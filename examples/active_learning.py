@@ -1,0 +1,76 @@
+"""Which points an active learner asks for, and why: one by one, as a batch, and what becomes of the border."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import torch
+from common import save
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+
+import posterity as po
+from posterity.exploration import acquire
+from posterity.plots.style import BLUE, INK, ORANGE
+
+K = 8
+CRITERIA = {
+    "entropy": "entropy: all doubt, noise included",
+    "bald": "BALD: doubt that a label removes",
+    "batch_bald_linearised": "a batch by log-determinants",
+    "k_centre": "k-centre: far from what is labelled",
+}
+
+
+def crescents(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Two interleaved crescents."""
+    g = torch.Generator().manual_seed(seed)
+    angle, y = torch.pi * torch.rand(count, generator=g), torch.arange(count) % 2
+    x = torch.stack((angle.cos() * (1 - 2 * y) + y - 0.5, angle.sin() * (1 - 2 * y) + 0.5 * y - 0.25), 1)
+    return 2 * (x + 0.12 * torch.randn(count, 2, generator=g)), y
+
+
+def score_map(model: nn.Module, posterior: po.Posterior, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """A score on a grid."""
+    a, b = torch.meshgrid(torch.linspace(-3.8, 3.8, 90), torch.linspace(-3, 3, 70), indexing="xy")
+    p = po.predict(model, posterior, torch.stack((a.ravel(), b.ravel()), 1), samples=100)
+    score = p.entropy if name == "entropy" else p.mutual_information
+    return a, b, score.reshape(a.shape)
+
+
+def panel(axis: Axes, field: tuple[Tensor, Tensor, Tensor], pool: Tensor, known: tuple[Tensor, Tensor]) -> None:
+    """A map of scores, the pool, and what is labelled."""
+    axis.contourf(*field, levels=14, cmap="viridis")
+    axis.scatter(*pool.T, s=5, color="white", alpha=0.6, linewidths=0)
+    for label, colour in enumerate((ORANGE, BLUE)):
+        axis.scatter(*known[0][known[1] == label].T, s=45, color=colour, edgecolors="white", linewidths=1.0)
+    axis.set(xticks=[], yticks=[], aspect="equal")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    pool, truth = crescents(300, 0)
+    start = torch.tensor([0, 1, 2, 3, 4, 5])
+    known = pool[start], truth[start]
+    model = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 2))
+    po.fit(model, known, method="adamw", epochs=300, lr=0.02, prior=0.1)
+    posterior = po.laplace(model, known, structure="full", prior_precision=0.3)
+    figure, axes = plt.subplots(1, 4, figsize=(17, 4.4), layout="constrained")
+    for axis, (criterion, title) in zip(axes, CRITERIA.items(), strict=True):
+        picks = acquire(model, posterior, pool, K, criterion, labelled=known, exclude=start, samples=100)
+        panel(axis, score_map(model, posterior, criterion), pool, known)
+        for number, i in enumerate(picks.ids.tolist(), 1):
+            axis.scatter(*pool[i], s=110, color="white", edgecolors=INK, linewidths=1.2, zorder=3)
+            axis.annotate(str(number), pool[i], ha="center", va="center", fontsize=7, zorder=4)
+        axis.set_title(title, fontsize=11, loc="left")
+        print(f"{criterion}: {picks.ids.tolist()}\n  first: {picks.why[0]}")
+    figure.suptitle(
+        "Six labels are known (coloured). Which eight should come next? Numbers are the order in which they are asked; "
+        "lighter is a higher score",
+        fontsize=11, x=0.01, ha="left",
+    )  # fmt: skip
+    save(figure, "active_learning")
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,7 @@ class Setting:
     structures: tuple[str, ...]
     batch_size: int = 50
     lr: float = 1e-2  # of Adam
+    sgd_lr: float = 0.1
 
 
 def split_digits(options: argparse.Namespace) -> tuple[Data, Data]:
@@ -75,7 +76,9 @@ SETTINGS = {
         split_digits, lambda: networks.mlp((64, 20, 10)), 1.0, OFTEN, ("full", "kron", "diag")
     ),
     "digits, MLP 64-100-10": Setting(split_digits, lambda: networks.mlp((64, 100, 10)), 1.0, OFTEN, ("kron", "diag")),
-    "Fashion-MNIST, LeNet": Setting(fashion, networks.lenet, 10.0, SELDOM, ("kron", "diag", "last_layer"), 256, 1e-3),
+    "Fashion-MNIST, LeNet": Setting(
+        fashion, networks.lenet, 10.0, SELDOM, ("kron", "diag", "last_layer"), 256, 1e-3, 0.02
+    ),
     "CIFAR-10, ResNet-20": Setting(cifar10, networks.ResNet20, 10.0, SELDOM, ("kron", "diag", "last_layer"), 256, 1e-3),
 }
 
@@ -100,7 +103,7 @@ def curves(name: str, method: str, options: argparse.Namespace, seed: int) -> re
     decay = setting.delta / n
     optimizer: torch.optim.Optimizer
     if method == "sgd":
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=MOMENTUM, weight_decay=decay)
+        optimizer = torch.optim.SGD(model.parameters(), lr=setting.sgd_lr, momentum=MOMENTUM, weight_decay=decay)
     elif method == "adam":
         optimizer = torch.optim.Adam(model.parameters(), lr=setting.lr, weight_decay=decay)
     else:
@@ -119,7 +122,7 @@ def curves(name: str, method: str, options: argparse.Namespace, seed: int) -> re
                 F.cross_entropy(model(batch.inputs), batch.targets).backward()
             optimizer.step()
         if epoch + 1 in setting.epochs:
-            stopping = n * (1 - MOMENTUM) / (0.1 * (epoch + 1) * len(stream)) if method == "sgd" else None
+            stopping = n * (1 - MOMENTUM) / (setting.sgd_lr * (epoch + 1) * len(stream)) if method == "sgd" else None
             look(found, model.eval(), tracker, setting, stopping, train, test)
     return {"setting": name, "method": method, "seed": seed, "epochs": list(setting.epochs), "curves": found}
 

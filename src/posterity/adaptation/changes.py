@@ -136,7 +136,7 @@ def _find(remove: Remove, known: Batch | None) -> Batch:
     if known is None:
         raise expected("remove", "data or a memory beside it, to look the examples up", "neither")
     if callable(remove):
-        rows = remove(known).nonzero()[:, 0]
+        rows = remove(known).nonzero()[:, 0].cpu()  # ids are there, wherever the data are
         require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
         return rows_of_batch(known, rows)
     ids = torch.as_tensor(remove).reshape(-1)

@@ -147,7 +147,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     for name in options.streams:
-        methods = METHODS[name](options.epochs or EPOCHS[name])
+        epochs = options.epochs or EPOCHS[name]
+        methods = METHODS[name](epochs)
         for method in options.methods or methods:
             for seed in options.seeds:
                 tasks = stream(name, root, device, seed, options.tasks, options.limit)
@@ -156,7 +157,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
                 start = time.perf_counter()
                 scores = learn_stream(model, tasks, methods[method](), seed=seed)
                 yield {
-                    "stream": name, "method": method, "seed": seed, "average": 100 * scores.average,
+                    "stream": name, "method": method, "seed": seed, "epochs": epochs, "average": 100 * scores.average,
                     "forgetting": 100 * scores.forgetting, "backward": 100 * scores.backward_transfer,
                     "ece": 100 * scores.calibration[-1].mean().item(), "seconds": time.perf_counter() - start,
                 }  # fmt: skip
@@ -174,7 +175,9 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
                 seconds = report.spread([line["seconds"] for line in mine], 0)
                 rows.append([method, *cells, PUBLISHED[name].get(method, ""), seconds, len(mine)])
         head = ["method", "average accuracy", "forgetting", "calibration error", "published", "seconds", "seeds"]
-        text += f"\n### {TITLES[name]}\n\n" + report.table(head, rows)
+        epochs = "/".join(str(e) for e in sorted({line["epochs"] for line in lines if line["stream"] == name}))
+        text += f"\n### {TITLES[name]}\n\n{epochs} epochs a task (published: {EPOCHS[name]}; VCL longer, as in "
+        text += "the script).\n\n" + report.table(head, rows)
     report.publish("continual", text, options.out)
 
 

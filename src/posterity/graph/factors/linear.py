@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +66,7 @@ class Linear(Factor):
         spread = second - torch.outer(mean, mean)
         error = ((self.targets - self.inputs @ mean) ** 2).sum() + (quadratic * spread).sum()
         half = torch.as_tensor(0.5 * self.size).to(tau)
-        value = half * (log_tau - torch.log(torch.tensor(2.0 * torch.pi).to(tau))) - 0.5 * tau * error
+        value = half * (log_tau - math.log(2.0 * math.pi)) - 0.5 * tau * error
         return Evaluation(
             lambda: value,
             {

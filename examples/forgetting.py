@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import save
+from common import digits, save, size
 from matplotlib.axes import Axes
-from sklearn.datasets import load_digits
 from torch import nn
 
 from posterity.adaptation import FineTuning, FunctionalPrior, Joint, KPrior, Scores, learn_stream, permuted
 
-OPTIONS = {"epochs": 30, "lr": 2e-3, "batch_size": 64, "schedule": "cosine"}
+OPTIONS = {"epochs": size(30, 1), "lr": 2e-3, "batch_size": 64, "schedule": "cosine"}
 
 
 def matrix(axis: Axes, scores: Scores, title: str) -> None:
@@ -28,11 +27,9 @@ def matrix(axis: Axes, scores: Scores, title: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    data = load_digits()
-    x, y = torch.tensor(data.data / 16).float(), torch.tensor(data.target)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    x, y = x[order], y[order]
-    tasks = permuted((x[:1347], y[:1347]), (x[1347:], y[1347:]), 5)
+    x, y = digits()
+    count = size(1347, 200)
+    tasks = permuted((x[:count], y[:count]), (x[1347:], y[1347:]), size(5, 2))
     memory = {"size": 40, "prior_precision": 1e-5}
     clipped = {**OPTIONS, "clip": 0.01}
     strategies = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import save
+from common import save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -31,7 +31,7 @@ def network() -> nn.Module:
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = task(2.6, generator), task(-0.5, generator)
-    options = {"method": "adamw", "prior": 0.0, "lr": 3e-3, "epochs": 100, "batch_size": 50}
+    options = {"method": "adamw", "prior": 0.0, "lr": 3e-3, "epochs": size(100, 1), "batch_size": 50}
     old = po.fit(network(), first, **options).model
     posterior = po.laplace(old, first, structure="diag", prior_precision=0.1)
     memory = select(old, posterior, first, 30, by="k-centre")

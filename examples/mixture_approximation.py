@@ -7,13 +7,12 @@ from collections.abc import Callable
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
-from common import save
+from common import save, size
 
 from posterity.algorithms import mixture_vi
 from posterity.families import Gaussian, MixtureOfGaussians
 
 LIMITS = (-3.2, 3.2)
-STEPS = 400
 
 
 def double_well(theta: torch.Tensor) -> torch.Tensor:
@@ -34,9 +33,9 @@ def approximate(loss: Callable[[torch.Tensor], torch.Tensor], components: int) -
     precisions = torch.eye(2, dtype=torch.float64).expand(components, 2, 2)
     rule = mixture_vi(lr=0.05, nodes=12).rule
     if components == 1:
-        return rule.run(Gaussian(means[0], precisions[0]), loss, steps=STEPS)
+        return rule.run(Gaussian(means[0], precisions[0]), loss, steps=size(400, 3))
     start = MixtureOfGaussians.of(torch.full((components,), 1 / components, dtype=torch.float64), means, precisions)
-    return rule.run(start, loss, steps=STEPS)
+    return rule.run(start, loss, steps=size(400, 3))
 
 
 def density(log_density: torch.Tensor, cell: float) -> torch.Tensor:

@@ -7,6 +7,8 @@ Khan, "SAM as an optimal relaxation of Bayes", 2023).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from common import save, size
 from torch import Tensor, nn
@@ -14,41 +16,40 @@ from torch import Tensor, nn
 from posterity.optim import IVON, SAM
 from posterity.plots.style import BLUE, INK, MUTED, ORANGE, panels
 
-RADIUS = 0.35
-SIGMA = 0.35
+SCALE = 0.6  # of the picture on the left: SAM's radius, and the standard deviation of Bayes
 
 
 def loss(theta: Tensor) -> Tensor:
-    """A deep, narrow valley at −1 and a shallower, wide one at 1.2."""
+    """A deep, narrow valley at −1, a shallower, wide one at 1.2, and a slope from the first to the second."""
     narrow, wide = torch.exp(-((theta + 1) ** 2) / 0.02), torch.exp(-((theta - 1.2) ** 2) / 0.7)
-    return 1.6 - 1.5 * narrow - 1.25 * wide + 0.02 * theta**2
+    return 1.6 - 1.5 * narrow - 1.1 * wide + 0.05 * (theta - 1.2) ** 2
 
 
-def worst(theta: Tensor) -> Tensor:
-    """max ℓ within the radius."""
-    return loss(theta.unsqueeze(-1) + torch.linspace(-RADIUS, RADIUS, 201)).amax(-1)
+def worst(theta: Tensor, scale: float) -> Tensor:
+    """max ℓ within a distance."""
+    return loss(theta.unsqueeze(-1) + torch.linspace(-scale, scale, 201)).amax(-1)
 
 
-def expected(theta: Tensor) -> Tensor:
+def expected(theta: Tensor, scale: float) -> Tensor:
     """E ℓ(θ + σε), by a sum over a fine grid."""
     e = torch.linspace(-5, 5, 401)
-    weight = torch.softmax(-0.5 * e**2, 0)
-    return loss(theta.unsqueeze(-1) + SIGMA * e) @ weight
+    return loss(theta.unsqueeze(-1) + scale * e) @ torch.softmax(-0.5 * e**2, 0)
 
 
-OPTIMIZERS = {
-    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.02),
-    "SAM": lambda weights: SAM(weights, lr=0.02, rho=RADIUS, momentum=0.0),
-    "IVON": lambda weights: IVON(  # h stays near 1, so that σ is what it is on the left
-        weights, lr=0.02, ess=SIGMA**-2, hess_init=1.0, betas=(0.0, 0.99999), weight_decay=1e-6, mc_samples=2
-    ),
-}
+def sam(weights: list[nn.Parameter], scale: float) -> torch.optim.Optimizer:
+    return SAM(weights, lr=0.02, rho=scale, momentum=0.0)
 
 
-def end(name: str, start: Tensor, steps: int) -> float:
-    """Where an optimizer arrives."""
-    weight = nn.Parameter(start.reshape(1).clone())
-    optimizer = OPTIMIZERS[name]([weight])
+def ivon(weights: list[nn.Parameter], scale: float) -> torch.optim.Optimizer:
+    """h stays at 1, so that σ is what was asked for."""
+    options = {"hess_init": 1.0, "betas": (0.0, 0.99999), "weight_decay": 1e-6, "mc_samples": 2}
+    return IVON(weights, lr=0.02, ess=scale**-2, **options)
+
+
+def end(make: Callable[[list[nn.Parameter], float], torch.optim.Optimizer], scale: float, steps: int) -> float:
+    """Where an optimizer arrives that starts at the bottom of the narrow valley."""
+    weight = nn.Parameter(torch.tensor([-1.0]))
+    optimizer = make([weight], scale)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -63,29 +64,27 @@ def end(name: str, start: Tensor, steps: int) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    grid, starts = torch.linspace(-2.4, 3, 600), torch.linspace(-2, 2.6, size(10, 2))
-    colours = dict(zip(OPTIMIZERS, (INK, ORANGE, BLUE), strict=True))
+    grid = torch.linspace(-2.4, 3, 600)
     objectives = {
-        "the loss": (loss, INK),
-        f"SAM: the worst within {RADIUS}": (worst, ORANGE),
-        f"Bayes: the expectation, σ = {SIGMA}": (expected, BLUE),
+        "the loss": (loss(grid), INK),
+        f"SAM: the worst within {SCALE}": (worst(grid, SCALE), ORANGE),
+        f"Bayes: the expectation, σ = {SCALE}": (expected(grid, SCALE), BLUE),
     }
     figure, ((left, right),) = panels(1, 2, width=5.8, height=4.2)
-    for name, (objective, colour) in objectives.items():
-        values = objective(grid)
+    for name, (values, colour) in objectives.items():
         left.plot(grid, values, color=colour, label=name)
         left.plot(grid[values.argmin()], values.min(), "v", color=colour, markersize=9, zorder=5)
-    left.set(xlabel="m", ylabel="objective", ylim=(0, 2.4))
-    left.set_title("Both smooth the narrow valley away\n(triangles: the smallest values)")
-    left.legend(frameon=False, loc="upper left", fontsize=9)
-    for k, (name, colour) in enumerate(colours.items()):
-        reached = [end(name, start, size(300, 5)) for start in starts]
-        right.plot(starts, reached, "o", color=colour, label=name, markersize=10 - 3 * k)
-    for place, name in ((-1.0, "narrow valley"), (1.2, "wide valley")):
+    left.set(xlabel="weight", ylabel="objective", ylim=(0, 2.9))
+    left.set_title("Three objectives, their smallest values marked")
+    left.legend(frameon=False, loc="upper right", fontsize=9)
+    scales = torch.linspace(0.05, 1.0, size(7, 2)).tolist()
+    for name, make, colour in (("SAM, by its radius", sam, ORANGE), ("IVON, by its σ", ivon, BLUE)):
+        right.plot(scales, [end(make, scale, size(500, 5)) for scale in scales], "o-", color=colour, label=name)
+    for place, name in ((-1.0, "narrow valley: the start"), (1.2, "wide valley")):
         right.axhline(place, color=MUTED, linestyle=":", linewidth=1)
-        right.text(2.7, place + 0.06, name, ha="right", color=MUTED, fontsize=9)
-    right.set(xlabel="start", ylabel="end", title="Where the optimizers arrive")
-    right.legend(frameon=False, loc="center right")
+        right.text(1.0, place + 0.05, name, ha="right", color=MUTED, fontsize=9)
+    right.set(xlabel="scale", ylabel="end", title="How far must they look to leave the narrow valley?")
+    right.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.75))
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
     save(figure, "sam_and_bayes")

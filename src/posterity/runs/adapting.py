@@ -78,8 +78,11 @@ def adapt_run(
         **settings,
     )
     report = result.report
+    # The new covariance is that of the curvature at the new mean: too wide to draw from, right for the tangent.
+    config = {**run.config, "prediction": "linearised"}
     content = {
         **run.content,
+        "config": config,
         "data": data.settings(),
         "preprocessing": preprocessing.settings(),
         "status": "finished",
@@ -93,7 +96,7 @@ def adapt_run(
         rows, ids = data.select(run.folder, "test")
         test = preprocessing.examples(rows, ids, notes) if len(rows) else None
     content["rows"] = {"train": result.posterior.n, "test": 0 if test is None else len(test.ids)}
-    tables, content["metrics"] = evaluated(result.model, result.posterior, run.config, preprocessing, test)
+    tables, content["metrics"] = evaluated(result.model, result.posterior, config, preprocessing, test)
     written = RunFolder.create(
         out,
         model=result.model,

@@ -31,7 +31,10 @@ class Finding:
 def examine(run: RunFolder) -> list[Finding]:
     """Everything that looks wrong with a run; nothing, if all is well."""
     damage = list(_files(run))
-    return damage if damage else [*_data(run), *_training(run), *_posterior(run), *_calibration(run)]
+    if damage:
+        return damage
+    trained = [] if "adaptation" in run.content else [*_training(run)]  # an adapted run was not trained itself
+    return [*_data(run), *trained, *_posterior(run), *_calibration(run)]
 
 
 def _files(run: RunFolder) -> Iterator[Finding]:
@@ -76,8 +79,8 @@ def _posterior(run: RunFolder) -> Iterator[Finding]:
         what = f"ess is {posterior.ess:g}, not the number of rows {posterior.n}"
         yield Finding("ess", what, "meant as a temperature it is fine; otherwise leave --ess out")
     structure = posterior.structure
-    if not isinstance(structure, Diagonal):
-        return
+    if not isinstance(structure, Diagonal) or run.config["prediction"] == "linearised":
+        return  # nothing is drawn from it
     precision = to_vector(structure.precision_diagonal()).double()
     mean = to_vector(structure.mean).double().abs()
     ratio = torch.quantile((mean * precision.sqrt())[: 10**6], 0.95).item()
@@ -107,6 +110,5 @@ def _calibration(run: RunFolder) -> Iterator[Finding]:
     if abs(said - got) > max(CALIBRATION, chance):
         how = "too sure" if said > got else "not sure enough"
         what = f"calibration is off: confidence {said:.3g}, {word} {got:.3g}, so the model is {how}"
-        yield Finding(
-            "calibration", what, "a larger --prior or fewer weights" if said > got else "a larger --ess, more --epochs"
-        )
+        remedy = "a larger --prior, or fewer weights" if said > got else "a larger --ess, or more --epochs"
+        yield Finding("calibration", what, remedy)

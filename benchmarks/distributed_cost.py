@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -78,7 +79,7 @@ def held(optimizer: IVON) -> int:
 
 def measured(model: nn.Module, options: argparse.Namespace, samples: int = 1, **settings: Any) -> report.Line:
     optimizer = IVON(model.parameters(), lr=0.1, ess=1e6, **settings)
-    gradients = [1e-3 * torch.randn_like(p) for p in model.parameters()]
+    gradients = [torch.full_like(p, 1e-3, requires_grad=False) for p in model.parameters()]
     peak = 0
 
     def look(*_: Any) -> None:
@@ -135,6 +136,11 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         yield from together(world, options)
 
 
+def figure(x: float) -> str:
+    """Three digits at least."""
+    return f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def message(mode: str, world: int) -> float:
     """Bytes a parameter that each process sends for a step, by a ring: gradients, and products where samples differ."""
     ring = 2 * (world - 1) / world * 4
@@ -151,8 +157,8 @@ def tables(lines: list[report.Line], options: argparse.Namespace) -> str:
             [
                 MODES[line["mode"]],
                 line["world"],
-                f"{1e3 * line['seconds']:.1f}",
-                f"{line['bytes']:.2f}",
+                figure(1e3 * line["seconds"]),
+                figure(line["bytes"]),
                 f"{message(line['mode'], line['world']):.0f}",
             ]
             for line in sorted(shared, key=lambda entry: (list(MODES).index(entry["mode"]), entry["world"]))
@@ -167,9 +173,9 @@ def single(lines: list[report.Line], kind: str, first: str) -> str:
         [
             line["where"],
             f"{line[first]:,}",
-            f"{1e3 * line['seconds']:.1f}",
-            f"{1e9 * line['seconds'] / line['parameters']:.2f}",
-            f"{line['bytes']:.1f}",
+            figure(1e3 * line["seconds"]),
+            figure(1e9 * line["seconds"] / line["parameters"]),
+            figure(line["bytes"]),
         ]
         for line in lines
         if line["kind"] == kind
@@ -191,14 +197,13 @@ def paper(lines: list[report.Line], options: argparse.Namespace) -> str:
             gigabytes = [here * size / 1e9 for size in (4, 4, kept)]
             sent = BILLION * message(mode, world) / 1e9
             cells = [f"{size:.1f}" for size in (*gigabytes, sum(gigabytes))]
-            times = f"{here * ns * 1e-6:.0f}", f"{1e3 * sent / options.bandwidth:.0f}"
+            times = figure(here * ns * 1e-6), figure(1e3 * sent / options.bandwidth)
             rows.append([MODES[mode], world, *cells, times[0], f"{sent:.1f}", times[1]])
     columns = ["", "processes", "weights, GB", "gradients, GB", "optimizer, GB", "together, GB", "optimizer, ms",
                "sent a step, GB", "message, ms"]  # fmt: skip
-    text = (
-        f"A billion parameters in float32, on paper, for each process, activations apart: {ns:.2f} ns a parameter for"
-    )
-    text += f" a cycle ({source}), {options.bandwidth:g} GB/s between processes (assumed).\n\n"
+    text = "A billion parameters in float32, on paper, for each process, activations apart: "
+    text += f"{figure(ns)} ns a parameter for a cycle ({source}), "
+    text += f"{options.bandwidth:g} GB/s between processes (assumed).\n\n"
     return text + report.table(columns, rows)
 
 
@@ -221,7 +226,8 @@ def main() -> None:
         return
     lines = report.gather(options, runs)
     if not options.raw:
-        text = report.header("What IVON costs as it grows", lines, runs=options.runs) + tables(lines, options)
+        facts = {"runs": options.runs, "cores": os.cpu_count()}
+        text = report.header("What IVON costs as it grows", lines, **facts) + tables(lines, options)
         report.publish("distributed_cost", text, options.out)
 
 

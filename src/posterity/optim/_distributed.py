@@ -162,9 +162,11 @@ class Replicas:
 
     def _require_equal_gradients(self, parameters: Iterable[Tensor]) -> None:
         found = [p.grad for p in parameters if p.grad is not None]
-        squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in found]
-        norm = sum(squares, torch.zeros((), dtype=torch.float64)).sqrt()
-        extremes = torch.stack([norm, -norm]).to(found[0].device)
+        if not found:
+            return
+        norms = [torch.linalg.vector_norm(g, dtype=torch.float64).to(found[0].device) for g in found]
+        norm = torch.stack(norms).norm()
+        extremes = torch.stack([norm, -norm])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         largest, smallest = extremes[0].item(), -extremes[1].item()
         if largest - smallest > 1e-3 * largest:

@@ -2,9 +2,9 @@
 
 Labels: a softmax regression on 64 features learnt without labels (whitened 7 x 7 patches of the pool as filters,
 pooled, then principal components; 10 000 images are the pool, the test set has 10 000), updated by `po.adapt` after
-each round. The same 20 labels start every criterion of a seed. scikit-activeml runs the same protocol: same features,
-same first labels, 10 a round, with scikit-learn's logistic regression (C = 1, the same prior) trained again after
-each round.
+each round. The same 20 labels start every criterion of a seed. scikit-activeml runs the same protocol: same
+features, same first labels, 10 a round, with scikit-learn's logistic regression (C = 1; its intercept is free)
+trained again after each round.
 
 Cost: a small convolutional network (two layers, 16 and 32 filters), asked by margin from 1000 images, updated by
 `po.adapt` (40 steps), beside training from scratch on the same labels: as `po.fit` does it unless told otherwise

@@ -132,7 +132,7 @@ def variational(p: Problem, seed: int) -> VariationalNetwork:
     torch.manual_seed(seed)
     d, arms = p.contexts.shape[1], p.rewards.shape[1]
     network = mlp((d, 50, 50, arms))
-    return VariationalNetwork(network, d, noise_precision=10.0, prior_precision=1.0, lr=0.05, seed=seed)
+    return VariationalNetwork(network, d, noise_precision=2.0, hess_init=3.0, lr=0.3, seed=seed)
 
 
 POLICIES: dict[str, Callable[[Problem, int], Policy]] = {

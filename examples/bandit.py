@@ -63,7 +63,7 @@ def main() -> None:
             if mine:
                 axis.scatter(*zip(*mine), s=7, color=colour, alpha=0.5, linewidths=0)
         axis.set(ylim=(-2.2, 2.2), xlabel="context", title=f"after {until} decisions")
-    axes[0].set_ylabel("reward: posterior ± 2 standard deviations; dotted: the truth")
+    axes[0].set_ylabel("reward, ± 2 standard deviations (dotted: truth)")
     axes[0].legend(frameon=False, loc="lower right")
     policies = {
         "Thompson sampling": (lambda s: ThompsonSampler(belief(), seed=s), BLUE),
@@ -72,12 +72,12 @@ def main() -> None:
     }
     for name, (make, colour) in policies.items():
         paths = []
-        for seed in range(10):
+        for seed in range(5):
             g = torch.Generator().manual_seed(100 + seed)
-            visits, extra = 2 * torch.rand(600, generator=g) - 1, NOISE * torch.randn(600, generator=g)
+            visits, extra = 2 * torch.rand(400, generator=g) - 1, NOISE * torch.randn(400, generator=g)
             paths.append(regret(make(seed), visits, extra))
         axes[3].plot(np.mean(paths, 0), color=colour, label=name)
-    axes[3].set(xlabel="decisions", title="regret, mean of ten runs")
+    axes[3].set(xlabel="decisions", title="regret, mean of five runs")
     axes[3].legend(frameon=False)
     save(figure, "bandit")
 

@@ -59,11 +59,17 @@ def _shown(rows: Rows, target: str) -> Any:
     """Pictures, texts, or the rows without what is to be predicted."""
     if rows.block is not None and rows.block.ndim > 2:
         return rows.block
-    table = rows.table.drop(columns=[target], errors="ignore")
+    table = rows.table.drop(columns=[target], errors="ignore").apply(_numbers)
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     if len(table.columns) == 1 and texts:
         return table[texts[0]].fillna("").astype(str).tolist()
     return table if len(table.columns) or rows.block is None else rows.block
+
+
+def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column as numbers, if all that it says are numbers."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if numbers.notna().sum() == column.notna().sum() else column
 
 
 def _curves(run: RunFolder) -> pd.DataFrame | None:

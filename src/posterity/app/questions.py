@@ -160,11 +160,11 @@ class Questions:
             score = torch.cat(moved).double().cpu().numpy() / np.maximum(scale, 1e-30)
             score[row] = -np.inf
             best = torch.as_tensor(score.argsort()[::-1][: CANDIDATES * k].copy()).sort().values
-            found = trained.examples(ids[best], best)
-            close = torch.cat(
-                [kernel(trained.model, inputs, b.inputs, trained.covariance)[0].diagonal(dim1=-2, dim2=-1).sum(-1)
-                 for b in found]
-            ).double().cpu().numpy() / np.maximum(scale[row] * scale[best], 1e-30)  # fmt: skip
+            near = [
+                kernel(trained.model, inputs, b.inputs, trained.covariance) for b in trained.examples(ids[best], best)
+            ]
+        trace = torch.cat([k[0].diagonal(dim1=-2, dim2=-1).sum(-1) for k in near]).double().cpu().numpy()
+        close = trace / np.maximum(scale[row] * scale[best], 1e-30)
         return [(int(ids[best[i]]), float(close[i])) for i in close.argsort()[::-1][:k]]
 
     def effects(self) -> pd.DataFrame:

@@ -24,7 +24,8 @@ async function tell(path, body) {
 }
 
 async function shown(path) {
-  const response = await ask(path), kind = response.headers.get("content-type") ?? "";
+  const response = await ask(path),
+    kind = response.headers.get("content-type") ?? "";
   if (kind.startsWith("image/")) return { kind: "image", src: path };
   if (kind.startsWith("text/plain")) return { kind: "text", text: await response.text() };
   return { kind: "row", cells: await response.json() };
@@ -109,7 +110,9 @@ class Carried {
   async trails(mask) {
     this.epochs ??= JSON.parse(document.getElementById("epochs").textContent);
     const all = await Promise.all(this.epochs.map((_, k) => this.epoch(k)));
-    const rows = Array.from(mask.keys()).filter((i) => mask[i]).slice(0, 300);
+    const rows = Array.from(mask.keys())
+      .filter((i) => mask[i])
+      .slice(0, 300);
     const ways = (name) => rows.map((row) => all.map(({ columns }) => columns.get(name)[row]));
     return { rows, error: ways("error"), leverage: ways("leverage") };
   }

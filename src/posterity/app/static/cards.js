@@ -10,7 +10,10 @@ const CELLS = 40;
 export function preview(find, path, backend) {
   const element = h("div", { class: "preview", data: { kind: document.documentElement.dataset.kind } });
   const show = (found) => fill(element, render(found, element, path, backend));
-  const fail = (error) => (fill(element, h("div", { class: "gone", textContent: error.message })), element.classList.add("missing"));
+  const fail = (error) => (
+    fill(element, h("div", { class: "gone", textContent: error.message })),
+    element.classList.add("missing")
+  );
   try {
     const found = find();
     found instanceof Promise ? found.then(show, fail) : show(found);
@@ -25,21 +28,38 @@ function render(found, element, path, backend) {
   if (found.kind === "text") return h("p", { textContent: found.text });
   if (found.kind === "row") return cells(found.cells);
   const image = h("img", { src: found.src, alt: "", loading: "lazy", decoding: "async", draggable: false });
-  image.addEventListener("error", () => backend.why(found.src).then(() => "The image cannot be shown.", (e) => e.message).then((text) => {
-    element.classList.add("missing");
-    fill(element, h("div", { class: "gone", textContent: text }));
-  }));
+  image.addEventListener("error", () =>
+    backend
+      .why(found.src)
+      .then(
+        () => "The image cannot be shown.",
+        (e) => e.message,
+      )
+      .then((text) => {
+        element.classList.add("missing");
+        fill(element, h("div", { class: "gone", textContent: text }));
+      }),
+  );
   return image;
 }
 
 // The most unusual values first.
 function cells(row) {
   const entries = Object.entries(row).sort(([, a], [, b]) => Math.abs(b.z ?? 0) - Math.abs(a.z ?? 0));
-  return h("dl", {}, entries.slice(0, CELLS).map(([name, { value, z }]) => {
-    const bar = h("i", { class: z === null ? "" : z < 0 ? "z low" : "z high" });
-    if (z !== null) bar.style.width = `${Math.min(Math.abs(z), 4) * 10}px`;
-    return h("div", { title: z === null ? name : `${name}: ${short(z)} standard deviations from the mean` }, h("dt", { textContent: name }), h("dd", {}, h("span", { textContent: typeof value === "number" ? short(value) : value }), bar));
-  }));
+  return h(
+    "dl",
+    {},
+    entries.slice(0, CELLS).map(([name, { value, z }]) => {
+      const bar = h("i", { class: z === null ? "" : z < 0 ? "z low" : "z high" });
+      if (z !== null) bar.style.width = `${Math.min(Math.abs(z), 4) * 10}px`;
+      return h(
+        "div",
+        { title: z === null ? name : `${name}: ${short(z)} standard deviations from the mean` },
+        h("dt", { textContent: name }),
+        h("dd", {}, h("span", { textContent: typeof value === "number" ? short(value) : value }), bar),
+      );
+    }),
+  );
 }
 
 export function swatch(model, k) {
@@ -50,21 +70,44 @@ export function swatch(model, k) {
 
 export function labelled(model, row, name = "label") {
   const value = model.columns.get(name)?.[row];
-  return h("span", { class: "label" }, model.classes.length ? swatch(model, value ?? -1) : null, model.labelOf(row, name));
+  return h(
+    "span",
+    { class: "label" },
+    model.classes.length ? swatch(model, value ?? -1) : null,
+    model.labelOf(row, name),
+  );
 }
 
 export function verdict(model, row) {
   const suggested = model.suggestion(row);
-  if (suggested) return h("span", { class: "verdict" }, labelled(model, row), h("span", { class: "arrow", textContent: "→" }), labelled(model, row, "suspected_label"));
+  if (suggested)
+    return h(
+      "span",
+      { class: "verdict" },
+      labelled(model, row),
+      h("span", { class: "arrow", textContent: "→" }),
+      labelled(model, row, "suspected_label"),
+    );
   return labelled(model, row);
 }
 
 // A card of a training example; a click looks at it.
 export function card(model, row, note = "", value = null) {
-  const id = model.ids[row], mark = model.marks.get(row)?.decision ?? "";
-  const element = h("button", { class: "card", data: { row, mark }, title: `#${id}`, onclick: () => model.focus(row) },
-    model.about.kind ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend) : null,
-    h("span", { class: "foot" }, verdict(model, row), note && h("span", { class: value === null ? "note" : value > 0 ? "note up" : "note down", textContent: note })));
+  const id = model.ids[row],
+    mark = model.marks.get(row)?.decision ?? "";
+  const element = h(
+    "button",
+    { class: "card", data: { row, mark }, title: `#${id}`, onclick: () => model.focus(row) },
+    model.about.kind
+      ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend)
+      : null,
+    h(
+      "span",
+      { class: "foot" },
+      verdict(model, row),
+      note && h("span", { class: value === null ? "note" : value > 0 ? "note up" : "note down", textContent: note }),
+    ),
+  );
   element.classList.toggle("focused", row === model.focused);
   return element;
 }

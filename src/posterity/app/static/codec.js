@@ -23,7 +23,8 @@ function decode(entry, rows, buffer, start) {
 }
 
 function logarithmic({ low, high }) {
-  const table = new Float32Array(TOP + 1), span = Math.log(high / low);
+  const table = new Float32Array(TOP + 1),
+    span = Math.log(high / low);
   for (let code = 2; code <= TOP; code++) table[code] = low * Math.exp(((code - 2) / (TOP - 2)) * span);
   table[0] = NaN;
   return table;

@@ -1,8 +1,34 @@
 // Colours that colour-blind readers can tell apart, in a light and a dark version.
 
 const CLASSES = {
-  light: ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#3DA5E0", "#9A8A00", "#7A5195", "#8C564B", "#5B8C2A", "#7F8790", "#E0457B"],
-  dark: ["#4FA8E0", "#F2B233", "#2CC79A", "#F07F3C", "#E39AC2", "#8CD0F7", "#D6C531", "#B08BD0", "#C08D80", "#94C85E", "#AAB2BC", "#F77BA5"],
+  light: [
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#3DA5E0",
+    "#9A8A00",
+    "#7A5195",
+    "#8C564B",
+    "#5B8C2A",
+    "#7F8790",
+    "#E0457B",
+  ],
+  dark: [
+    "#4FA8E0",
+    "#F2B233",
+    "#2CC79A",
+    "#F07F3C",
+    "#E39AC2",
+    "#8CD0F7",
+    "#D6C531",
+    "#B08BD0",
+    "#C08D80",
+    "#94C85E",
+    "#AAB2BC",
+    "#F77BA5",
+  ],
 };
 const CATEGORIES = {
   light: ["#8E99AB", "#E69F00", "#D55E00", "#9B3F93"],
@@ -24,7 +50,8 @@ export function categoryColours(theme) {
 export function classColour(k, theme) {
   const known = CLASSES[theme];
   if (k < known.length) return known[k];
-  const hue = (k * 137.508) % 360, light = (theme === "dark" ? 0.68 : 0.45) + 0.08 * ((k % 3) - 1);
+  const hue = (k * 137.508) % 360,
+    light = (theme === "dark" ? 0.68 : 0.45) + 0.08 * ((k % 3) - 1);
   return hsl(hue, 0.55, light);
 }
 
@@ -32,7 +59,9 @@ export function classColour(k, theme) {
 export function ordered(theme) {
   const stops = ORDERED[theme].map(rgb);
   return Array.from({ length: 256 }, (_, i) => {
-    const place = (i / 255) * (stops.length - 1), k = Math.min(Math.floor(place), stops.length - 2), t = place - k;
+    const place = (i / 255) * (stops.length - 1),
+      k = Math.min(Math.floor(place), stops.length - 2),
+      t = place - k;
     return stops[k].map((v, c) => Math.round(v + t * (stops[k + 1][c] - v)));
   });
 }
@@ -46,7 +75,9 @@ function hsl(hue, saturation, light) {
   const part = (n) => {
     const k = (n + hue / 30) % 12;
     const v = light - a * Math.max(-1, Math.min(k - 3, 9 - k, 1));
-    return Math.round(255 * v).toString(16).padStart(2, "0");
+    return Math.round(255 * v)
+      .toString(16)
+      .padStart(2, "0");
   };
   return `#${part(0)}${part(8)}${part(4)}`;
 }

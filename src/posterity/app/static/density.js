@@ -6,7 +6,8 @@ export function density(canvas, xy, rows, window, ink, wanted) {
   const c = canvas.getContext("2d");
   c.clearRect(0, 0, canvas.width, canvas.height);
   if (!wanted || rows.length < 500) return;
-  const width = Math.ceil(canvas.width / CELL), height = Math.ceil(canvas.height / CELL);
+  const width = Math.ceil(canvas.width / CELL),
+    height = Math.ceil(canvas.height / CELL);
   const smooth = blur(blur(counts(xy, rows, window, width, height), width, height), width, height);
   const most = Math.log1p(smooth.reduce((a, b) => (a > b ? a : b), 0)) || 1;
   const image = new ImageData(width, height);
@@ -21,9 +22,12 @@ export function density(canvas, xy, rows, window, ink, wanted) {
 }
 
 function counts(xy, rows, { x0, x1, y0, y1 }, width, height) {
-  const found = new Float32Array(width * height), sx = width / (x1 - x0), sy = height / (y1 - y0);
+  const found = new Float32Array(width * height),
+    sx = width / (x1 - x0),
+    sy = height / (y1 - y0);
   for (let k = 0; k < rows.length; k++) {
-    const x = Math.floor((xy[2 * rows[k]] - x0) * sx), y = height - 1 - Math.floor((xy[2 * rows[k] + 1] - y0) * sy);
+    const x = Math.floor((xy[2 * rows[k]] - x0) * sx),
+      y = height - 1 - Math.floor((xy[2 * rows[k] + 1] - y0) * sy);
     if (x >= 0 && x < width && y >= 0 && y < height) found[y * width + x]++;
   }
   return found;
@@ -31,9 +35,12 @@ function counts(xy, rows, { x0, x1, y0, y1 }, width, height) {
 
 // The mean over a square of five by five cells, one direction after the other.
 function blur(values, width, height) {
-  const across = new Float32Array(values.length), both = new Float32Array(values.length);
-  for (let y = 0; y < height; y++) for (let x = 0; x < width; x++) across[y * width + x] = mean(values, y * width, 1, x, width);
-  for (let y = 0; y < height; y++) for (let x = 0; x < width; x++) both[y * width + x] = mean(across, x, width, y, height);
+  const across = new Float32Array(values.length),
+    both = new Float32Array(values.length);
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++) across[y * width + x] = mean(values, y * width, 1, x, width);
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++) both[y * width + x] = mean(across, x, width, y, height);
   return both;
 }
 

@@ -18,7 +18,8 @@ export class Detail {
   }
 
   #show() {
-    const m = this.model, row = m.focused;
+    const m = this.model,
+      row = m.focused;
     if (row < 0) {
       fill(this.element, h("p", { class: "empty" }, "Click a point, or walk through the table with ↑ and ↓."));
       return;
@@ -27,53 +28,137 @@ export class Detail {
     this.close = h("div", { class: "close" });
     this.actions = h("div", { class: "actions" });
     this.verdict = h("p", { class: "say" });
-    fill(this.element,
-      h("div", { class: "about" },
+    fill(
+      this.element,
+      h(
+        "div",
+        { class: "about" },
         m.about.kind ? preview(() => m.backend.preview(id, m.about.kind), `/api/preview/${id}`, m.backend) : null,
-        h("div", { class: "facts" },
-          h("h2", {}, `#${id}`, h("span", { class: "given" }, "given ", labelled(m, row)), h("span", { class: "given" }, "predicted ", labelled(m, row, "prediction"))),
-          this.verdict, this.#numbers(row))),
-      this.actions, this.close);
+        h(
+          "div",
+          { class: "facts" },
+          h(
+            "h2",
+            {},
+            `#${id}`,
+            h("span", { class: "given" }, "given ", labelled(m, row)),
+            h("span", { class: "given" }, "predicted ", labelled(m, row, "prediction")),
+          ),
+          this.verdict,
+          this.#numbers(row),
+        ),
+      ),
+      this.actions,
+      this.close,
+    );
     this.#buttons();
     this.#verdictOnly();
   }
 
   #verdictOnly() {
-    const m = this.model, row = m.focused;
+    const m = this.model,
+      row = m.focused;
     if (row < 0 || !this.verdict) return;
     const suggested = m.suggestion(row);
-    fill(this.verdict, h("b", { textContent: m.categories[m.category[row]] }), suggested ? [". Without it, the model would say ", labelled(m, row, "suspected_label"), "."] : ". The model would say the same without it.");
+    fill(
+      this.verdict,
+      h("b", { textContent: m.categories[m.category[row]] }),
+      suggested
+        ? [". Without it, the model would say ", labelled(m, row, "suspected_label"), "."]
+        : ". The model would say the same without it.",
+    );
   }
 
   #numbers(row) {
-    const m = this.model, names = NUMBERS.filter((name) => m.columns.get(name) instanceof Float32Array);
-    return h("dl", { class: "numbers" }, names.slice(0, 5).map((name) => {
-      const bar = h("i"), share = m.share(name, row);
-      bar.style.width = `${100 * share}%`;
-      return h("div", { title: `${readable(name)}: larger than ${Math.round(100 * share)} % of the examples` }, h("dt", { textContent: readable(name) }), h("dd", {}, h("span", { class: "track" }, bar), h("span", { textContent: short(m.columns.get(name)[row]) })));
-    }));
+    const m = this.model,
+      names = NUMBERS.filter((name) => m.columns.get(name) instanceof Float32Array);
+    return h(
+      "dl",
+      { class: "numbers" },
+      names.slice(0, 5).map((name) => {
+        const bar = h("i"),
+          share = m.share(name, row);
+        bar.style.width = `${100 * share}%`;
+        return h(
+          "div",
+          { title: `${readable(name)}: larger than ${Math.round(100 * share)} % of the examples` },
+          h("dt", { textContent: readable(name) }),
+          h("dd", {}, h("span", { class: "track" }, bar), h("span", { textContent: short(m.columns.get(name)[row]) })),
+        );
+      }),
+    );
   }
 
   #buttons() {
-    const m = this.model, row = m.focused;
+    const m = this.model,
+      row = m.focused;
     if (row < 0 || !this.actions) return;
-    const mark = m.marks.get(row), suggested = m.suggestion(row);
-    const button = (decision, text, key) => h("button", { class: `act ${decision} ${mark?.decision === decision ? "on" : ""}`, onclick: () => m.mark([row], mark?.decision === decision ? "clear" : decision) }, text, h("kbd", { textContent: key }));
-    const other = m.classes.length > 0 && select([["", "other label…"], ...m.classes.map((name) => [name, name])], mark?.decision === "relabel" ? mark.label : "", (label) => label && m.mark([row], "relabel", label), { "aria-label": "New label" });
+    const mark = m.marks.get(row),
+      suggested = m.suggestion(row);
+    const button = (decision, text, key) =>
+      h(
+        "button",
+        {
+          class: `act ${decision} ${mark?.decision === decision ? "on" : ""}`,
+          onclick: () => m.mark([row], mark?.decision === decision ? "clear" : decision),
+        },
+        text,
+        h("kbd", { textContent: key }),
+      );
+    const other =
+      m.classes.length > 0 &&
+      select(
+        [["", "other label…"], ...m.classes.map((name) => [name, name])],
+        mark?.decision === "relabel" ? mark.label : "",
+        (label) => label && m.mark([row], "relabel", label),
+        { "aria-label": "New label" },
+      );
     const shownLabel = mark?.decision === "relabel" ? mark.label : suggested;
-    fill(this.actions, button("keep", "Keep", "K"), button("drop", "Drop", "D"),
-      shownLabel ? h("button", { class: `act relabel ${mark?.decision === "relabel" ? "on" : ""}`, onclick: () => m.mark([row], mark?.decision === "relabel" ? "clear" : "relabel") }, "Relabel as ", swatch(m, m.classes.indexOf(shownLabel)), shownLabel, h("kbd", { textContent: "R" })) : null, other,
-      m.about.neighbours && h("button", { class: "act", title: "Nearest neighbours by kernel", onclick: () => this.neighbours() }, "Neighbours", h("kbd", { textContent: "N" })));
+    fill(
+      this.actions,
+      button("keep", "Keep", "K"),
+      button("drop", "Drop", "D"),
+      shownLabel
+        ? h(
+            "button",
+            {
+              class: `act relabel ${mark?.decision === "relabel" ? "on" : ""}`,
+              onclick: () => m.mark([row], mark?.decision === "relabel" ? "clear" : "relabel"),
+            },
+            "Relabel as ",
+            swatch(m, m.classes.indexOf(shownLabel)),
+            shownLabel,
+            h("kbd", { textContent: "R" }),
+          )
+        : null,
+      other,
+      m.about.neighbours &&
+        h(
+          "button",
+          { class: "act", title: "Nearest neighbours by kernel", onclick: () => this.neighbours() },
+          "Neighbours",
+          h("kbd", { textContent: "N" }),
+        ),
+    );
   }
 
   async neighbours() {
-    const m = this.model, row = m.focused;
+    const m = this.model,
+      row = m.focused;
     if (row < 0 || !m.about.neighbours) return;
     fill(this.close, h("span", { class: "busy", textContent: "Looking for neighbours…" }));
     try {
       const found = await m.backend.neighbours(m.ids[row], NEIGHBOURS);
       if (m.focused !== row) return;
-      fill(this.close, h("h3", { textContent: "Nearest by kernel" }), h("div", { class: "strip" }, found.map(([id, value]) => card(m, m.rowOf.get(id), value.toFixed(2)))));
+      fill(
+        this.close,
+        h("h3", { textContent: "Nearest by kernel" }),
+        h(
+          "div",
+          { class: "strip" },
+          found.map(([id, value]) => card(m, m.rowOf.get(id), value.toFixed(2))),
+        ),
+      );
       m.neighbours = found.map(([id]) => m.rowOf.get(id));
     } catch (error) {
       fill(this.close, h("span", { class: "problem", textContent: error.message }));

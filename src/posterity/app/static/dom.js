@@ -6,7 +6,8 @@ export function h(tag, properties = {}, ...children) {
     if (name === "class") element.className = value;
     else if (name === "data") Object.assign(element.dataset, value);
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name.startsWith("aria-") || name === "role" || name === "for" || name === "list") element.setAttribute(name, value);
+    else if (name.startsWith("aria-") || name === "role" || name === "for" || name === "list")
+      element.setAttribute(name, value);
     else element[name] = value;
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
@@ -21,7 +22,9 @@ export function svg(tag, attributes = {}, ...children) {
 }
 
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
 }
 
 export function select(options, value, onchange, properties = {}) {

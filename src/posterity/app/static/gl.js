@@ -26,7 +26,12 @@ void main() {
 export class GlPainter {
   // Throws where there is no WebGL2, or only a slow one that imitates a graphics card (unless forced).
   constructor(canvas, forced) {
-    const gl = canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: true, failIfMajorPerformanceCaveat: !forced, preserveDrawingBuffer: true });
+    const gl = canvas.getContext("webgl2", {
+      antialias: false,
+      premultipliedAlpha: true,
+      failIfMajorPerformanceCaveat: !forced,
+      preserveDrawingBuffer: true,
+    });
     if (!gl) throw new Error("no WebGL2");
     this.gl = gl;
     this.canvas = canvas;
@@ -61,7 +66,8 @@ export class GlPainter {
     gl.viewport(0, 0, this.canvas.width, this.canvas.height);
     gl.clearColor(0, 0, 0, 0);
     gl.clear(gl.COLOR_BUFFER_BIT);
-    const sx = 2 / (x1 - x0), sy = 2 / (y1 - y0);
+    const sx = 2 / (x1 - x0),
+      sy = 2 / (y1 - y0);
     gl.uniform4f(this.view, sx, sy, -1 - x0 * sx, -1 - y0 * sy);
     gl.uniform1f(this.size, size);
     if (this.count) gl.drawElements(gl.POINTS, this.count, gl.UNSIGNED_INT, 0);
@@ -75,7 +81,10 @@ export class GlPainter {
 
 function link(gl) {
   const program = gl.createProgram();
-  for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
+  for (const [kind, source] of [
+    [gl.VERTEX_SHADER, VERTEX],
+    [gl.FRAGMENT_SHADER, FRAGMENT],
+  ]) {
     const shader = gl.createShader(kind);
     gl.shaderSource(shader, source);
     gl.compileShader(shader);
@@ -88,7 +97,8 @@ function link(gl) {
 }
 
 function attribute(gl, program, name, width, kind, normalised) {
-  const buffer = gl.createBuffer(), place = gl.getAttribLocation(program, name);
+  const buffer = gl.createBuffer(),
+    place = gl.getAttribLocation(program, name);
   gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
   gl.enableVertexAttribArray(place);
   gl.vertexAttribPointer(place, width, kind, normalised, 0, 0);

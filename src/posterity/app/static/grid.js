@@ -6,7 +6,8 @@ const CELLS = 200;
 export class Grid {
   constructor(xy) {
     this.xy = xy;
-    const rows = xy.length / 2, cell = new Int32Array(rows);
+    const rows = xy.length / 2,
+      cell = new Int32Array(rows);
     this.start = new Uint32Array(CELLS * CELLS + 1);
     for (let i = 0; i < rows; i++) {
       cell[i] = this.#cell(xy[2 * i], xy[2 * i + 1]);
@@ -25,14 +26,17 @@ export class Grid {
 
   // The nearest visible point within (rx, ry); the last drawn wins a tie.
   nearest(x, y, rx, ry, visible) {
-    let best = -1, least = 1;
+    let best = -1,
+      least = 1;
     const [x0, x1] = [clamp(Math.floor((x - rx) * CELLS)), clamp(Math.floor((x + rx) * CELLS))];
     const [y0, y1] = [clamp(Math.floor((y - ry) * CELLS)), clamp(Math.floor((y + ry) * CELLS))];
     for (let cy = y0; cy <= y1; cy++) {
       for (let k = this.start[cy * CELLS + x0]; k < this.start[cy * CELLS + x1 + 1]; k++) {
         const i = this.items[k];
         if (!visible[i]) continue;
-        const dx = (this.xy[2 * i] - x) / rx, dy = (this.xy[2 * i + 1] - y) / ry, d = dx * dx + dy * dy;
+        const dx = (this.xy[2 * i] - x) / rx,
+          dy = (this.xy[2 * i + 1] - y) / ry,
+          d = dx * dx + dy * dy;
         if (d <= least) [least, best] = [d, i];
       }
     }
@@ -47,10 +51,12 @@ function clamp(c) {
 // Which visible points lie inside a polygon [[x, y], ...], by the even-odd rule.
 export function inside(xy, polygon, visible) {
   const mask = new Uint8Array(xy.length / 2);
-  const xs = polygon.map((p) => p[0]), ys = polygon.map((p) => p[1]);
+  const xs = polygon.map((p) => p[0]),
+    ys = polygon.map((p) => p[1]);
   const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
   for (let i = 0; i < mask.length; i++) {
-    const x = xy[2 * i], y = xy[2 * i + 1];
+    const x = xy[2 * i],
+      y = xy[2 * i + 1];
     if (!visible[i] || !(x >= x0 && x <= x1 && y >= y0 && y <= y1)) continue;
     let odd = 0;
     for (let a = 0, b = xs.length - 1; a < xs.length; b = a++) {

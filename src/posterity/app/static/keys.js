@@ -23,7 +23,8 @@ export function listen(actions) {
     const typing = /INPUT|SELECT|TEXTAREA/.test(event.target.tagName) && event.target.type !== "range";
     if (event.key === "Escape") return actions.escape(event.target);
     if (typing) return;
-    const control = event.ctrlKey || event.metaKey, key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const control = event.ctrlKey || event.metaKey,
+      key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (control && key === "z") return run(event, actions.undo);
     if (control || event.altKey) return;
     const action = actions.keys[key];
@@ -37,10 +38,23 @@ function run(event, action) {
 }
 
 export function help() {
-  const box = h("dialog", { class: "help" }, h("h2", { textContent: "The memory map" }),
-    h("p", { textContent: "Every point is a training example: how wrong the model is about it (up) against how much it decides about its own prediction (across). Wrong labels gather at the top; drag the dashed guides to move the line between what is regular and what is not." }),
-    h("dl", {}, HELP.map(([keys, what]) => h("div", {}, h("dt", {}, h("kbd", { textContent: keys })), h("dd", { textContent: what })))),
-    h("button", { class: "strong", textContent: "Close", onclick: () => box.close() }));
+  const box = h(
+    "dialog",
+    { class: "help" },
+    h("h2", { textContent: "The memory map" }),
+    h("p", {
+      textContent:
+        "Every point is a training example: how wrong the model is about it (up) against how much it decides about its own prediction (across). Wrong labels gather at the top; drag the dashed guides to move the line between what is regular and what is not.",
+    }),
+    h(
+      "dl",
+      {},
+      HELP.map(([keys, what]) =>
+        h("div", {}, h("dt", {}, h("kbd", { textContent: keys })), h("dd", { textContent: what })),
+      ),
+    ),
+    h("button", { class: "strong", textContent: "Close", onclick: () => box.close() }),
+  );
   box.addEventListener("close", () => box.remove());
   box.addEventListener("click", (event) => event.target === box && box.close());
   document.body.append(box);

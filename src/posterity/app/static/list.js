@@ -7,7 +7,10 @@ export class List {
     Object.assign(this, { height, row, length: 0, made: new Map() });
     this.room = h("div", { class: "room" });
     this.element = h("div", { class: "list", tabIndex: -1 }, this.room);
-    this.element.addEventListener("scroll", everyFrame(() => this.render()));
+    this.element.addEventListener(
+      "scroll",
+      everyFrame(() => this.render()),
+    );
     new ResizeObserver(() => this.render()).observe(this.element);
   }
 
@@ -22,7 +25,8 @@ export class List {
   }
 
   render() {
-    const top = this.element.scrollTop, from = Math.max(0, Math.floor(top / this.height) - 4);
+    const top = this.element.scrollTop,
+      from = Math.max(0, Math.floor(top / this.height) - 4);
     const to = Math.min(this.length, Math.ceil((top + this.element.clientHeight) / this.height) + 4);
     for (const [i, element] of this.made) if (i < from || i >= to) (element.remove(), this.made.delete(i));
     for (let i = from; i < to; i++) {
@@ -36,7 +40,8 @@ export class List {
   }
 
   reveal(i) {
-    const top = i * this.height, box = this.element;
+    const top = i * this.height,
+      box = this.element;
     if (top < box.scrollTop) box.scrollTop = top;
     else if (top + this.height > box.scrollTop + box.clientHeight) box.scrollTop = top + this.height - box.clientHeight;
     this.render();

@@ -6,6 +6,7 @@ import { labelled, preview, verdict } from "./cards.js";
 import { Detail } from "./detail.js";
 import { everyFrame, fill, h, toast } from "./dom.js";
 import { Gallery } from "./gallery.js";
+import { reselect } from "./hands.js";
 import { help, listen } from "./keys.js";
 import { Legend } from "./legend.js";
 import { Model } from "./model.js";
@@ -29,7 +30,10 @@ function csv(model) {
 }
 
 function save(model) {
-  const link = h("a", { href: URL.createObjectURL(new Blob([csv(model)], { type: "text/csv" })), download: "decisions.csv" });
+  const link = h("a", {
+    href: URL.createObjectURL(new Blob([csv(model)], { type: "text/csv" })),
+    download: "decisions.csv",
+  });
   link.click();
   URL.revokeObjectURL(link.href);
   toast(`${model.marks.size} decisions, for posterity adapt --decisions decisions.csv`);
@@ -43,21 +47,46 @@ function tip(model) {
     element.hidden = row < 0 || !model.pointer;
     if (element.hidden) return;
     const id = model.ids[row];
-    fill(element, model.about.kind ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend) : null,
+    fill(
+      element,
+      model.about.kind
+        ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend)
+        : null,
       h("div", { class: "tipline" }, h("b", { textContent: `#${id}` }), verdict(model, row)),
       h("div", { class: "muted" }, "predicted ", labelled(model, row, "prediction")),
-      h("div", { class: "muted", textContent: `${model.view.y} ${short(model.column(model.view.y)[row])} · ${model.view.x} ${short(model.column(model.view.x)[row])}` }));
-    const [x, y] = model.pointer, box = element.getBoundingClientRect();
+      h("div", {
+        class: "muted",
+        textContent: `${model.view.y} ${short(model.column(model.view.y)[row])} · ${model.view.x} ${short(model.column(model.view.x)[row])}`,
+      }),
+    );
+    const [x, y] = model.pointer,
+      box = element.getBoundingClientRect();
     element.style.left = `${Math.min(x + 16, innerWidth - box.width - 8)}px`;
     element.style.top = `${Math.max(8, Math.min(y + 16, innerHeight - box.height - 8))}px`;
   });
 }
 
 function tabs(model, panes) {
-  const bar = h("div", { class: "tabs", role: "tablist" }), room = h("div", { class: "panes" }, panes.map(([, , pane]) => pane.element));
+  const bar = h("div", { class: "tabs", role: "tablist" }),
+    room = h(
+      "div",
+      { class: "panes" },
+      panes.map(([, , pane]) => pane.element),
+    );
   const show = () => {
     if (!panes.some(([name]) => name === model.view.tab)) model.view.tab = "table";
-    fill(bar, panes.map(([name, text], k) => h("button", { role: "tab", class: name === model.view.tab ? "on" : "", title: `${text} (${k + 1})`, textContent: text, onclick: () => model.set({ tab: name }) })));
+    fill(
+      bar,
+      panes.map(([name, text], k) =>
+        h("button", {
+          role: "tab",
+          class: name === model.view.tab ? "on" : "",
+          title: `${text} (${k + 1})`,
+          textContent: text,
+          onclick: () => model.set({ tab: name }),
+        }),
+      ),
+    );
     for (const [name, , pane] of panes) pane.element.hidden = name !== model.view.tab;
   };
   model.on("view", everyFrame(show));
@@ -69,7 +98,8 @@ function compare(model, map) {
   const element = map.querySelector(".plots");
   const show = () => {
     const second = element.children[1];
-    if (model.view.beside && !second) element.append(new Plot(model, { prefix: "beside.", caption: model.about.beside }).element);
+    if (model.view.beside && !second)
+      element.append(new Plot(model, { prefix: "beside.", caption: model.about.beside }).element);
     else if (!model.view.beside && second) second.remove();
   };
   model.on("view", show);
@@ -89,21 +119,31 @@ function start(data, answers) {
     compare: () => model.set({ beside: !model.view.beside }),
   };
   const plot = new Plot(model, { caption: model.about.beside ? model.about.title : "" });
-  const map = document.getElementById("map"), side = document.getElementById("side");
+  const map = document.getElementById("map"),
+    side = document.getElementById("side");
   map.append(new Legend(model, actions).element, h("div", { class: "plots" }, plot.element));
-  if (model.about.reliability) map.append(h("p", { class: "flag care", textContent: `Estimates: ${model.about.reliability}.` }));
+  if (model.about.reliability)
+    map.append(h("p", { class: "flag care", textContent: `Estimates: ${model.about.reliability}.` }));
   if (model.about.beside) compare(model, map);
   new Bar(model, actions);
-  const table = new Table(model), whatIf = new WhatIf(model), detail = new Detail(model), about = model.about;
-  const panes = [["table", "Table", table], ["gallery", "Gallery", new Gallery(model)], ["whatif", "What if?", whatIf]];
+  const table = new Table(model),
+    whatIf = new WhatIf(model),
+    detail = new Detail(model),
+    about = model.about;
+  const panes = [
+    ["table", "Table", table],
+    ["gallery", "Gallery", new Gallery(model)],
+    ["whatif", "What if?", whatIf],
+  ];
   if (about.test) panes.push(["test", "Test", new Tests(model)]);
-  if (about.curves || about.epochs.length || about.outcome) panes.push(["training", about.curves || about.epochs.length ? "Training" : "Adapted", new Training(model, plot)]);
+  if (about.curves || about.epochs.length || about.outcome)
+    panes.push(["training", about.curves || about.epochs.length ? "Training" : "Adapted", new Training(model, plot)]);
   side.append(...tabs(model, panes), detail.element);
   tip(model);
   keyboard(model, actions, { table, whatIf, detail, panes });
   model.set({});
   if (model.view.q || model.view.hide) model.filter();
-  plot.reselect(model.view.sel);
+  reselect(plot, model.view.sel);
   if (model.view.focus >= 0) model.emit("focus");
   window.posterity = model; // for the curious, and for tests
 }
@@ -112,15 +152,28 @@ function keyboard(model, actions, { table, whatIf, detail, panes }) {
   const mark = (decision) => (all) => {
     const rows = all ? model.selection : [model.focused].filter((row) => row >= 0);
     if (!rows.length) return toast(all ? "Nothing is selected" : "Choose an example first");
-    if (decision === "relabel" && !rows.some((row) => model.suggestion(row))) return toast("No other label is suggested; choose one in the list");
+    if (decision === "relabel" && !rows.some((row) => model.suggestion(row)))
+      return toast("No other label is suggested; choose one in the list");
     model.mark(decision === "relabel" ? rows.filter((row) => model.suggestion(row)) : rows, decision);
     if (!all && decision !== "clear") table.step(1);
   };
   const keys = {
-    ArrowDown: () => table.step(1), ArrowUp: () => table.step(-1), k: mark("keep"), d: mark("drop"), r: mark("relabel"), x: mark("clear"),
-    u: actions.undo, e: actions.save, t: actions.theme, "?": help, n: () => detail.neighbours(),
-    l: () => model.set({ tool: "lasso" }), b: () => model.set({ tool: "box" }), p: () => model.set({ tool: "pan" }),
-    a: () => model.select(model.shown.slice()), "/": () => document.getElementById("search").focus(),
+    ArrowDown: () => table.step(1),
+    ArrowUp: () => table.step(-1),
+    k: mark("keep"),
+    d: mark("drop"),
+    r: mark("relabel"),
+    x: mark("clear"),
+    u: actions.undo,
+    e: actions.save,
+    t: actions.theme,
+    "?": help,
+    n: () => detail.neighbours(),
+    l: () => model.set({ tool: "lasso" }),
+    b: () => model.set({ tool: "box" }),
+    p: () => model.set({ tool: "pan" }),
+    a: () => model.select(model.shown.slice()),
+    "/": () => document.getElementById("search").focus(),
     w: () => (model.set({ tab: "whatif" }), whatIf.removal()),
   };
   panes.forEach(([name], k) => (keys[k + 1] = () => model.set({ tab: name })));
@@ -130,7 +183,18 @@ function keyboard(model, actions, { table, whatIf, detail, panes }) {
 
 theme(null, new URLSearchParams(location.hash.slice(1)).get("theme") ?? "");
 const answers = backend();
-answers.columns().then((data) => start(data, answers)).catch((error) => {
-  console.error(error);
-  fill(document.querySelector("main"), h("section", { class: "sorry", role: "alert" }, h("h2", { textContent: "The map cannot be shown" }), h("p", { textContent: error.message })));
-});
+answers
+  .columns()
+  .then((data) => start(data, answers))
+  .catch((error) => {
+    console.error(error);
+    fill(
+      document.querySelector("main"),
+      h(
+        "section",
+        { class: "sorry", role: "alert" },
+        h("h2", { textContent: "The map cannot be shown" }),
+        h("p", { textContent: error.message }),
+      ),
+    );
+  });

@@ -3,7 +3,29 @@
 import { below, quantile, sorted } from "./scales.js";
 import { parse } from "./query.js";
 
-const DEFAULTS = { x: "leverage", y: "error", xs: "log", ys: "linear", colour: "category", tab: "table", tool: "lasso", gx: 0.9, gy: 0.9, q: "", hide: "", sort: "", up: false, focus: -1, theme: "", epoch: -1, beside: false, win: "", sel: "", test: -1, density: true };
+const DEFAULTS = {
+  x: "leverage",
+  y: "error",
+  xs: "log",
+  ys: "linear",
+  colour: "category",
+  tab: "table",
+  tool: "lasso",
+  gx: 0.9,
+  gy: 0.9,
+  q: "",
+  hide: "",
+  sort: "",
+  up: false,
+  focus: -1,
+  theme: "",
+  epoch: -1,
+  beside: false,
+  win: "",
+  sel: "",
+  test: -1,
+  density: true,
+};
 const SELECTED_IDS = 150; // in the address; more than that are given by the shape that selected them
 
 export class Model {
@@ -20,7 +42,8 @@ export class Model {
     this.selected = new Uint8Array(this.rows);
     this.marks = new Map();
     this.epochs = new Map();
-    for (const { id, decision, label } of data.about.decisions) if (this.rowOf.has(id)) this.marks.set(this.rowOf.get(id), { decision, label });
+    for (const { id, decision, label } of data.about.decisions)
+      if (this.rowOf.has(id)) this.marks.set(this.rowOf.get(id), { decision, label });
     this.#fromAddress();
     this.categorise();
   }
@@ -37,14 +60,21 @@ export class Model {
   set(changes) {
     Object.assign(this.view, changes);
     if (["x", "y", "gx", "gy"].some((name) => name in changes)) this.categorise();
-    if ("q" in changes || "hide" in changes || (this.view.hide && this.view.colour === "category" && ("gx" in changes || "gy" in changes))) this.filter();
+    if (
+      "q" in changes ||
+      "hide" in changes ||
+      (this.view.hide && this.view.colour === "category" && ("gx" in changes || "gy" in changes))
+    )
+      this.filter();
     this.emit("view");
     this.toAddress();
   }
 
   // Columns.
   get numeric() {
-    return [...this.columns.keys()].filter((name) => this.columns.get(name) instanceof Float32Array && !name.startsWith("beside."));
+    return [...this.columns.keys()].filter(
+      (name) => this.columns.get(name) instanceof Float32Array && !name.startsWith("beside."),
+    );
   }
 
   column(name) {
@@ -63,7 +93,7 @@ export class Model {
   }
 
   className(k) {
-    return k >= 0 ? this.classes[k] ?? String(k) : "–";
+    return k >= 0 ? (this.classes[k] ?? String(k)) : "–";
   }
 
   labelOf(row, name = "label") {
@@ -72,7 +102,7 @@ export class Model {
   }
 
   suggestion(row) {
-    const k = this.classes.length ? this.columns.get("suspected_label")?.[row] ?? -1 : -1;
+    const k = this.classes.length ? (this.columns.get("suspected_label")?.[row] ?? -1) : -1;
     return k >= 0 ? this.className(k) : "";
   }
 
@@ -85,10 +115,12 @@ export class Model {
   // Categories follow from the two guides.
   categorise() {
     const { x, y, gx, gy } = this.view;
-    const a = this.columns.get(x), b = this.columns.get(y);
+    const a = this.columns.get(x),
+      b = this.columns.get(y);
     this.limits = [quantile(this.order(x), gx), quantile(this.order(y), gy)];
     this.category = new Uint8Array(this.rows);
-    for (let i = 0; i < this.rows; i++) this.category[i] = (a[i] > this.limits[0] ? 1 : 0) + (b[i] > this.limits[1] ? 2 : 0);
+    for (let i = 0; i < this.rows; i++)
+      this.category[i] = (a[i] > this.limits[0] ? 1 : 0) + (b[i] > this.limits[1] ? 2 : 0);
     const usual = y === "error" && (x === "leverage" || x === "variance");
     this.categories = usual
       ? ["regular", "uncertain", "unpredictable", "unpredictable and uncertain"]
@@ -105,7 +137,8 @@ export class Model {
 
   // What is shown: groups that are not hidden, and the words of the search.
   async filter() {
-    const asked = this.view.q, tests = [];
+    const asked = this.view.q,
+      tests = [];
     try {
       for (const term of parse(asked)) tests.push(await this.#test(term));
     } catch (error) {
@@ -115,8 +148,10 @@ export class Model {
     }
     if (asked !== this.view.q) return; // another question came meanwhile
     this.problem = "";
-    const hidden = new Set(this.view.hide.split(",").filter(Boolean).map(Number)), groups = this.groups();
-    for (let i = 0; i < this.rows; i++) this.shown[i] = !(this.grouped && hidden.has(groups[i])) && tests.every((t) => t(i)) ? 1 : 0;
+    const hidden = new Set(this.view.hide.split(",").filter(Boolean).map(Number)),
+      groups = this.groups();
+    for (let i = 0; i < this.rows; i++)
+      this.shown[i] = !(this.grouped && hidden.has(groups[i])) && tests.every((t) => t(i)) ? 1 : 0;
     for (let i = 0; i < this.rows; i++) if (!this.shown[i]) this.selected[i] = 0;
     this.emit("filter");
     this.emit("select");
@@ -126,15 +161,18 @@ export class Model {
     if (term.text !== undefined) {
       const wanted = term.text.toLowerCase();
       const named = this.classes.map((name) => name.toLowerCase().includes(wanted));
-      const label = this.columns.get("label"), found = this.about.searchable ? await this.backend.search(term.text, this.rows) : null;
+      const label = this.columns.get("label"),
+        found = this.about.searchable ? await this.backend.search(term.text, this.rows) : null;
       return (i) => found?.[i] || named[label[i]] || String(this.ids[i]) === wanted;
     }
     if (term.name === "id") return (i) => term.compare(this.ids[i]);
     if (term.name === "mark") return (i) => (this.marks.get(i)?.decision ?? "none") === term.value;
     if (term.name === "suspect") return (i) => (this.suggestion(i) !== "") === (term.value !== "no");
-    const name = { pred: "prediction", given: "label", class: "label" }[term.name] ?? term.name, values = this.columns.get(name);
+    const name = { pred: "prediction", given: "label", class: "label" }[term.name] ?? term.name,
+      values = this.columns.get(name);
     if (!values) throw new Error(`There is no column “${term.name}”.`);
-    if (values instanceof Int16Array) return (i) => this.className(values[i]).toLowerCase() === term.value.toLowerCase();
+    if (values instanceof Int16Array)
+      return (i) => this.className(values[i]).toLowerCase() === term.value.toLowerCase();
     if (Number.isNaN(Number(term.value))) throw new Error(`“${term.value}” is no number.`);
     return (i) => term.compare(values[i]);
   }
@@ -153,7 +191,14 @@ export class Model {
       else if (mask[i]) this.selected[i] = 0;
     }
     const rows = this.selection;
-    this.view.sel = rows.length === 0 ? "" : rows.length <= SELECTED_IDS ? `i${rows.map((r) => this.ids[r]).join(".")}` : how === "replace" ? shape : "";
+    this.view.sel =
+      rows.length === 0
+        ? ""
+        : rows.length <= SELECTED_IDS
+          ? `i${rows.map((r) => this.ids[r]).join(".")}`
+          : how === "replace"
+            ? shape
+            : "";
     this.emit("select");
     this.toAddress();
   }
@@ -171,10 +216,12 @@ export class Model {
   // The rows of table and gallery: the selection, or everything shown, ranked.
   ranked() {
     const some = this.selected.includes(1) ? this.selected : this.shown;
-    const values = this.columns.get(this.view.sort) ?? this.ids, rows = new Uint32Array(this.rows);
+    const values = this.columns.get(this.view.sort) ?? this.ids,
+      rows = new Uint32Array(this.rows);
     let n = 0;
     for (let i = 0; i < this.rows; i++) if (some[i]) rows[n++] = i;
-    const sign = this.view.up ? 1 : -1, least = -Infinity * sign;
+    const sign = this.view.up ? 1 : -1,
+      least = -Infinity * sign;
     const key = (i) => (values[i] === values[i] ? values[i] : -least);
     return rows.subarray(0, n).sort((a, b) => sign * (key(a) - key(b)) || a - b);
   }
@@ -205,15 +252,19 @@ export class Model {
   }
 
   decisions() {
-    return [...this.marks].sort(([a], [b]) => a - b).map(([row, { decision, label }]) => ({ id: this.ids[row], decision, label }));
+    return [...this.marks]
+      .sort(([a], [b]) => a - b)
+      .map(([row, { decision, label }]) => ({ id: this.ids[row], decision, label }));
   }
 
   // What the marks would change: a mask to remove, and new labels by id.
   wishes() {
-    const remove = new Uint8Array(this.rows), relabel = {};
+    const remove = new Uint8Array(this.rows),
+      relabel = {};
     for (const [row, { decision, label }] of this.marks) {
       if (decision === "drop") remove[row] = 1;
-      if (decision === "relabel") relabel[this.ids[row]] = this.classes.length ? this.classes.indexOf(label) : Number(label);
+      if (decision === "relabel")
+        relabel[this.ids[row]] = this.classes.length ? this.classes.indexOf(label) : Number(label);
     }
     return { remove, relabel };
   }
@@ -226,8 +277,10 @@ export class Model {
 
   // The address: everything that differs from the beginning.
   toAddress() {
-    const parts = new URLSearchParams(), start = { ...DEFAULTS, sort: this.about.ranking };
-    for (const [name, value] of Object.entries(this.view)) if (value !== start[name]) parts.set(name, typeof value === "number" ? +value.toFixed(4) : value);
+    const parts = new URLSearchParams(),
+      start = { ...DEFAULTS, sort: this.about.ranking };
+    for (const [name, value] of Object.entries(this.view))
+      if (value !== start[name]) parts.set(name, typeof value === "number" ? +value.toFixed(4) : value);
     const hash = parts.size ? `#${parts}` : " ";
     clearTimeout(this.writing);
     this.writing = setTimeout(() => history.replaceState(null, "", hash.trim() || location.pathname), 150);
@@ -243,6 +296,8 @@ export class Model {
     for (const axis of ["x", "y"]) if (!this.numeric.includes(this.view[axis])) this.view[axis] = DEFAULTS[axis];
     if (this.view.colour !== "category" && !this.columns.has(this.view.colour)) this.view.colour = "category";
     this.view.epoch = -1; // its columns come when the slider is moved
-    if (this.view.sel.startsWith("i")) for (const id of this.view.sel.slice(1).split(".")) if (this.rowOf.has(Number(id))) this.selected[this.rowOf.get(Number(id))] = 1;
+    if (this.view.sel.startsWith("i"))
+      for (const id of this.view.sel.slice(1).split("."))
+        if (this.rowOf.has(Number(id))) this.selected[this.rowOf.get(Number(id))] = 1;
   }
 }

@@ -11,9 +11,11 @@ const COMPARE = {
 };
 
 export function parse(text) {
-  return [...text.matchAll(TERM)].map(([, quoted, name, operator, value, word]) => {
-    if (name === undefined) return { text: quoted ?? word };
-    const wanted = value.replace(/^"|"$/g, "");
-    return { name, value: wanted, compare: (v) => COMPARE[operator](v, Number(wanted)) };
-  }).filter((term) => term.text !== "");
+  return [...text.matchAll(TERM)]
+    .map(([, quoted, name, operator, value, word]) => {
+      if (name === undefined) return { text: quoted ?? word };
+      const wanted = value.replace(/^"|"$/g, "");
+      return { name, value: wanted, compare: (v) => COMPARE[operator](v, Number(wanted)) };
+    })
+    .filter((term) => term.text !== "");
 }

@@ -23,10 +23,15 @@ export class RasterPainter {
     const { width, height } = this.canvas;
     if (!width || !height) return;
     const ink = new Float32Array(4 * width * height); // red, green, blue times alpha, and alpha
-    const sx = width / (x1 - x0), sy = height / (y1 - y0), { xy, rgba, rows } = this;
-    const radius = size / 2, reach = Math.ceil(radius + 0.5);
+    const sx = width / (x1 - x0),
+      sy = height / (y1 - y0),
+      { xy, rgba, rows } = this;
+    const radius = size / 2,
+      reach = Math.ceil(radius + 0.5);
     for (let k = 0; k < rows.length; k++) {
-      const i = rows[k], x = (xy[2 * i] - x0) * sx, y = height - (xy[2 * i + 1] - y0) * sy;
+      const i = rows[k],
+        x = (xy[2 * i] - x0) * sx,
+        y = height - (xy[2 * i + 1] - y0) * sy;
       if (!(x > -reach && x < width + reach && y > -reach && y < height + reach)) continue;
       disc(ink, width, height, x, y, radius, rgba, 4 * i);
     }
@@ -35,15 +40,23 @@ export class RasterPainter {
 }
 
 function disc(ink, width, height, x, y, radius, rgba, c) {
-  const left = Math.max(Math.floor(x - radius), 0), right = Math.min(Math.ceil(x + radius), width - 1);
-  const top = Math.max(Math.floor(y - radius), 0), bottom = Math.min(Math.ceil(y + radius), height - 1);
-  const red = rgba[c], green = rgba[c + 1], blue = rgba[c + 2], alpha = rgba[c + 3] / 255;
+  const left = Math.max(Math.floor(x - radius), 0),
+    right = Math.min(Math.ceil(x + radius), width - 1);
+  const top = Math.max(Math.floor(y - radius), 0),
+    bottom = Math.min(Math.ceil(y + radius), height - 1);
+  const red = rgba[c],
+    green = rgba[c + 1],
+    blue = rgba[c + 2],
+    alpha = rgba[c + 3] / 255;
   for (let py = top; py <= bottom; py++) {
     const dy = py + 0.5 - y;
     for (let px = left; px <= right; px++) {
-      const dx = px + 0.5 - x, cover = radius + 0.5 - Math.sqrt(dx * dx + dy * dy);
+      const dx = px + 0.5 - x,
+        cover = radius + 0.5 - Math.sqrt(dx * dx + dy * dy);
       if (cover <= 0) continue;
-      const a = cover < 1 ? cover * alpha : alpha, rest = 1 - a, p = 4 * (py * width + px);
+      const a = cover < 1 ? cover * alpha : alpha,
+        rest = 1 - a,
+        p = 4 * (py * width + px);
       ink[p] = red * a + ink[p] * rest;
       ink[p + 1] = green * a + ink[p + 1] * rest;
       ink[p + 2] = blue * a + ink[p + 2] * rest;
@@ -53,7 +66,8 @@ function disc(ink, width, height, x, y, radius, rgba, c) {
 }
 
 function developed(ink, width, height) {
-  const image = new ImageData(width, height), out = image.data;
+  const image = new ImageData(width, height),
+    out = image.data;
   for (let p = 0; p < ink.length; p += 4) {
     const a = ink[p + 3];
     if (a === 0) continue;

@@ -1,20 +1,28 @@
 // Numbers to places: linear, logarithmic or rank axes onto [0, 1], with ticks and readable numbers.
 
-export const SCALES = [["linear", "linear"], ["log", "log"], ["rank", "rank"]];
+export const SCALES = [
+  ["linear", "linear"],
+  ["log", "log"],
+  ["rank", "rank"],
+];
 
 export function sorted(values) {
-  return Float32Array.from(values).filter((v) => !Number.isNaN(v)).sort();
+  return Float32Array.from(values)
+    .filter((v) => !Number.isNaN(v))
+    .sort();
 }
 
 export function quantile(order, q) {
   if (!order.length) return NaN;
-  const place = q * (order.length - 1), low = Math.floor(place);
+  const place = q * (order.length - 1),
+    low = Math.floor(place);
   return order[low] + (place - low) * ((order[low + 1] ?? order[low]) - order[low]);
 }
 
 // How many of the sorted numbers lie below one.
 export function below(order, value) {
-  let low = 0, high = order.length;
+  let low = 0,
+    high = order.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (order[middle] < value) low = middle + 1;
@@ -31,8 +39,8 @@ export class Scale {
     this.kind = kind === "log" && !(last > 0) ? "linear" : kind;
     // A few values that are practically zero should not take half of the axis.
     this.floor = Math.max(positive, last * 1e-12);
-    this.low = this.kind === "log" ? Math.log10(this.floor) : order[0] ?? 0;
-    this.high = this.kind === "log" ? Math.log10(last) : last ?? 1;
+    this.low = this.kind === "log" ? Math.log10(this.floor) : (order[0] ?? 0);
+    this.high = this.kind === "log" ? Math.log10(last) : (last ?? 1);
     if (this.kind === "rank") [this.low, this.high] = [0, 1];
     if (!(this.high > this.low)) this.high = this.low + 1;
   }
@@ -51,7 +59,10 @@ export class Scale {
 
   places(values, out, offset) {
     if (this.kind === "rank") return this.#ranks(values, out, offset);
-    const width = 1 / (this.high - this.low), log = this.kind === "log", floor = this.floor, low = this.low;
+    const width = 1 / (this.high - this.low),
+      log = this.kind === "log",
+      floor = this.floor,
+      low = this.low;
     for (let i = 0; i < values.length; i++) {
       const v = values[i];
       out[2 * i + offset] = ((log ? Math.log10(v > floor ? v : floor) : v) - low) * width;
@@ -69,12 +80,20 @@ export class Scale {
 
   // Ticks [place, text] between two places.
   ticks(from, to, count) {
-    if (this.kind === "rank") return steps(from, to, count).map((p) => [p, `${trim(100 * p)} %`]).filter(([p]) => p >= 0 && p <= 1);
-    const a = this.low + from * (this.high - this.low), b = this.low + to * (this.high - this.low);
+    if (this.kind === "rank")
+      return steps(from, to, count)
+        .map((p) => [p, `${trim(100 * p)} %`])
+        .filter(([p]) => p >= 0 && p <= 1);
+    const a = this.low + from * (this.high - this.low),
+      b = this.low + to * (this.high - this.low);
     const at = (v) => (v - this.low) / (this.high - this.low);
     if (this.kind === "linear") return steps(a, b, count).map((v) => [at(v), trim(v)]);
-    if (b - a < 1) return steps(10 ** a, 10 ** b, count).filter((v) => v > 0).map((v) => [at(Math.log10(v)), trim(v)]);
-    const stride = Math.max(1, Math.ceil((b - a) / count)), between = b - a < 2.2 ? [2, 5] : b - a < 3.2 ? [3] : [];
+    if (b - a < 1)
+      return steps(10 ** a, 10 ** b, count)
+        .filter((v) => v > 0)
+        .map((v) => [at(Math.log10(v)), trim(v)]);
+    const stride = Math.max(1, Math.ceil((b - a) / count)),
+      between = b - a < 2.2 ? [2, 5] : b - a < 3.2 ? [3] : [];
     const found = [];
     for (let v = Math.floor(a); v <= b; v++) {
       if (v % stride === 0) found.push([at(v), power(v)]);
@@ -85,7 +104,8 @@ export class Scale {
 }
 
 function steps(from, to, count) {
-  const rough = (to - from) / Math.max(count, 1), size = 10 ** Math.floor(Math.log10(rough));
+  const rough = (to - from) / Math.max(count, 1),
+    size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((m) => m * size >= rough) * size;
   const found = [];
   for (let k = Math.ceil(from / step); k * step <= to + step * 1e-9; k++) found.push(k * step);
@@ -108,7 +128,7 @@ export function short(v) {
   if (Number.isInteger(v) && Math.abs(v) < 1e6) return String(v);
   const size = Math.abs(v);
   if (size !== 0 && (size < 1e-3 || size >= 1e5)) return v.toExponential(1).replace("+", "");
-  return v.toPrecision(3);
+  return size >= 1000 ? v.toFixed(0) : v.toPrecision(3);
 }
 
 export function count(n, what) {
@@ -116,6 +136,7 @@ export function count(n, what) {
 }
 
 export function readable(name) {
-  const tracked = name.startsWith("tracked_"), plain = name.replace("tracked_", "").replace("loo_nll", "leave-one-out loss").replaceAll("_", " ");
+  const tracked = name.startsWith("tracked_"),
+    plain = name.replace("tracked_", "").replace("loo_nll", "leave-one-out loss").replaceAll("_", " ");
   return tracked ? `${plain} in training` : plain;
 }

@@ -11,9 +11,20 @@ export class Table {
     this.head = h("div", { class: "thead" });
     this.list = new List(34, (i) => this.#row(i));
     this.note = h("span", { class: "muted" });
-    const rank = select([["id", "id"], ...model.numeric.map((name) => [name, readable(name)])], model.view.sort, (sort) => model.set({ sort, up: false }), { "aria-label": "Rank by" });
+    const rank = select(
+      [["id", "id"], ...model.numeric.map((name) => [name, readable(name)])],
+      model.view.sort,
+      (sort) => model.set({ sort, up: false }),
+      { "aria-label": "Rank by" },
+    );
     this.rank = rank;
-    this.element = h("div", { class: "pane table" }, h("div", { class: "tools" }, h("label", {}, "Rank by ", rank), this.note), this.head, this.list.element);
+    this.element = h(
+      "div",
+      { class: "pane table" },
+      h("div", { class: "tools" }, h("label", {}, "Rank by ", rank), this.note),
+      this.head,
+      this.list.element,
+    );
     this.list.element.addEventListener("click", (event) => {
       const row = event.target.closest("[data-row]");
       if (row) model.focus(Number(row.dataset.row));
@@ -27,15 +38,27 @@ export class Table {
 
   get columns() {
     const { x, y, sort } = this.model.view;
-    return [...new Set([sort, y, x])].filter((name) => name !== "id").slice(0, 3);
+    const room = this.model.classes.some((name) => name.length > 3) ? 2 : 3; // long labels need their place
+    return [...new Set([sort, y, x])].filter((name) => name !== "id").slice(0, room);
   }
 
   #update() {
-    const m = this.model, look = [m.view.sort, m.view.up, m.view.x, m.view.y, document.documentElement.dataset.theme, m.view.gx, m.view.gy].join();
+    const m = this.model,
+      look = [
+        m.view.sort,
+        m.view.up,
+        m.view.x,
+        m.view.y,
+        document.documentElement.dataset.theme,
+        m.view.gx,
+        m.view.gy,
+      ].join();
     this.rank.value = m.view.sort;
     this.rows = m.ranked();
     const some = m.selected.includes(1);
-    this.note.textContent = some ? `${count(this.rows.length, "selected example")}` : count(this.rows.length, "example");
+    this.note.textContent = some
+      ? `${count(this.rows.length, "selected example")}`
+      : count(this.rows.length, "example");
     if (look !== this.look) this.#heads();
     this.look = look;
     this.list.reset(this.rows.length);
@@ -44,29 +67,68 @@ export class Table {
 
   #heads() {
     const m = this.model;
-    fill(this.head, h("span", { class: "c-id", textContent: "id" }), h("span", { class: "c-label", textContent: m.classes.length ? "label" : "given" }),
-      this.columns.map((name) => h("button", { class: name === m.view.sort ? "c-num sorted" : "c-num", title: `Rank by ${readable(name)}`, onclick: () => m.set({ sort: name, up: name === m.view.sort ? !m.view.up : false }) }, name === m.about.ranking ? "suspicion" : readable(name), name === m.view.sort ? (m.view.up ? " ↑" : " ↓") : "")),
-      h("span", { class: "c-act", textContent: "mark" }));
+    fill(
+      this.head,
+      h("span", { class: "c-id", textContent: "id" }),
+      h("span", { class: "c-label", textContent: m.classes.length ? "label" : "given" }),
+      this.columns.map((name) =>
+        h(
+          "button",
+          {
+            class: name === m.view.sort ? "c-num sorted" : "c-num",
+            title: `Rank by ${readable(name)}`,
+            onclick: () => m.set({ sort: name, up: name === m.view.sort ? !m.view.up : false }),
+          },
+          name === m.about.ranking ? "suspicion" : readable(name),
+          name === m.view.sort ? (m.view.up ? " ↑" : " ↓") : "",
+        ),
+      ),
+      h("span", { class: "c-act", textContent: "mark" }),
+    );
   }
 
   #row(i) {
-    const m = this.model, row = this.rows[i], mark = m.marks.get(row), id = m.ids[row];
-    return h("div", { class: row === m.focused ? "tr focused" : "tr", data: { row, category: m.category[row] } },
-      h("span", { class: "c-id" }, m.about.kind === "image" ? preview(() => m.backend.preview(id, "image"), `/api/preview/${id}`, m.backend) : null, h("span", { textContent: id })),
+    const m = this.model,
+      row = this.rows[i],
+      mark = m.marks.get(row),
+      id = m.ids[row];
+    return h(
+      "div",
+      { class: row === m.focused ? "tr focused" : "tr", data: { row, category: m.category[row] } },
+      h(
+        "span",
+        { class: "c-id" },
+        m.about.kind === "image"
+          ? preview(() => m.backend.preview(id, "image"), `/api/preview/${id}`, m.backend)
+          : null,
+        h("span", { textContent: id }),
+      ),
       h("span", { class: "c-label" }, verdict(m, row)),
       this.columns.map((name) => h("span", { class: "c-num", textContent: short(m.columns.get(name)[row]) })),
-      h("span", { class: "c-act" }, mark ? h("b", { class: `mark ${mark.decision}`, textContent: mark.decision === "relabel" ? `→ ${mark.label}` : mark.decision }) : h("span", { class: "muted", textContent: m.category[row] ? m.action(row).replace(/ as .*/, "?") : "" })));
+      h(
+        "span",
+        { class: "c-act" },
+        mark
+          ? h("b", {
+              class: `mark ${mark.decision}`,
+              textContent: mark.decision === "relabel" ? `→ ${mark.label}` : mark.decision,
+            })
+          : h("span", { class: "muted", textContent: m.category[row] ? m.action(row).replace(/ as .*/, "?") : "" }),
+      ),
+    );
   }
 
   #focus() {
-    for (const element of this.list.made.values()) element.classList.toggle("focused", Number(element.dataset.row) === this.model.focused);
+    for (const element of this.list.made.values())
+      element.classList.toggle("focused", Number(element.dataset.row) === this.model.focused);
     const at = this.rows.indexOf(this.model.focused);
     if (at >= 0 && this.element.isConnected && this.element.offsetParent) this.list.reveal(at);
   }
 
   // The next or previous example in the order of the table.
   step(by) {
-    const at = this.rows.indexOf(this.model.focused), next = at < 0 ? 0 : at + by;
+    const at = this.rows.indexOf(this.model.focused),
+      next = at < 0 ? 0 : at + by;
     if (next >= 0 && next < this.rows.length) this.model.focus(this.rows[next]);
   }
 }

@@ -11,8 +11,21 @@ export class Tests {
   constructor(model) {
     this.model = model;
     this.list = new List(34, (i) => this.#row(i));
-    this.answer = h("div", { class: "influences" }, h("p", { class: "empty", textContent: "Choose a test example: which training examples move its prediction most?" }));
-    this.element = h("div", { class: "pane tests" }, h("div", { class: "tools muted", textContent: "Test examples, largest loss first" }), this.list.element, this.answer);
+    this.answer = h(
+      "div",
+      { class: "influences" },
+      h("p", {
+        class: "empty",
+        textContent: "Choose a test example: which training examples move its prediction most?",
+      }),
+    );
+    this.element = h(
+      "div",
+      { class: "pane tests" },
+      h("div", { class: "tools muted", textContent: "Test examples, largest loss first" }),
+      this.list.element,
+      this.answer,
+    );
     this.list.element.addEventListener("click", (event) => {
       const row = event.target.closest("[data-test]");
       if (row) this.choose(Number(row.dataset.test));
@@ -36,16 +49,37 @@ export class Tests {
   }
 
   #name(name, row) {
-    const m = this.model, v = this.data.columns.get(name)[row];
-    return m.classes.length ? h("span", { class: "label" }, swatch(m, v), m.className(v)) : h("span", { textContent: short(v) });
+    const m = this.model,
+      v = this.data.columns.get(name)[row];
+    return m.classes.length
+      ? h("span", { class: "label" }, swatch(m, v), m.className(v))
+      : h("span", { textContent: short(v) });
   }
 
   #row(i) {
-    const m = this.model, row = this.rows[i], label = this.data.columns.get("label")[row], said = this.data.columns.get("prediction")[row];
-    return h("div", { class: row === this.chosen ? "tr focused" : "tr", data: { test: row } },
-      h("span", { class: "c-id" }, m.about.kind === "image" ? preview(() => m.backend.testPreview(row, "image"), `/api/test/preview/${row}`, m.backend) : null, h("span", { textContent: row })),
-      h("span", { class: "c-label" }, this.#name("label", row)), h("span", { class: m.classes.length && label !== said ? "c-label wrong" : "c-label" }, this.#name("prediction", row)),
-      h("span", { class: "c-num", textContent: short(this.data.columns.get("loss")[row]) }));
+    const m = this.model,
+      row = this.rows[i],
+      label = this.data.columns.get("label")[row],
+      said = this.data.columns.get("prediction")[row];
+    return h(
+      "div",
+      { class: row === this.chosen ? "tr focused" : "tr", data: { test: row } },
+      h(
+        "span",
+        { class: "c-id" },
+        m.about.kind === "image"
+          ? preview(() => m.backend.testPreview(row, "image"), `/api/test/preview/${row}`, m.backend)
+          : null,
+        h("span", { textContent: row }),
+      ),
+      h("span", { class: "c-label" }, this.#name("label", row)),
+      h(
+        "span",
+        { class: m.classes.length && label !== said ? "c-label wrong" : "c-label" },
+        this.#name("prediction", row),
+      ),
+      h("span", { class: "c-num", textContent: short(this.data.columns.get("loss")[row]) }),
+    );
   }
 
   async choose(row) {
@@ -53,18 +87,53 @@ export class Tests {
     this.chosen = row;
     const m = this.model;
     if (m.view.test !== row) m.set({ test: row });
-    for (const element of this.list.made.values()) element.classList.toggle("focused", Number(element.dataset.test) === row);
+    for (const element of this.list.made.values())
+      element.classList.toggle("focused", Number(element.dataset.test) === row);
     this.list.reveal(this.rows.indexOf(row));
-    const head = h("div", { class: "chosen" }, m.about.kind ? preview(() => m.backend.testPreview(row, m.about.kind), `/api/test/preview/${row}`, m.backend) : null,
-      h("p", {}, h("b", { textContent: `Test example ${row}` }), h("br"), "true ", this.#name("label", row), ", predicted ", this.#name("prediction", row), `, loss ${short(this.data.columns.get("loss")[row])}`));
+    const head = h(
+      "div",
+      { class: "chosen" },
+      m.about.kind
+        ? preview(() => m.backend.testPreview(row, m.about.kind), `/api/test/preview/${row}`, m.backend)
+        : null,
+      h(
+        "p",
+        {},
+        h("b", { textContent: `Test example ${row}` }),
+        h("br"),
+        "true ",
+        this.#name("label", row),
+        ", predicted ",
+        this.#name("prediction", row),
+        `, loss ${short(this.data.columns.get("loss")[row])}`,
+      ),
+    );
     const body = h("div", {}, h("p", { class: "busy", textContent: "Asking every training example…" }));
     fill(this.answer, head, body);
     if (!m.about.influences) return fill(body);
     try {
       const found = await m.backend.influences(row, MOST);
       if (this.chosen !== row) return;
-      const group = (title, some) => some.length > 0 && [h("h3", { textContent: title }), h("div", { class: "strip" }, some.map(([id, v]) => card(m, m.rowOf.get(id), `${v > 0 ? "+" : "−"}${short(Math.abs(v))}`, v)))];
-      fill(body, group("They hold it back: its loss would fall without them", found.filter(([, v]) => v < 0)), group("They help it: its loss would rise without them", found.filter(([, v]) => v >= 0)));
+      const group = (title, some) =>
+        some.length > 0 && [
+          h("h3", { textContent: title }),
+          h(
+            "div",
+            { class: "strip" },
+            some.map(([id, v]) => card(m, m.rowOf.get(id), `${v > 0 ? "+" : "−"}${short(Math.abs(v))}`, v)),
+          ),
+        ];
+      fill(
+        body,
+        group(
+          "They hold it back: its loss would fall without them",
+          found.filter(([, v]) => v < 0),
+        ),
+        group(
+          "They help it: its loss would rise without them",
+          found.filter(([, v]) => v >= 0),
+        ),
+      );
     } catch (error) {
       fill(body, h("p", { class: "problem", textContent: error.message }));
     }

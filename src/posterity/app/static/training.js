@@ -9,7 +9,10 @@ export class Training {
   constructor(model, plot) {
     Object.assign(this, { model, plot });
     this.element = h("div", { class: "pane training" });
-    model.on("view", everyFrame(() => this.#redraw()));
+    model.on(
+      "view",
+      everyFrame(() => this.#redraw()),
+    );
     model.on("select", () => this.#trails());
     this.#build();
   }
@@ -20,7 +23,8 @@ export class Training {
   }
 
   #build() {
-    const { curves, epochs, outcome } = this.model.about, theme = (this.theme = document.documentElement.dataset.theme);
+    const { curves, epochs, outcome } = this.model.about,
+      theme = (this.theme = document.documentElement.dataset.theme);
     const colours = [0, 3, 2, 4, 1].map((k) => classColour(k, theme));
     fill(this.element);
     if (curves) {
@@ -29,12 +33,23 @@ export class Training {
       this.element.append(h("h3", { textContent: "Loss over training" }), this.chart.element);
     }
     if (epochs.length) this.element.append(h("h3", { textContent: "The map over training" }), this.#slider(epochs));
-    if (outcome) this.element.append(h("h3", { textContent: "Predicted against actual change of test losses" }), this.#outcome(outcome));
+    if (outcome)
+      this.element.append(
+        h("h3", { textContent: "Predicted against actual change of test losses" }),
+        this.#outcome(outcome),
+      );
   }
 
   #slider(epochs) {
-    const m = this.model, said = h("output", { textContent: "as it ended" });
-    const slider = h("input", { type: "range", min: 0, max: epochs.length, value: m.view.epoch < 0 ? epochs.length : m.view.epoch, "aria-label": "Epoch" });
+    const m = this.model,
+      said = h("output", { textContent: "as it ended" });
+    const slider = h("input", {
+      type: "range",
+      min: 0,
+      max: epochs.length,
+      value: m.view.epoch < 0 ? epochs.length : m.view.epoch,
+      "aria-label": "Epoch",
+    });
     slider.addEventListener("input", async () => {
       const index = Number(slider.value) === epochs.length ? -1 : Number(slider.value);
       said.textContent = index < 0 ? "as it ended" : `epoch ${epochs[index]}`;
@@ -45,8 +60,18 @@ export class Training {
         toast(error.message, true);
       }
     });
-    const play = h("button", { class: "quiet", textContent: "▶", title: "Play", onclick: () => this.#play(slider, epochs.length) });
-    return h("div", {}, h("div", { class: "slider" }, play, slider, said), h("p", { class: "muted", textContent: "Select points to see their trails (axes: leverage and error)." }));
+    const play = h("button", {
+      class: "quiet",
+      textContent: "▶",
+      title: "Play",
+      onclick: () => this.#play(slider, epochs.length),
+    });
+    return h(
+      "div",
+      {},
+      h("div", { class: "slider" }, play, slider, said),
+      h("p", { class: "muted", textContent: "Select points to see their trails (axes: leverage and error)." }),
+    );
   }
 
   #play(slider, end) {
@@ -73,7 +98,15 @@ export class Training {
 
   #outcome({ predicted, actual }) {
     const sum = (values) => values.reduce((s, v) => s + (v ?? 0), 0) / values.length;
-    return h("div", {}, against(predicted, actual, { x: "predicted change", y: "actual change" }),
-      h("p", {}, `Mean change of loss: predicted ${short(sum(predicted))}, actual ${short(sum(actual))}. Correlation over ${predicted.length} examples: ${correlation(predicted, actual).toFixed(3)}.`));
+    return h(
+      "div",
+      {},
+      against(predicted, actual, { x: "predicted change", y: "actual change" }),
+      h(
+        "p",
+        {},
+        `Mean change of loss: predicted ${short(sum(predicted))}, actual ${short(sum(actual))}. Correlation over ${predicted.length} examples: ${correlation(predicted, actual).toFixed(3)}.`,
+      ),
+    );
   }
 }

@@ -9,9 +9,18 @@ export class WhatIf {
     this.model = model;
     this.asked = h("div", { class: "asks" });
     this.answers = h("div", { class: "answers" });
-    this.element = h("div", { class: "pane whatif" }, h("p", { class: "muted lead", textContent: model.backend.carried
-      ? "This file has no server: estimates are sums of first-order effects of single examples, computed when it was written. Interactions between examples are missing; trust signs and rankings. “posterity map RUN --serve” answers with all cross terms."
-      : "What would the model be without these examples, or with other labels? Estimated from the posterior, nothing is retrained." }), this.asked, this.answers);
+    this.element = h(
+      "div",
+      { class: "pane whatif" },
+      h("p", {
+        class: "muted lead",
+        textContent: model.backend.carried
+          ? "This file has no server: estimates are sums of first-order effects of single examples, computed when it was written. Interactions between examples are missing; trust signs and rankings. “posterity map RUN --serve” answers with all cross terms."
+          : "What would the model be without these examples, or with other labels? Estimated from the posterior, nothing is retrained.",
+      }),
+      this.asked,
+      this.answers,
+    );
     model.on("select marks", () => this.#asks());
     this.#asks();
   }
@@ -21,24 +30,46 @@ export class WhatIf {
   }
 
   #asks() {
-    const m = this.model, chosen = m.selection.length, suggested = m.selection.filter((r) => m.suggestion(r)).length;
-    const drops = [...m.marks.values()].filter((k) => k.decision === "drop").length, relabels = [...m.marks.values()].filter((k) => k.decision === "relabel").length;
-    if (!this.possible) return fill(this.asked, h("p", { class: "problem", textContent: "This map came without its model and data, so that it cannot estimate changes." }));
-    fill(this.asked,
+    const m = this.model,
+      chosen = m.selection.length,
+      suggested = m.selection.filter((r) => m.suggestion(r)).length;
+    const drops = [...m.marks.values()].filter((k) => k.decision === "drop").length,
+      relabels = [...m.marks.values()].filter((k) => k.decision === "relabel").length;
+    if (!this.possible)
+      return fill(
+        this.asked,
+        h("p", {
+          class: "problem",
+          textContent: "This map came without its model and data, so that it cannot estimate changes.",
+        }),
+      );
+    fill(
+      this.asked,
       ask(`Remove the ${count(chosen, "selected example")}`, chosen > 0, () => this.removal()),
       ask(`Relabel ${count(suggested, "selected example")} as suggested`, suggested > 0, () => this.relabelling()),
       ask(`Carry out my marks: drop ${drops}, relabel ${relabels}`, drops + relabels > 0, () => this.marked()),
-      chosen + drops + relabels === 0 && h("p", { class: "muted", textContent: "Select points on the map (lasso), or mark examples to drop or relabel." }));
+      chosen + drops + relabels === 0 &&
+        h("p", {
+          class: "muted",
+          textContent: "Select points on the map (lasso), or mark examples to drop or relabel.",
+        }),
+    );
   }
 
   removal() {
-    if (this.model.selection.length) return this.#estimate(`Without ${count(this.model.selection.length, "example")}`, this.model.selected, {});
+    if (this.model.selection.length)
+      return this.#estimate(`Without ${count(this.model.selection.length, "example")}`, this.model.selected, {});
   }
 
   relabelling() {
-    const m = this.model, relabel = {};
+    const m = this.model,
+      relabel = {};
     for (const row of m.selection) if (m.suggestion(row)) relabel[m.ids[row]] = m.classes.indexOf(m.suggestion(row));
-    return this.#estimate(`${count(Object.keys(relabel).length, "example")} relabelled`, new Uint8Array(m.rows), relabel);
+    return this.#estimate(
+      `${count(Object.keys(relabel).length, "example")} relabelled`,
+      new Uint8Array(m.rows),
+      relabel,
+    );
   }
 
   marked() {
@@ -47,11 +78,18 @@ export class WhatIf {
   }
 
   async #estimate(title, remove, relabel) {
-    const busy = h("article", { class: "answer" }, h("h3", { textContent: title }), h("p", { class: "busy", textContent: "Estimating…" }));
+    const busy = h(
+      "article",
+      { class: "answer" },
+      h("h3", { textContent: title }),
+      h("p", { class: "busy", textContent: "Estimating…" }),
+    );
     this.answers.prepend(busy);
     const start = performance.now();
     try {
-      const found = this.model.backend.carried ? this.#added(remove, relabel) : await this.model.backend.whatIf(remove, relabel);
+      const found = this.model.backend.carried
+        ? this.#added(remove, relabel)
+        : await this.model.backend.whatIf(remove, relabel);
       busy.replaceWith(this.#answer(title, found, performance.now() - start));
     } catch (error) {
       fill(busy, h("h3", { textContent: title }), h("p", { class: "problem", textContent: error.message }));
@@ -60,30 +98,101 @@ export class WhatIf {
 
   // First-order effects add up; labels other than the suggested one are not known here.
   #added(remove, relabel) {
-    const m = this.model, gone = m.columns.get("effect_remove"), other = m.columns.get("effect_relabel");
-    let change = 0, unknown = 0;
+    const m = this.model,
+      gone = m.columns.get("effect_remove"),
+      other = m.columns.get("effect_relabel");
+    let change = 0,
+      unknown = 0;
     for (let i = 0; i < m.rows; i++) if (remove[i]) change += gone[i];
     for (const [id, k] of Object.entries(relabel)) {
       const row = m.rowOf.get(Number(id));
       if (m.columns.get("suspected_label")?.[row] === k && other) change += other[row];
       else unknown++;
     }
-    const warning = `sum of first-order effects${unknown ? `; ${unknown} labels other than the suggested ones are left out` : ""}: trust signs and rankings`;
-    return { examples: m.about.effects.examples, measured_on: "test examples", loss_before: m.about.effects.loss, loss_after: m.about.effects.loss + change, warning, moved: [] };
+    const left = unknown ? `; ${unknown} labels other than the suggested ones are left out` : "";
+    const warning = `sum of first-order effects${left}: trust signs and rankings`;
+    return {
+      examples: m.about.effects.examples,
+      measured_on: "test examples",
+      loss_before: m.about.effects.loss,
+      loss_after: m.about.effects.loss + change,
+      warning,
+      moved: [],
+    };
   }
 
   #answer(title, found, time) {
-    const m = this.model, change = found.loss_after - found.loss_before, better = change < 0;
-    return h("article", { class: "answer", data: { change: String(change) } },
-      h("h3", {}, title, h("small", { textContent: ` · measured on ${found.examples.toLocaleString("en")} ${found.measured_on} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s` })),
-      h("div", { class: "figures" },
-        figure("mean loss", short(found.loss_before), short(found.loss_after), `${better ? "−" : "+"}${short(Math.abs(change))}`, better),
-        found.accuracy_before != null && figure("accuracy", percent(found.accuracy_before), percent(found.accuracy_after), `${signed(100 * (found.accuracy_after - found.accuracy_before))} points`, found.accuracy_after >= found.accuracy_before),
-        found.changed != null && h("div", { class: "figure" }, h("span", { textContent: "predictions that change" }), h("b", { textContent: found.changed }))),
-      h("p", { class: found.warning ? "flag care" : "flag fine", textContent: found.warning ? `Take sizes with care: ${found.warning}.` : "Reliable: sizes and rankings can be trusted." }),
-      found.moved.length > 0 && h("details", {}, h("summary", { textContent: "Predictions that move most" }), h("table", { class: "moved" },
-        h("tr", {}, ["example", "label", "before", "after", "loss"].map((text) => h("th", { textContent: text }))),
-        found.moved.map((one) => h("tr", { onclick: () => m.about.influences && m.set({ test: one.id, tab: "test" }) }, h("td", { textContent: `#${one.id}` }), ...["label", "before", "after"].map((k) => named(m, one[k])), h("td", { class: one.loss_change < 0 ? "down" : "up", textContent: signed(one.loss_change) }))))));
+    const m = this.model,
+      change = found.loss_after - found.loss_before,
+      better = change < 0;
+    return h(
+      "article",
+      { class: "answer", data: { change: String(change) } },
+      h(
+        "h3",
+        {},
+        title,
+        h("small", {
+          textContent: ` · measured on ${found.examples.toLocaleString("en")} ${found.measured_on} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s`,
+        }),
+      ),
+      h(
+        "div",
+        { class: "figures" },
+        figure(
+          "mean loss",
+          short(found.loss_before),
+          short(found.loss_after),
+          `${better ? "−" : "+"}${short(Math.abs(change))}`,
+          better,
+        ),
+        found.accuracy_before != null &&
+          figure(
+            "accuracy",
+            percent(found.accuracy_before),
+            percent(found.accuracy_after),
+            `${signed(100 * (found.accuracy_after - found.accuracy_before))} points`,
+            found.accuracy_after >= found.accuracy_before,
+          ),
+        found.changed != null &&
+          h(
+            "div",
+            { class: "figure" },
+            h("span", { textContent: "predictions that change" }),
+            h("b", { textContent: found.changed }),
+          ),
+      ),
+      h("p", {
+        class: found.warning ? "flag care" : "flag fine",
+        textContent: found.warning
+          ? `Take sizes with care: ${found.warning}.`
+          : "Reliable: sizes and rankings can be trusted.",
+      }),
+      found.moved.length > 0 &&
+        h(
+          "details",
+          {},
+          h("summary", { textContent: "Predictions that move most" }),
+          h(
+            "table",
+            { class: "moved" },
+            h(
+              "tr",
+              {},
+              ["example", "label", "before", "after", "loss"].map((text) => h("th", { textContent: text })),
+            ),
+            found.moved.map((one) =>
+              h(
+                "tr",
+                { onclick: () => m.about.influences && m.set({ test: one.id, tab: "test" }) },
+                h("td", { textContent: `#${one.id}` }),
+                ...["label", "before", "after"].map((k) => named(m, one[k])),
+                h("td", { class: one.loss_change < 0 ? "down" : "up", textContent: signed(one.loss_change) }),
+              ),
+            ),
+          ),
+        ),
+    );
   }
 }
 
@@ -92,11 +201,19 @@ function ask(text, possible, action) {
 }
 
 function figure(name, before, after, change, good) {
-  return h("div", { class: "figure" }, h("span", { textContent: name }), h("b", {}, before, " → ", after), h("em", { class: good ? "good" : "bad", textContent: change }));
+  return h(
+    "div",
+    { class: "figure" },
+    h("span", { textContent: name }),
+    h("b", {}, before, " → ", after),
+    h("em", { class: good ? "good" : "bad", textContent: change }),
+  );
 }
 
 function named(model, value) {
-  return model.classes.length ? h("td", {}, swatch(model, value), model.className(value)) : h("td", { textContent: short(value) });
+  return model.classes.length
+    ? h("td", {}, swatch(model, value), model.className(value))
+    : h("td", { textContent: short(value) });
 }
 
 function percent(v) {

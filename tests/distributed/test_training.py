@@ -39,7 +39,7 @@ def test_one_process_and_many_take_the_same_steps(world, tmp_path):
     assert int(case(many, "one bad rank")["skipped"]) == 1
     for name in ("per rank", "per rank, hook", "per rank, attached"):
         assert_same(case(many, name), expected_per_rank(world, 1), name)
-    for name in ("per rank, silent", "per rank, silent, attached"):
+    for name in ("per rank, silent", "per rank, silent, attached", "per rank, closures"):
         assert_same(case(many, name), expected_per_rank(world, 2), name)
 
 

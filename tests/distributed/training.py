@@ -107,6 +107,21 @@ def samples_per_rank(rank, world, hook=False, attach=False, silent=False):
     return whole(model, optimizer)
 
 
+def closures_per_rank(rank, world):
+    """Two samples on each process for each step(closure), each with a micro-batch of its own."""
+    model, parallel = replicated(rank, world)
+    optimizer = ivon(model, noise="per_rank", mc_samples=2)
+    for step in range(STEPS):
+        numbers = iter((2 * step, 2 * step + 1))
+
+        def closure():
+            optimizer.zero_grad()
+            loss(parallel, examples(next(numbers), rank, world)).backward()
+
+        optimizer.step(closure)
+    return whole(model, optimizer)
+
+
 def shards(rank, world, **settings):
     model = network()
     if world > 1:
@@ -249,6 +264,7 @@ def everything(rank, world, folder):
             "per rank, attached": samples_per_rank(rank, world, attach=True),
             "per rank, silent": samples_per_rank(rank, world, silent=True),
             "per rank, silent, attached": samples_per_rank(rank, world, silent=True, attach=True),
+            "per rank, closures": closures_per_rank(rank, world),
             "resumed": resumed(rank, world, folder, saved_by=world),
             "resumed from one": resumed(rank, world, folder, saved_by=1),
         }

@@ -254,6 +254,24 @@ def test_the_address_holds_the_state(browser, served):
         assert model(second, known) == model(first, known)
 
 
+def test_numbers_instead_of_classes(browser, tmp_path):
+    table = pd.DataFrame({"id": [5, 9, 12], "label": [1.5, -2.0, 30.25], "prediction": [1.4, -1.0, 12.0]})
+    table = table.assign(error=[0.1, 1.0, 18.25], leverage=[0.1, 0.0, 0.4], loo_nll=[0.5, float("nan"), 9.0])
+    page = visit(browser, write_html(Source(table), tmp_path / "map.html").as_uri())
+    assert page.locator(".table .tr .c-label").all_inner_texts() == [
+        "30.25",
+        "1.5",
+        "-2",
+    ]  # what is not known comes last
+    page.keyboard.press("ArrowDown")
+    assert model(page, "m.view.focus") == 12
+    page.keyboard.press("r")
+    assert "No other label is suggested" in page.locator("#toast").inner_text()
+    page.keyboard.press("3")
+    assert "came without its model" in page.locator(".whatif").inner_text()
+    assert page.errors == []
+
+
 def test_scripts_in_data_stay_texts(browser):
     table = pd.DataFrame(
         {"id": [0, 1], "label": [0, 1], "prediction": [1, 1], "error": [1.0, 0.2], "leverage": [0.5, 0.1]}

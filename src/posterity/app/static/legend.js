@@ -106,7 +106,9 @@ export class Legend {
     for (let i = 0; i < m.rows; i++) tally[groups[i]]++;
     const toggle = (k, alone) => {
       const next = alone
-        ? new Set(hidden.size === names.length - 1 && !hidden.has(k) ? [] : names.keys().filter((j) => j !== k))
+        ? new Set(
+            hidden.size === names.length - 1 && !hidden.has(k) ? [] : names.map((_, j) => j).filter((j) => j !== k),
+          )
         : new Set(hidden.has(k) ? [...hidden].filter((j) => j !== k) : [...hidden, k]);
       m.set({ hide: [...next].sort((a, b) => a - b).join(",") });
     };

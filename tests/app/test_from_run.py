@@ -1,0 +1,79 @@
+"""A run in the browser's terms: from a file to the page, and after an adaptation predicted against actual."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
+
+from posterity.app.from_run import from_run
+from posterity.cli import app
+from posterity.runs import RunFolder
+
+
+def command(*words):
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run on flowers with two wrong labels, the map as a page, and the run after dropping and relabelling."""
+    from sklearn.datasets import load_iris
+
+    folder = tmp_path_factory.mktemp("flowers")
+    table = load_iris(as_frame=True).frame.sample(frac=1, random_state=0).reset_index(drop=True)
+    table["flower"] = table.pop("target").map({0: "setosa", 1: "versicolor", 2: "virginica"})
+    table.to_csv(folder / "iris.csv", index=False)
+    command(
+        "fit", folder / "iris.csv", "--target", "flower", "--model", "linear", "--epochs", 6, "--out", folder / "run"
+    )
+    command("map", folder / "run", "--html", folder / "map.html")
+    first = RunFolder.open(folder / "run").data("train").ids[:3].tolist()
+    decisions = f"id,decision,label\n{first[0]},drop,\n{first[1]},relabel,setosa\n{first[2]},keep,\n"
+    (folder / "run" / "decisions.csv").write_text(decisions)
+    command("adapt", folder / "run", "--decisions", folder / "run" / "decisions.csv", "--out", folder / "next")
+    return folder, first
+
+
+def test_a_run_brings_everything(runs):
+    folder, first = runs
+    source = from_run(folder / "run")
+    assert source.classes == ("setosa", "versicolor", "virginica")
+    assert source.kind == "row"
+    assert set(source.curves) >= {"epoch", "train"}
+    assert {one["decision"] for one in _decisions(source)} == {"drop", "relabel", "keep"}
+    rows = pd.read_csv(folder / "iris.csv").drop(columns="flower")
+    shown = source.preview(first[0]).content
+    assert {name: cell["value"] for name, cell in shown.items()} == pytest.approx(rows.loc[first[0]].to_dict())
+    z = (rows.loc[first[0]] - rows.loc[source.table["id"]].mean()) / rows.loc[source.table["id"]].std()
+    assert [cell["z"] for cell in shown.values()] == pytest.approx(z.tolist())
+
+
+def _decisions(source):
+    from posterity.app.page import Page
+
+    return Page(source).about()["decisions"]
+
+
+def test_predicted_against_actual(runs):
+    folder, _ = runs
+    source = from_run(folder / "next")
+    before, after = (RunFolder.open(folder / name) for name in ("run", "next"))
+    x, y, _ = before.data("test")
+    with torch.no_grad():
+        losses = [cross_entropy(run.model()(x), y, reduction="none").numpy() for run in (before, after)]
+    np.testing.assert_allclose(source.outcome["actual"], losses[1] - losses[0], atol=1e-5)
+    assert np.corrcoef(source.outcome["predicted"], source.outcome["actual"])[0, 1] > 0.5
+    assert source.beside_title == "run"
+
+
+def test_the_page_of_a_run(runs):
+    folder, _ = runs
+    text = (folder / "map.html").read_text()
+    assert text.count("<script") == 4
+    assert "http:" not in text.replace("http://www.w3.org/", "")

@@ -169,12 +169,15 @@ def normals(
     offsets = [start % (2 * HALF) for start in starts]
     pairs = np.array([-(-(o + n) // (2 * HALF)) for o, n in zip(offsets, counts, strict=True)], dtype=np.int64) * HALF
     first_pair = np.array(starts, dtype=np.int64) // (2 * HALF) * HALF - (np.cumsum(pairs) - pairs)
-    counter = (np.arange(pairs.sum()) + np.repeat(first_pair, pairs)).astype(np.uint32)
-    a, b = (np.repeat(_unsigned(column), pairs) for column in zip(*(words(key) for key in keys), strict=True))
+    columns = [_unsigned(column) for column in zip(*(words(key) for key in keys), strict=True)]
     if torch.device(device).type == "cpu":
-        first, second = _hash_pairs_numpy(counter, a, b)
+        counter = (np.arange(pairs.sum()) + np.repeat(first_pair, pairs)).astype(np.uint32)
+        first, second = _hash_pairs_numpy(counter, *(np.repeat(column, pairs) for column in columns))
     else:
-        first, second = hash_pairs(*(torch.from_numpy(x.view(np.int32)).to(device) for x in (counter, a, b)))
+        small = np.stack([first_pair.astype(np.uint32), *columns]).view(np.int32)  # all that has to travel
+        repeats = torch.from_numpy(pairs).to(device)
+        shift, a, b = torch.from_numpy(small).to(device).repeat_interleave(repeats, dim=1, output_size=int(pairs.sum()))
+        first, second = hash_pairs(torch.arange(int(pairs.sum()), dtype=torch.int32, device=device) + shift, a, b)
     flat = _interleave(*box_muller(first, second)).to(dtype)
     begins = ((np.cumsum(pairs) - pairs) * 2 + np.array(offsets, dtype=np.int64)).tolist()
     return torch.cat([flat[begin : begin + n] for begin, n in zip(begins, counts, strict=True)])

@@ -10,7 +10,7 @@ from torch import nn
 
 from posterity.noise import Key, bits, normal, words
 from posterity.optim import IVON
-from posterity.optim.kernels import _triton
+from posterity.optim.kernels import _triton_table
 from posterity.posterior import Diagonal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,7 +72,7 @@ def assert_equal(one, other, rtol=2e-5, atol=2e-6):
 def write_bits(found, keys, COUNT: tl.constexpr):
     lane = tl.arange(0, COUNT)
     a, b = tl.load(keys).to(tl.uint32, bitcast=True), tl.load(keys + 1).to(tl.uint32, bitcast=True)
-    first, second = _triton.hash_pairs(lane.to(tl.uint32), a, b)
+    first, second = _triton_table.hash_pairs(lane.to(tl.uint32), a, b)
     tl.store(found + lane, first.to(tl.int32, bitcast=True))
     tl.store(found + COUNT + lane, second.to(tl.int32, bitcast=True))
 

@@ -7,8 +7,7 @@ from torch.optim import Optimizer
 
 from posterity.curvature import DiagonalCovariance
 from posterity.errors import expected
-from posterity.optim._priors import posterior as posterior_of
-from posterity.optim._variational import VariationalOptimizer
+from posterity.optim import VariationalOptimizer
 from posterity.trees import Tree, trainable
 
 
@@ -22,15 +21,17 @@ def covariance_of(optimizer: Optimizer, model: nn.Module, n: int) -> DiagonalCov
 
     Before the first step of Adam there is no state yet, and it counts as SGD.
     """
-    if isinstance(optimizer, VariationalOptimizer):
-        covariance = posterior_of(optimizer, model, "gaussian", n).covariance(untempered=True)
-        assert isinstance(covariance, DiagonalCovariance)
-        return covariance
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    variance: Tree = {}
     for name, p in trainable(model).items():
         if id(p) not in groups:
             raise expected("optimizer", f"the model's parameter {name!r}", "other parameters")
+    if isinstance(optimizer, VariationalOptimizer):
+        covariance = optimizer.structure(trainable(model)).covariance()
+        assert isinstance(covariance, DiagonalCovariance)
+        scales = {name: groups[id(p)]["ess"] / n for name, p in trainable(model).items()}
+        return DiagonalCovariance({name: v * scales[name] for name, v in covariance.variance.items()})
+    variance: Tree = {}
+    for name, p in trainable(model).items():
         group, state = groups[id(p)], optimizer.state.get(p, {})
         squares: Tensor | None = state.get("exp_avg_sq")
         if squares is None:

@@ -47,6 +47,13 @@ def checked(optimizer: Optimizer) -> Iterator[None]:
         after.remove()
 
 
+def with_plain_counters(state_dict: StateDict) -> StateDict:
+    """The same state dict, with numbers for tensors that count draws and skipped steps."""
+    for group in state_dict["param_groups"]:
+        group.update({name: int(group[name]) for name in ("draws", "skipped")})
+    return state_dict
+
+
 def _matched(optimizer: Optimizer, state_dict: StateDict) -> Iterator[tuple[Tensor, dict[str, Any]]]:
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)

@@ -86,6 +86,16 @@ def _learnt(state: Mapping[str, Tensor]) -> float:
     return float("step" in state)  # once trained, what keeps no average has nothing to forget
 
 
+def warn_if_hardly_learnt(optimizer: VariationalOptimizer) -> None:
+    """Say it when the width of the posterior is mostly that of the start."""
+    known = learnt(optimizer)
+    if known < 0.5:
+        optimizer._warn(
+            f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
+            f"posterior: train longer, or with {optimizer.faster}"
+        )
+
+
 def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> float:
     """½ Σ [ log(s/s₀) + s₀/s − 1 + s₀ (m − m₀)² ] for precisions s of the posterior and s₀ of the prior."""
     s, s0 = precision.double(), prior_precision.double()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from posterity.optim._samples import Kept, norm, require_dense
+from posterity.optim._samples import SKIPPED, Kept, norm, require_dense
 from posterity.optim.kernels import Entry, Launcher, laid_out, launchable, usable
 
 if TYPE_CHECKING:
@@ -188,5 +188,5 @@ class FastPath:
     def _say_what_was_skipped(self) -> None:
         assert self._report is not None
         if self._report > 0:
-            self._optimizer._say_skipped()
+            self._optimizer._warn(SKIPPED)
         self._report.copy_(self._optimizer.param_groups[0]["skipped"], non_blocking=True)

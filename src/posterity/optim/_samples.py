@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected
-from posterity.optim._distributed import local, sharded
+from posterity.optim._distributed import local, on_all, sharded
 from posterity.optim.kernels import swap
 from posterity.trees import state_dtype
+
+SKIPPED = "a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them"
 
 
 @dataclass
@@ -192,6 +194,15 @@ class Samples:
             kept.forget()
         self.finished = self.closed = 0
         self.lazy = self.lazy and bool(self.means)
+
+    def finite(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether all gradients and products are, here and on the other processes."""
+        products = [self.kept[p].product for p in parameters if p in self.kept]
+        tensors = [t for t in (*(p.grad for p in parameters), *products) if t is not None]
+        for t in tensors:
+            require_dense(t)
+        norms = [norm(t) for t in tensors]
+        return not norms or on_all(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all(), parameters)
 
     def factor(self, p: Tensor) -> Tensor | float:
         """What happened to p.grad since the last sample was taken away, as one factor."""

@@ -19,11 +19,11 @@ from posterity.likelihoods import Likelihood
 from posterity.noise import Key
 from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
-from posterity.optim._checkpoint import checked
-from posterity.optim._diagnostics import Diagnostics, diagnose, learnt
-from posterity.optim._distributed import Noise, Replicas, first_index, local, on_all
+from posterity.optim._checkpoint import checked, with_plain_counters
+from posterity.optim._diagnostics import Diagnostics, diagnose, warn_if_hardly_learnt
+from posterity.optim._distributed import Noise, Replicas, first_index, local
 from posterity.optim._fast import FastPath
-from posterity.optim._samples import Samples, norm, require_dense
+from posterity.optim._samples import SKIPPED, Samples
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Structure
 from posterity.trees import Tree
@@ -44,8 +44,7 @@ class VariationalOptimizer(Optimizer):
         defaults: Options of the parameter groups; `seed`, `ess` and `weight_decay` are read here.
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
-        fused: One pass over memory for sampling and one for the update: by Triton where there are such kernels and the
-            parameters are on a GPU, else compiled. By default only where nothing needs to be compiled for minutes.
+        fused: One pass over memory for sampling and one for the update, by Triton or else compiled; None: by Triton.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
     """
@@ -244,7 +243,7 @@ class VariationalOptimizer(Optimizer):
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
             self._replicas.average(self._samples, [p for _, p in ready])
-            if self._finite([p for _, p in ready]):
+            if self._samples.finite([p for _, p in ready]):
                 pieces = [self._evidence(p, group, estimates) for group, p in ready]
                 self._update(pieces)
                 self._say_if_noiseless(ready)
@@ -286,21 +285,10 @@ class VariationalOptimizer(Optimizer):
         kept = self._samples.kept.get(p)
         return p.grad is not None or (kept is not None and kept.gradients is not None)
 
-    def _finite(self, parameters: list[Tensor]) -> bool:
-        products = [self._samples.kept[p].product for p in parameters if p in self._samples.kept]
-        tensors = [t for t in (*(p.grad for p in parameters), *products) if t is not None]
-        for t in tensors:
-            require_dense(t)
-        norms = [norm(t) for t in tensors]
-        return not norms or on_all(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all(), parameters)
-
     def _skip(self) -> None:
         for group in self.param_groups:
             group["skipped"] += 1
-        self._say_skipped()
-
-    def _say_skipped(self) -> None:
-        self._warn("a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them")
+        self._warn(SKIPPED)
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
         if not self._samples.finished and any(group["lr"] != 0 for group, _ in ready):
@@ -350,11 +338,8 @@ class VariationalOptimizer(Optimizer):
             super().load_state_dict(state_dict)
 
     def state_dict(self) -> StateDict:
-        """The state, with counters as plain numbers wherever they are kept."""
-        found = super().state_dict()
-        for group in found["param_groups"]:
-            group.update({name: int(group[name]) for name in ("draws", "skipped")})
-        return found
+        """The state, with plain numbers for counters that live on a device."""
+        return with_plain_counters(super().state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: self.__dict__[name] for name in ("mc_samples", "fused", "_replicas", "_samples")}
@@ -375,11 +360,7 @@ class VariationalOptimizer(Optimizer):
     # ── the prior and the posterior ──────────────────────────────────────────────────────────────────────────────
 
     def set_prior(self, prior: Diagonal | Posterior) -> None:
-        """Take a diagonal Gaussian over the named parameters as the prior, in place of weight decay.
-
-        Args:
-            prior: A `Diagonal`, or a `Posterior` of that structure (yesterday's posterior is today's prior).
-        """
+        """Take a diagonal Gaussian over the named parameters as the prior, in place of weight decay."""
         _priors.set_prior(self, prior)
 
     def set_term(self, linear: Tree, quadratic: Tree) -> None:
@@ -405,12 +386,7 @@ class VariationalOptimizer(Optimizer):
             n: Number of training examples.
         """
         self._put_mean()
-        known = learnt(self)
-        if known < 0.5:
-            self._warn(
-                f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
-                f"posterior: train longer, or with {self.faster}"
-            )
+        warn_if_hardly_learnt(self)
         return _priors.posterior(self, model, likelihood, n)
 
     def diagnostics(self, loss: float | None = None) -> Diagnostics:

@@ -56,25 +56,25 @@ class Launcher:
 
     def draw(self, *, again: bool = False) -> None:
         """Put a new sample in place of the means, which go into the buffers; or write the last one there `again`."""
-        from posterity.optim.kernels import _triton
+        from posterity.optim.kernels import _triton_sample as kernels
 
         table = self.table
         with self._device():
-            _triton.draw[1,](
+            kernels.draw[1,](
                 table.table, table.marks, table.keys, len(table.entries), len(table.marks), int(not again), LANES=128
             )
             for kind, _, blocks in table.launches:
                 arguments = (table.table, table.numbers.tensor, table.keys, blocks)
                 options = self._options(kind, "PRIOR", "TRANSPOSED", "ALIGNED")
-                _triton.sample[len(blocks),](*arguments, KEEP=again, **options)
+                kernels.sample[len(blocks),](*arguments, KEEP=again, **options)
 
     def restore(self) -> None:
         """Put the means back from the buffers."""
-        from posterity.optim.kernels import _triton
+        from posterity.optim.kernels import _triton_sample as kernels
 
         with self._device():
             for kind, _, blocks in self.table.launches:
-                _triton.restore[len(blocks),](self.table.table, blocks, **self._options(kind, "ALIGNED"))
+                kernels.restore[len(blocks),](self.table.table, blocks, **self._options(kind, "ALIGNED"))
 
     def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
         """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
@@ -84,7 +84,7 @@ class Launcher:
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
         """
-        from posterity.optim.kernels import _triton
+        from posterity.optim.kernels import _triton_step as kernels
 
         table = self.table
         table.set_gradients(gradients)
@@ -93,15 +93,15 @@ class Launcher:
         names = ("PRIOR", "TERM", "SQUARES", "TRANSPOSED")
         with self._device():
             for kind, _, blocks in table.launches:
-                _triton.check[len(blocks),](*addresses, blocks, table.flags, **self._options(kind, "ALIGNED"))
+                kernels.check[len(blocks),](*addresses, blocks, table.flags, **self._options(kind, "ALIGNED"))
             for kind, members, _ in table.launches:
                 about = (*addresses, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
                 options = self._options(kind, *names)
-                _triton.measure[len(members),](*about, HELD=held, SOME=SOME, LANES=512, **options)
+                kernels.measure[len(members),](*about, HELD=held, SOME=SOME, LANES=512, **options)
             for kind, _, blocks in table.launches:
                 arguments = (*addresses, table.numbers.tensor, *shared, blocks)
                 options = self._options(kind, *names, "ALIGNED")
-                _triton.step[len(blocks),](*arguments, AHEAD=ahead, HELD=held, **options)
+                kernels.step[len(blocks),](*arguments, AHEAD=ahead, HELD=held, **options)
 
     def _device(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self.table.device) if self.table.device.type == "cuda" else nullcontext()

@@ -58,7 +58,7 @@ def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
 
 
 def _public(arguments: Sequence[str]) -> list[str]:
-    """The arguments without the place of the data, which is the machine's own affair."""
+    """The arguments without the places of data and peers, which are the machine's own affair."""
     shown, skip = [], False
     for argument in arguments:
         if skip or argument in ("--data", "--out", "--raw", "--picture", "--pictures"):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.linalg import cholesky, log_det_psd, solve_psd, symmetrise
+from posterity.linalg import cholesky, log_det_psd, solve_psd
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class DenseGaussian(LatentGaussian):
 
         V = K − K √w B⁻¹ √w K,   m = V b,   KL = ½(log det B − tr(B⁻¹ √w K √w) + mᵀK⁻¹m).
 
-    Negative w have no root; there V = (I + KW)⁻¹K, whose determinant has to stay positive.
+    Negative w have no root; with K = RRᵀ, V = R(I + RᵀWR)⁻¹Rᵀ for any w that leave the inner matrix positive.
 
     Args:
         covariance: K (N, N).
@@ -79,14 +80,20 @@ class DenseGaussian(LatentGaussian):
         factor = cholesky(inner, "I + √w K √w")
         return root, factor, sites.linear - root * solve_psd(factor, root * (self.covariance @ sites.linear))
 
+    @cached_property
+    def _root(self) -> Tensor:
+        """R with K = RRᵀ, which exists where K has no Cholesky factor."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return vectors * values.clamp(min=0.0).sqrt()
+
     def _solved(self, sites: Sites) -> tuple[Tensor, Tensor, Tensor]:
         """V, K⁻¹m and log det(I + KW), for w of any sign."""
-        inner = torch.eye(self.size, dtype=self.covariance.dtype) + self.covariance * sites.precision
-        V = torch.linalg.solve(inner, self.covariance)
-        sign, log_det = torch.linalg.slogdet(inner)
-        positive = bool(sign > 0) and bool((torch.linalg.eigvalsh(symmetrise(V)) > 0).all())
-        require(positive, "K⁻¹ + W", "a positive-definite matrix", "sites that take away more than the prior has")
-        return V, sites.linear - sites.precision * (V @ sites.linear), log_det
+        R = self._root
+        inner = torch.eye(self.size, dtype=R.dtype) + R.mT @ (sites.precision.unsqueeze(-1) * R)
+        factor = cholesky(inner, "the prior's precision and that of all sites")
+        half = torch.linalg.solve_triangular(factor, R.mT, upper=False)
+        V = half.mT @ half
+        return V, sites.linear - sites.precision * (V @ sites.linear), log_det_psd(factor)
 
     def marginals(self, sites: Sites) -> Marginals:
         if bool((sites.precision < 0).any()):

@@ -1,5 +1,12 @@
 """Classical models with real posteriors, as scikit-learn estimators."""
 
+import importlib.util
+
+from posterity.errors import MissingExtra
+
+if importlib.util.find_spec("sklearn") is None:
+    raise MissingExtra("models: needs scikit-learn; install it with pip install 'posterity[models]'")
+
 from posterity.models.factor_analysis import FactorAnalysis
 from posterity.models.gaussian_mixture import GaussianMixture
 from posterity.models.gaussian_process import GaussianProcess, SparseGaussianProcess

@@ -90,6 +90,8 @@ class _Process(Estimator):
             return self.classes_[(mean > 0.0).numpy().astype(int)]
         if self.likelihood == "gaussian":
             spread = variance + self.noise_variance_
+        elif self.likelihood == "student_t":
+            spread = variance + 2.0 * self.noise_variance_  # four degrees of freedom double a scale's variance
         else:
             mean = (mean + 0.5 * variance).exp()
             spread = mean + mean**2 * torch.expm1(variance)
@@ -119,7 +121,7 @@ class _Process(Estimator):
         return self.classes_[targets.astype(int)] if self.likelihood == "bernoulli" else targets
 
     def _checked(self, X: Any, y: Any, reset: bool = False, classes: Any = None) -> tuple[Tensor, Tensor]:
-        known = ("gaussian", "bernoulli", "poisson")
+        known = ("gaussian", "bernoulli", "poisson", "student_t")
         require(self.likelihood in known, "likelihood", f"one of {known}", self.likelihood)
         require_positive("noise_variance", self.noise_variance)
         inputs, targets = self._tensors(X, y, reset=reset, y_numeric=self.likelihood != "bernoulli")
@@ -133,6 +135,8 @@ class _Process(Estimator):
     def _noise(self) -> Likelihood:
         if self.likelihood == "gaussian":
             return GaussianLikelihood(1.0 / self.noise_variance_)
+        if self.likelihood == "student_t":
+            return likelihood("student_t", scale=math.sqrt(self.noise_variance_))
         return likelihood(self.likelihood)
 
     def _sites(self, prior: LatentGaussian, targets: Tensor, start: Sites | None = None) -> SiteFit:
@@ -145,10 +149,10 @@ class _Process(Estimator):
 
     def _learn_kernel(self, inputs: Tensor, targets: Tensor) -> None:
         """Maximise the evidence bound over the logarithms of the kernel's parameters and of the noise."""
-        kernel, gaussian = self.kernel_, self.likelihood == "gaussian"
+        kernel, noisy = self.kernel_, self.likelihood in ("gaussian", "student_t")
 
         def unpack(theta: np.ndarray) -> Any:
-            if gaussian:
+            if noisy:
                 self.noise_variance_ = math.exp(theta[-1])
             return kernel.clone_with_theta(theta[: kernel.n_dims])
 
@@ -156,7 +160,7 @@ class _Process(Estimator):
             return -self._sites(self._latent(unpack(theta), inputs), targets).bounds[-1]
 
         start, bounds = kernel.theta, kernel.bounds
-        if gaussian:
+        if noisy:
             start = np.append(start, math.log(self.noise_variance))
             bounds = np.vstack((bounds, np.log([[1e-8, 1e8]])))
         best = optimize.minimize(negative_bound, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50})
@@ -190,8 +194,8 @@ class GaussianProcess(_Process):
 
     Args:
         kernel: A kernel of scikit-learn; a constant times RBF unless given.
-        likelihood: "gaussian", "bernoulli" (two classes) or "poisson".
-        noise_variance: Of Gaussian noise.
+        likelihood: "gaussian", "student_t" (four degrees of freedom: outliers), "bernoulli" (two classes) or "poisson".
+        noise_variance: Of Gaussian noise; the squared scale of a Student-t's.
         optimize: Whether to learn kernel and noise by maximising the evidence bound.
         nodes: Quadrature nodes.
         max_iter: Steps, at most.
@@ -208,7 +212,7 @@ class GaussianProcess(_Process):
         self,
         kernel: Any = None,
         *,
-        likelihood: Literal["gaussian", "bernoulli", "poisson"] = "gaussian",
+        likelihood: Literal["gaussian", "student_t", "bernoulli", "poisson"] = "gaussian",
         noise_variance: float = 0.1,
         optimize: bool = True,
         nodes: int = 20,
@@ -243,8 +247,8 @@ class SparseGaussianProcess(_Process):
     Args:
         kernel: A kernel of scikit-learn; a constant times RBF unless given.
         n_inducing: M; the points are the centres that k-means finds.
-        likelihood: "gaussian", "bernoulli" (two classes) or "poisson".
-        noise_variance: Of Gaussian noise.
+        likelihood: "gaussian", "student_t" (four degrees of freedom: outliers), "bernoulli" (two classes) or "poisson".
+        noise_variance: Of Gaussian noise; the squared scale of a Student-t's.
         optimize: Whether to learn kernel and noise by maximising the evidence bound.
         nodes: Quadrature nodes.
         max_iter: Steps, at most.
@@ -263,7 +267,7 @@ class SparseGaussianProcess(_Process):
         kernel: Any = None,
         *,
         n_inducing: int = 50,
-        likelihood: Literal["gaussian", "bernoulli", "poisson"] = "gaussian",
+        likelihood: Literal["gaussian", "student_t", "bernoulli", "poisson"] = "gaussian",
         noise_variance: float = 0.1,
         optimize: bool = True,
         nodes: int = 20,

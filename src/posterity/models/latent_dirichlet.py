@@ -7,9 +7,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from scipy import sparse
 from sklearn.base import TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from posterity.errors import require
@@ -150,14 +151,22 @@ class LatentDirichletAllocation(TransformerMixin, Estimator):  # type: ignore[mi
         return self._counts(X, reset=True)
 
     def _counts(self, X: Any, reset: bool = False) -> Tensor:
-        return self._tensor(X, reset=reset, ensure_non_negative=True)
+        """The counts, as sparse as they come."""
+        if not sparse.issparse(X):
+            return self._tensor(X, reset=reset, ensure_non_negative=True)
+        checked = validate_data(
+            self, X, reset=reset, dtype=np.float64, accept_sparse="csr", ensure_non_negative=True
+        ).tocoo()
+        places = torch.as_tensor(np.stack(checked.coords).astype(np.int64))
+        values = torch.as_tensor(checked.data)
+        return torch.sparse_coo_tensor(places, values, checked.shape, check_invariants=True).coalesce()
 
     def _model(self, X: Tensor) -> Model:
         K = self.n_components
         eta = 1.0 / K if self.topic_word_prior is None else self.topic_word_prior
-        proportions = Dirichlet(X.new_full((K,), self._alpha))
+        proportions = Dirichlet(torch.full((K,), self._alpha, dtype=torch.float64))
         return Model(
-            {"topics": Dirichlet(X.new_full((K, X.shape[1]), eta))},
+            {"topics": Dirichlet(torch.full((K, X.shape[1]), eta, dtype=torch.float64))},
             [Topics("proportions", "topics", X)],
             local={"proportions": proportions},
         )
@@ -188,5 +197,5 @@ class LatentDirichletAllocation(TransformerMixin, Estimator):  # type: ignore[mi
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
+        tags.input_tags.positive_only = tags.input_tags.sparse = True
         return tags

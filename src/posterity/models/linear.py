@@ -19,8 +19,9 @@ from posterity.errors import InvalidInput, require, require_positive
 from posterity.families import Gamma, Gaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.gradients.quadrature import gauss_hermite
-from posterity.graph import Fit, Linear, Model, Shrinkage, Site, vmp
+from posterity.graph import Fit, Linear, Model, Shrinkage, Site, svi_step, vmp
 from posterity.models._base import Estimator
+from posterity.rule import robbins_monro
 
 _VAGUE = 1e-6  # the prior precision of an intercept, and the shape and rate of vague gamma priors
 
@@ -50,6 +51,12 @@ class _LinearModel(Estimator):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
             return vmp(model, start, steps=self.max_iter, tolerance=self.tol, backtracking=backtracking)
+
+    def _step(self, model: Model, first: dict[str, Any] | None, total: int) -> None:
+        """A step of stochastic variational inference, on rows that stand for `total`."""
+        self.n_batches_ = 1 if first is not None else self.n_batches_ + 1
+        q, bound, change = svi_step(model, first or self.posterior_, robbins_monro()(self.n_batches_), n=total)
+        self._keep(Fit(q, [bound], 1, change <= self.tol))
 
     def _keep(self, fit: Fit) -> None:
         self.posterior_ = dict(fit.q)
@@ -84,23 +91,43 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and targets y (n,)."""
         inputs, targets = self._tensors(X, y, reset=True, y_numeric=True)
-        d, design, y = inputs.shape[-1], self._design(inputs), torch.as_tensor(targets, dtype=torch.float64)
-        size = design.shape[-1]
-        vague = Gamma(_VAGUE, _VAGUE)
-        alpha = Gamma(inputs.new_full((d,), _VAGUE), inputs.new_full((d,), _VAGUE)) if self.relevance else vague
-        prior = {"w": _around(inputs.new_zeros(size), inputs.new_full((size,), _VAGUE)), "alpha": alpha, "noise": vague}
-        begin = 1.0 / (y.var(correction=0) + _VAGUE)
-        start = {
-            "w": _around(inputs.new_zeros(size), inputs.new_ones(size)),
-            "alpha": Gamma(torch.ones_like(alpha.shape), 1.0),
-            "noise": Gamma(1.0, 1.0 / begin),
-        }
-        factors = [Linear("w", "noise", design, y), Shrinkage("w", "alpha", d)]
-        self._keep(self._learn(Model(prior, factors), start))
+        y = torch.as_tensor(targets, dtype=torch.float64)
+        self._keep(self._learn(self._model(inputs, y), self._first(inputs, y)))
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn from more rows: yesterday's posterior is today's prior (and has the shrinkage in it already)."""
+    def _model(self, inputs: Tensor, y: Tensor) -> Model:
+        d, design = inputs.shape[-1], self._design(inputs)
+        size, vague = design.shape[-1], Gamma(_VAGUE, _VAGUE)
+        alpha = Gamma(inputs.new_full((d,), _VAGUE), inputs.new_full((d,), _VAGUE)) if self.relevance else vague
+        prior = {"w": _around(inputs.new_zeros(size), inputs.new_full((size,), _VAGUE)), "alpha": alpha, "noise": vague}
+        return Model(prior, [Linear("w", "noise", design, y), Shrinkage("w", "alpha", d)])
+
+    def _first(self, inputs: Tensor, y: Tensor) -> dict[str, Any]:
+        size, ones = self._design(inputs).shape[-1], torch.ones(inputs.shape[-1], dtype=torch.float64)
+        return {
+            "w": _around(inputs.new_zeros(size), inputs.new_ones(size)),
+            "alpha": Gamma(ones, 1.0) if self.relevance else Gamma(1.0, 1.0),
+            "noise": Gamma(1.0, y.var(correction=0) + _VAGUE),
+        }
+
+    def _minibatch(self, X: Any, y: Any, total: int) -> None:
+        known = hasattr(self, "n_batches_")
+        inputs, targets = self._tensors(X, y, reset=not known, y_numeric=True)
+        y = torch.as_tensor(targets, dtype=torch.float64)
+        self._step(self._model(inputs, y), None if known else self._first(inputs, y), total)
+
+    def partial_fit(self, X: Any, y: Any, *, total_samples: int | None = None) -> Self:
+        """Learn from more rows: yesterday's posterior is today's prior (and has the shrinkage in it already).
+
+        Args:
+            X: New rows (n, d).
+            y: Their targets (n,).
+            total_samples: The size of the whole data set, where rows are a minibatch of it: one step of stochastic
+                variational inference. Unless given, rows are news.
+        """
+        if total_samples is not None:
+            self._minibatch(X, y, total_samples)
+            return self
         if not hasattr(self, "posterior_"):
             return self.fit(X, y)
         inputs, targets = self._tensors(X, y, y_numeric=True)
@@ -145,22 +172,28 @@ class _GeneralisedLinearModel(_LinearModel):
         self.max_iter = max_iter
         self.tol = tol
 
-    def _update(self, inputs: Tensor, targets: Tensor, prior: Gaussian | None, level: float) -> None:
-        """Learn from rows; `level` is the constant output that fits them best, where the first q is centred."""
+    def _update(
+        self, inputs: Tensor, targets: Tensor, prior: Gaussian | None, level: float, total: int | None = None
+    ) -> None:
+        """Learn from rows; `level` is the constant output that fits them best, where the first q is centred.
+
+        Where `total` is given, rows are a minibatch of so many, and the prior stays what it was at first.
+        """
         design = self._design(inputs)
         require_positive("prior_precision", self.prior_precision)
-        first = prior
-        if prior is None:
-            precision = design.new_full((design.shape[-1],), self.prior_precision)
-            centre = torch.zeros_like(precision)
-            if self.fit_intercept:
-                precision[-1], centre[-1] = _VAGUE, level
-            prior = _around(torch.zeros_like(precision), precision)
-            # Begin narrow: under a wide q, expected rates overflow before the data have spoken.
-            first = Gaussian(centre, prior.precision + design.mT @ design + torch.eye(len(centre), dtype=torch.float64))
+        precision = design.new_full((design.shape[-1],), self.prior_precision)
+        centre = torch.zeros_like(precision)
+        if self.fit_intercept:
+            precision[-1], centre[-1] = _VAGUE, level
+        vague = _around(torch.zeros_like(precision), precision)
+        # Begin narrow: under a wide q, expected rates overflow before the data have spoken.
+        narrow = Gaussian(centre, vague.precision + design.mT @ design + torch.eye(len(centre), dtype=torch.float64))
         loss = LinearLoss(inputs=design, targets=targets, likelihood=self._likelihood)
-        model = Model({"w": prior}, [Site("w", loss, Quadrature(self.nodes))])
-        self._keep(self._learn(model, {"w": first}, backtracking=True))
+        site = Site("w", loss, Quadrature(self.nodes))
+        if total is not None:
+            self._step(Model({"w": vague}, [site]), {"w": narrow} if prior is None else None, total)
+            return
+        self._keep(self._learn(Model({"w": prior or vague}, [site]), {"w": prior or narrow}, backtracking=True))
 
     def _expected(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
         """E[function(f)] under the posterior of each row's output f, by quadrature."""
@@ -193,11 +226,19 @@ class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # typ
         self._update(inputs, targets, None, math.log(max(targets.mean().item(), 0.1)))
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn from more rows: yesterday's posterior is today's prior."""
-        if not hasattr(self, "posterior_"):
-            return self.fit(X, y)
-        self._update(*self._checked(X, y), self.posterior_["w"], 0.0)
+    def partial_fit(self, X: Any, y: Any, *, total_samples: int | None = None) -> Self:
+        """Learn from more rows: yesterday's posterior is today's prior.
+
+        Args:
+            X: New rows (n, d).
+            y: Their targets (n,).
+            total_samples: The size of the whole data set, where rows are a minibatch of it: one step of stochastic
+                variational inference. Unless given, rows are news.
+        """
+        known = hasattr(self, "posterior_")
+        inputs, targets = self._checked(X, y, reset=not known)
+        level = math.log(max(targets.mean().item(), 0.1))
+        self._update(inputs, targets, self.posterior_["w"] if known else None, level, total_samples)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -242,13 +283,21 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
         self._update(inputs, self._bits(labels), None, 0.0)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn from more rows: yesterday's posterior is today's prior. The first call may name both classes."""
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, *, total_samples: int | None = None) -> Self:
+        """Learn from more rows: yesterday's posterior is today's prior.
+
+        Args:
+            X: New rows (n, d).
+            y: Their targets (n,).
+            classes: Both classes; the first call may need them where its rows are all of one.
+            total_samples: The size of the whole data set, where rows are a minibatch of it: one step of stochastic
+                variational inference. Unless given, rows are news.
+        """
         known = hasattr(self, "posterior_")
         inputs, labels = self._tensors(X, y, reset=not known)
         if not known:
             self.classes_ = two_classes(self, labels if classes is None else np.asarray(classes))
-        self._update(inputs, self._bits(labels), self.posterior_["w"] if known else None, 0.0)
+        self._update(inputs, self._bits(labels), self.posterior_["w"] if known else None, 0.0, total_samples)
         return self
 
     def predict_proba(self, X: Any, return_std: bool = False) -> Any:

@@ -158,14 +158,18 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
 def _summary(plan: Plan) -> str:
     target, used = plan.preprocessing.target, [c for c in plan.preprocessing.columns if c.width]
     held = 0 if plan.test is None else len(plan.test.ids)
-    what = f"{target.outputs} classes" if target.task == "classes" else f"an {target.task}".replace("an c", "a c")
+    what = {"classes": f"one of {target.outputs} classes", "amount": "an amount", "count": "a count"}[target.task]
     shape = "x".join(str(size) for size in plan.preprocessing.shape)
     lines = [f"data: {len(plan.train.ids)} rows to train on, {held} to test with; {target.name} is {what}"]
-    lines.append(f"inputs: {len(used)} columns as {shape} numbers" if used else f"inputs: {shape} numbers")
+    lines.append(f"inputs: {_count(len(used), 'column')} as {shape} numbers" if used else f"inputs: {shape} numbers")
     for column in plan.preprocessing.columns:
         if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures"):
             lines.append(f"  without {column.name}: {getattr(column, 'reason', '')}")
     return "\n".join(lines)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:

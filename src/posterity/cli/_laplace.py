@@ -38,12 +38,11 @@ def laplace(
     from posterity.cli._fit import widths
     from posterity.runs.fitting import Config, prepare, refuse_occupied
     from posterity.runs.laplacing import laplace_run
-    from posterity.runs.networks import HIDDEN
 
     folder = out or Path(f"{checkpoint.name.split('.')[0]}-run")
     refuse_occupied(folder, overwrite)
     source = locate(data, folder, target, test, id_column, seed, inputs, size, None)
-    config = Config(model=model, hidden=HIDDEN if hidden is None else widths(hidden), method="laplace", seed=seed)
+    config = Config(model=model, hidden=None if hidden is None else widths(hidden), method="laplace", seed=seed)
     plan = prepare(folder, config, source, task=task, ignore=tuple(ignore or ()), standardise=False)
     run = laplace_run(plan, checkpoint, overwrite=overwrite, structure=structure)
     if as_json:

@@ -102,7 +102,7 @@ def _command(run: RunFolder) -> str:
     words: list[Any] = ["posterity", "fit", data.source.path, "--target", data.target, "--seed", config["seed"]]
     for name in ("model", "method", "epochs", "batch_size", "lr"):
         words += [] if config[name] is None else [f"--{name.replace('_', '-')}", config[name]]
-    words += ["--hidden", ",".join(str(width) for width in config["hidden"])]
+    words += [] if config["hidden"] is None else ["--hidden", ",".join(str(width) for width in config["hidden"])]
     for name, value in config["options"].items():
         words += ["--option", f"{name}={value}"]
     return shlex.join(str(word) for word in words)

@@ -22,7 +22,7 @@ from posterity.optim import suggest
 from posterity.posterior import Posterior
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data
-from posterity.runs.networks import HIDDEN, network
+from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, ask, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.snapshots import LARGEST, Snapshots
@@ -40,7 +40,7 @@ class Config:
 
     Args:
         model: "linear", "mlp", "cnn" or "module:factory"; by default a cnn for pictures, an mlp otherwise.
-        hidden: Widths of the hidden layers.
+        hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`.
         epochs: Passes over the data.
         batch_size: Examples a step.
@@ -55,7 +55,7 @@ class Config:
     """
 
     model: str | None = None
-    hidden: tuple[int, ...] = HIDDEN
+    hidden: tuple[int, ...] | None = None
     method: str = "ivon"
     epochs: int | None = None
     batch_size: int = 64
@@ -128,7 +128,8 @@ def reopen(folder: Path) -> Plan:
         raise RefusedFile(f"{folder}: expected an unfinished training to resume, got none")
     content = read_sealed(path)
     try:
-        config = Config(**{**content["config"], "hidden": tuple(content["config"]["hidden"])})
+        hidden = content["config"]["hidden"]
+        config = Config(**{**content["config"], "hidden": None if hidden is None else tuple(hidden)})
         data = Data.restored(content["data"])
         preprocessing = Preprocessing.restored(content["preprocessing"])
     except (KeyError, TypeError) as why:

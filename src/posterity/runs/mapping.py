@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from posterity.errors import InvalidInput, Undefined
 from posterity.memory import MemoryMap
 from posterity.runs._folder import RunFolder
 from posterity.runs.targets import Classes, Target
@@ -15,7 +16,11 @@ _IN_UNITS = ("label", "prediction", "loo_prediction", "suspected_label")
 
 def map_run(run: RunFolder) -> tuple[RunFolder, MemoryMap]:
     """Draw the memory map of a run, and keep it there as the tables "memory" and "memory-map"."""
-    found = run.memory_map()
+    try:
+        found = run.memory_map()
+    except Undefined as why:
+        fix = "fit with --method ivon, laplace or bayes_by_backprop"
+        raise InvalidInput(f"map: expected a Gaussian posterior ({fix}), got {run.config['method']}") from why
     table = readable(found.table, run.preprocessing.target)
     about = {"memory": {"ranking": found.ranking, "reliability": str(found.reliability)}}
     return run.updated(about, tables={"memory": table}, memory=found), found
@@ -37,5 +42,6 @@ def suspects(run: RunFolder, found: MemoryMap, k: int, by: str | None = None) ->
     """The k most suspicious rows, most suspicious first, with the columns of the data beside the figures."""
     top = readable(found.top(k, by), run.preprocessing.target)
     records = run.records("train")
-    records = records.drop(columns=[name for name in records if name != "id" and name in top])
+    known = {*top, run.dataset.target} - {"id"}
+    records = records.drop(columns=[name for name in records if name in known])
     return top.merge(records, on="id", how="left")

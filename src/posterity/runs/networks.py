@@ -16,14 +16,14 @@ from torch import nn
 from posterity.errors import InvalidInput, expected, require
 from posterity.learning import insert_dropout
 
-HIDDEN = (64, 64)
+HIDDEN = {"mlp": (64, 64), "cnn": (16, 32)}
 
 
 def network(
     spec: str,
     shape: tuple[int, ...],
     outputs: int,
-    hidden: Sequence[int] = HIDDEN,
+    hidden: Sequence[int] | None = None,
     seed: int = 0,
     dropout: float | None = None,
 ) -> nn.Module:
@@ -34,16 +34,17 @@ def network(
             arguments `inputs` (the shape of one example) and `outputs` that it has.
         shape: Shape of one example's inputs.
         outputs: Number of outputs.
-        hidden: Widths of the hidden layers of "mlp", channels of the convolutions of "cnn".
+        hidden: Widths of the hidden layers of "mlp", channels of the convolutions of "cnn"; by default 64,64 and 16,32.
         seed: Seed of the initial weights.
         dropout: Rate of dropout behind every hidden layer.
     """
-    require(all(width >= 1 for width in hidden), "hidden", "positive widths", list(hidden))
+    widths = HIDDEN.get(spec, ()) if hidden is None else tuple(hidden)
+    require(all(width >= 1 for width in widths), "hidden", "positive widths", widths)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if ":" not in spec and spec not in _BY_NAME:
             raise expected("model", f"one of {sorted(_BY_NAME)}, or module:factory", spec)
-        made = _made(spec, shape, outputs) if ":" in spec else _BY_NAME[spec](shape, outputs, hidden)
+        made = _made(spec, shape, outputs) if ":" in spec else _BY_NAME[spec](shape, outputs, widths)
         if dropout is not None:
             insert_dropout(made, dropout)
         return made
@@ -64,7 +65,7 @@ def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Modu
 def _cnn(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
     if len(shape) != 3:
         raise expected("model", "pictures for a cnn (linear or mlp take tables)", f"inputs of shape {shape}")
-    channels = [shape[0], *([16, 32] if tuple(hidden) == HIDDEN else hidden)]
+    channels = [shape[0], *hidden]
     layers: list[nn.Module] = []
     height, width = shape[1:]
     for before, after in pairwise(channels):

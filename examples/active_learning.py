@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import save
+from common import save, size
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
@@ -32,7 +32,7 @@ def crescents(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def score_map(model: nn.Module, posterior: po.Posterior, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """A score on a grid."""
     a, b = torch.meshgrid(torch.linspace(-3.8, 3.8, 90), torch.linspace(-3, 3, 70), indexing="xy")
-    p = po.predict(model, posterior, torch.stack((a.ravel(), b.ravel()), 1), samples=100)
+    p = po.predict(model, posterior, torch.stack((a.ravel(), b.ravel()), 1), samples=size(100, 5))
     score = p.entropy if name == "entropy" else p.mutual_information
     return a, b, score.reshape(a.shape)
 
@@ -49,15 +49,15 @@ def panel(axis: Axes, field: tuple[Tensor, Tensor, Tensor], pool: Tensor, known:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    pool, truth = crescents(300, 0)
+    pool, truth = crescents(size(300, 40), 0)
     start = torch.tensor([0, 1, 2, 3, 4, 5])
     known = pool[start], truth[start]
     model = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 2))
-    po.fit(model, known, method="adamw", epochs=300, lr=0.02, prior=0.1)
+    po.fit(model, known, method="adamw", epochs=size(300, 2), lr=0.02, prior=0.1)
     posterior = po.laplace(model, known, structure="full", prior_precision=0.3)
     figure, axes = plt.subplots(1, 4, figsize=(17, 4.4), layout="constrained")
     for axis, (criterion, title) in zip(axes, CRITERIA.items(), strict=True):
-        picks = acquire(model, posterior, pool, K, criterion, labelled=known, exclude=start, samples=100)
+        picks = acquire(model, posterior, pool, K, criterion, labelled=known, exclude=start, samples=size(100, 5))
         panel(axis, score_map(model, posterior, criterion), pool, known)
         for number, i in enumerate(picks.ids.tolist(), 1):
             axis.scatter(*pool[i], s=110, color="white", edgecolors=INK, linewidths=1.2, zorder=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from common import save
+from common import save, size
 from torch import Tensor
 
 from posterity.exploration import EpsilonGreedy, Greedy, LinearGaussian, Policy, ThompsonSampler
@@ -47,7 +47,7 @@ def main() -> None:
     sampler = ThompsonSampler(belief(), seed=0)
     figure, axes = plt.subplots(1, 4, figsize=(17, 4.2), layout="constrained")
     done, seen = 0, []
-    for axis, until in zip(axes[:3], (10, 60, 400), strict=True):
+    for axis, until in zip(axes[:3], size((10, 60, 400), (2, 4, 6)), strict=True):
         for i in range(done, until):
             numbers, arms = sampler.choose(features(x[i : i + 1]))
             sampler.observe(numbers, payoff(x[i : i + 1])[0, arms] + noise[i])
@@ -72,9 +72,12 @@ def main() -> None:
     }
     for name, (make, colour) in policies.items():
         paths = []
-        for seed in range(5):
+        for seed in range(size(5, 1)):
             g = torch.Generator().manual_seed(100 + seed)
-            visits, extra = 2 * torch.rand(400, generator=g) - 1, NOISE * torch.randn(400, generator=g)
+            visits, extra = (
+                2 * torch.rand(size(400, 10), generator=g) - 1,
+                NOISE * torch.randn(size(400, 10), generator=g),
+            )
             paths.append(regret(make(seed), visits, extra))
         axes[3].plot(np.mean(paths, 0), color=colour, label=name)
     axes[3].set(xlabel="decisions", title="regret, mean of five runs")

@@ -22,7 +22,7 @@ def answers(data: tuple[Tensor, Tensor], grid: Tensor) -> dict[str, Tensor]:
     found = {}
     point = po.fit(network(), data, method="adamw", lr=5e-3, **options)
     found["One network (AdamW)"] = po.predict(point.model, point.posterior, grid)
-    laplace = po.laplace(point.model, data, structure="full", prior_precision=1.0)
+    laplace = po.laplace(point.model, data, structure=size("full", "diag"), prior_precision=1.0)
     found["Laplace, linearised"] = po.predict(point.model, laplace, grid, method="linearised")
     ivon = po.fit(network(), data, method="ivon", epochs=size(400, 2), batch_size=50)
     found["IVON"] = po.predict(ivon.model, ivon.posterior, grid)

@@ -24,7 +24,7 @@ def main() -> None:
     point = po.fit(network(), train, method="adamw", epochs=size(30, 1)).model
     ivon = po.fit(network(), train, method="ivon", epochs=size(60, 1), beta2="auto")
     weights = dict(point.named_parameters())
-    figure = po.plots.filter_distributions(ivon.posterior, "1.weight", weights, count=10)
+    figure = po.plots.filter_distributions(ivon.posterior, "1.weight", weights, count=size(10, 3))
     figure.suptitle("Ten filters of the first layer: AdamW's, IVON's mean, and how sure IVON is of each weight")
     save(figure, "filters")
     figure = po.plots.weight_distributions(ivon.posterior, weights)

@@ -16,7 +16,7 @@ OPTIONS = {"epochs": size(30, 1), "lr": 2e-3, "batch_size": 64, "schedule": "cos
 def matrix(axis: Axes, scores: Scores, title: str) -> None:
     """The accuracy matrix: a row after each task, a column for each task."""
     values = scores.accuracy.tril()
-    axis.imshow(values.masked_fill(values == 0, float("nan")), vmin=0.2, vmax=1, cmap="viridis")
+    axis.imshow(values.masked_fill(values == 0, float("nan")).numpy(), vmin=0.2, vmax=1, cmap="viridis")
     for i in range(len(values)):
         for j in range(i + 1):
             value = values[i, j].item()

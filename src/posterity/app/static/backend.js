@@ -51,9 +51,10 @@ class Server {
     return kind === "image" ? { kind, src: `/api/test/preview/${id}` } : shown(`/api/test/preview/${id}`);
   }
 
+  // Why an image did not appear.
   async why(path) {
     await ask(path);
-    return "";
+    return new Error("The image cannot be shown.");
   }
 
   async search(text, rows) {
@@ -118,7 +119,7 @@ class Carried {
   }
 
   async why() {
-    return "";
+    return new Error("The image cannot be shown.");
   }
 
   async keep() {

@@ -6,14 +6,34 @@ import { short } from "./scales.js";
 
 const CELLS = 40;
 
-// An element that shows an example as soon as it is known; `find` gives the preview or a promise of it.
-export function preview(find, path, backend) {
-  const element = h("div", { class: "preview", data: { kind: document.documentElement.dataset.kind } });
-  const show = (found) => fill(element, render(found, element, path, backend));
-  const fail = (error) => (
-    fill(element, h("div", { class: "gone", textContent: error.message })),
-    element.classList.add("missing")
-  );
+// An element that shows a training example as soon as it is known; nothing where there are no previews.
+export function preview(model, row) {
+  if (!model.about.kind) return null;
+  return shownWhenKnown(model, () => model.backend.preview(model.ids[row], model.about.kind));
+}
+
+export function testPreview(model, row) {
+  if (!model.about.kind) return null;
+  return shownWhenKnown(model, () => model.backend.testPreview(row, model.about.kind));
+}
+
+// `find` gives a preview, a promise of one, or an error that says why there is none.
+function shownWhenKnown(model, find) {
+  const element = h("div", { class: "preview", data: { kind: model.about.kind } });
+  const fail = (error) => {
+    element.classList.add("missing");
+    fill(element, h("div", { class: "gone", textContent: error.message }));
+  };
+  const show = (found) => {
+    element.dataset.kind = found.kind;
+    if (found.kind === "text") fill(element, h("p", { textContent: found.text }));
+    else if (found.kind === "row") fill(element, cells(found.cells));
+    else
+      fill(
+        element,
+        picture(found.src, () => model.backend.why(found.src).then(fail, fail)),
+      );
+  };
   try {
     const found = find();
     found instanceof Promise ? found.then(show, fail) : show(found);
@@ -23,24 +43,8 @@ export function preview(find, path, backend) {
   return element;
 }
 
-function render(found, element, path, backend) {
-  element.dataset.kind = found.kind;
-  if (found.kind === "text") return h("p", { textContent: found.text });
-  if (found.kind === "row") return cells(found.cells);
-  const image = h("img", { src: found.src, alt: "", loading: "lazy", decoding: "async", draggable: false });
-  image.addEventListener("error", () =>
-    backend
-      .why(found.src)
-      .then(
-        () => "The image cannot be shown.",
-        (e) => e.message,
-      )
-      .then((text) => {
-        element.classList.add("missing");
-        fill(element, h("div", { class: "gone", textContent: text }));
-      }),
-  );
-  return image;
+function picture(src, onerror) {
+  return h("img", { src, alt: "", loading: "lazy", decoding: "async", draggable: false, onerror });
 }
 
 // The most unusual values first.
@@ -98,9 +102,7 @@ export function card(model, row, note = "", value = null) {
   const element = h(
     "button",
     { class: "card", data: { row, mark }, title: `#${id}`, onclick: () => model.focus(row) },
-    model.about.kind
-      ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend)
-      : null,
+    preview(model, row),
     h(
       "span",
       { class: "foot" },

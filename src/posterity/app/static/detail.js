@@ -33,7 +33,7 @@ export class Detail {
       h(
         "div",
         { class: "about" },
-        m.about.kind ? preview(() => m.backend.preview(id, m.about.kind), `/api/preview/${id}`, m.backend) : null,
+        preview(m, row),
         h(
           "div",
           { class: "facts" },

@@ -49,9 +49,7 @@ function tip(model) {
     const id = model.ids[row];
     fill(
       element,
-      model.about.kind
-        ? preview(() => model.backend.preview(id, model.about.kind), `/api/preview/${id}`, model.backend)
-        : null,
+      preview(model, row),
       h("div", { class: "tipline" }, h("b", { textContent: `#${id}` }), verdict(model, row)),
       h("div", { class: "muted" }, "predicted ", labelled(model, row, "prediction")),
       h("div", {

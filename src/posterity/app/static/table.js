@@ -38,7 +38,8 @@ export class Table {
 
   get columns() {
     const { x, y, sort } = this.model.view;
-    const room = this.model.classes.some((name) => name.length > 3) ? 2 : 3; // long labels need their place
+    const long = this.model.classes.some((name) => name.length > 3); // labels and texts need their place
+    const room = this.model.about.kind === "text" ? 1 : long ? 2 : 3;
     return [...new Set([sort, y, x])].filter((name) => name !== "id").slice(0, room);
   }
 
@@ -71,6 +72,7 @@ export class Table {
       this.head,
       h("span", { class: "c-id", textContent: "id" }),
       h("span", { class: "c-label", textContent: m.classes.length ? "label" : "given" }),
+      m.about.kind === "text" && h("span", { class: "c-text", textContent: "text" }),
       this.columns.map((name) =>
         h(
           "button",
@@ -95,15 +97,9 @@ export class Table {
     return h(
       "div",
       { class: row === m.focused ? "tr focused" : "tr", data: { row, category: m.category[row] } },
-      h(
-        "span",
-        { class: "c-id" },
-        m.about.kind === "image"
-          ? preview(() => m.backend.preview(id, "image"), `/api/preview/${id}`, m.backend)
-          : null,
-        h("span", { textContent: id }),
-      ),
+      h("span", { class: "c-id" }, m.about.kind === "image" && preview(m, row), h("span", { textContent: id })),
       h("span", { class: "c-label" }, verdict(m, row)),
+      m.about.kind === "text" && h("span", { class: "c-text" }, preview(m, row)),
       this.columns.map((name) => h("span", { class: "c-num", textContent: short(m.columns.get(name)[row]) })),
       h(
         "span",

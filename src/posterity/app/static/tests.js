@@ -1,6 +1,6 @@
 // Test examples, and for a chosen one the training examples that most move its prediction.
 
-import { card, preview, swatch } from "./cards.js";
+import { card, swatch, testPreview } from "./cards.js";
 import { fill, h } from "./dom.js";
 import { List } from "./list.js";
 import { short } from "./scales.js";
@@ -64,14 +64,7 @@ export class Tests {
     return h(
       "div",
       { class: row === this.chosen ? "tr focused" : "tr", data: { test: row } },
-      h(
-        "span",
-        { class: "c-id" },
-        m.about.kind === "image"
-          ? preview(() => m.backend.testPreview(row, "image"), `/api/test/preview/${row}`, m.backend)
-          : null,
-        h("span", { textContent: row }),
-      ),
+      h("span", { class: "c-id" }, m.about.kind === "image" && testPreview(m, row), h("span", { textContent: row })),
       h("span", { class: "c-label" }, this.#name("label", row)),
       h(
         "span",
@@ -93,9 +86,7 @@ export class Tests {
     const head = h(
       "div",
       { class: "chosen" },
-      m.about.kind
-        ? preview(() => m.backend.testPreview(row, m.about.kind), `/api/test/preview/${row}`, m.backend)
-        : null,
+      testPreview(m, row),
       h(
         "p",
         {},

@@ -34,6 +34,7 @@ START, ROUND, GOAL, MOST = 20, 10, 0.90, 300
 CRITERIA = {
     "random": {},
     "margin": {},
+    "margin, mean weights": {"samples": 0},
     "entropy": {},
     "bald": {},
     "bald, power 1": {"power": 1.0},

@@ -235,6 +235,13 @@ def test_every_criterion_on_a_network(criterion):
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
+def test_no_draws_means_the_mean_weights():
+    model, posterior, pool = classifier("full")
+    picks = acquire(model, posterior, pool, 12, "margin", samples=0)
+    best = model(pool).detach().softmax(1).sort(1, descending=True).values
+    torch.testing.assert_close(picks.scores, (1 - best[:, 0] + best[:, 1])[picks.ids])
+
+
 def test_regressions_and_binary_labels_say_why():
     x = torch.linspace(-1, 1, 30).unsqueeze(1)
     model = nn.Linear(1, 1)
@@ -255,7 +262,8 @@ def test_regressions_and_binary_labels_say_why():
         ({"power": 1.0, "criterion": "batch_bald"}, "power: expected a score of single examples"),
         ({"criterion": "leave_one_out"}, "leave_one_out: expected the labelled data"),
         ({"pool": torch.zeros(0, 3)}, "pool: expected at least one"),
-        ({"samples": 0}, "samples and candidates"),
+        ({"samples": 0}, "samples: expected a whole number >= 1"),
+        ({"candidates": 0}, "candidates: expected"),
     ],
 )
 def test_mistakes_are_named(change, message):

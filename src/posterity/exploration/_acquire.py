@@ -21,6 +21,7 @@ BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
     "batch_bald_linearised": information.choose,
     "k_centre": k_centre.choose,
 }
+DRAWN = ("bald", "batch_bald")  # what draws disagree about
 
 
 def acquire(
@@ -64,7 +65,7 @@ def acquire(
         exclude: Ids that are not to be chosen.
         power: Draw without replacement with probabilities proportional to score^power, instead of taking the highest.
             Diverse batches at no cost, for scores of single examples.
-        samples: Draws of the weights.
+        samples: Draws of the weights; 0 asks the mean weights alone, where the criterion needs no disagreement.
         candidates: How many examples, those with the highest BALD of their own, a batch criterion looks at.
         batch_size: Examples at a time, where the pool is not a loader.
         seed: Of everything random.
@@ -85,7 +86,9 @@ def acquire(
     """
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
-    require(samples >= 1 and candidates >= 1, "samples and candidates", "whole numbers >= 1", (samples, candidates))
+    least = 1 if criterion in DRAWN else 0
+    require(samples >= least, "samples", f"a whole number >= {least}", samples)
+    require(candidates >= 1, "candidates", "a whole number >= 1", candidates)
     if power is not None:
         require_positive("power", power)
         require(criterion in SCORES, "power", f"a score of single examples, one of {sorted(SCORES)}", criterion)

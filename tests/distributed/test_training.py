@@ -10,7 +10,16 @@ from distributed.launch import spawn
 from optim.reference import Reference, array
 from posterity.noise import Key, normal
 
-SAME = ("contexts", "accumulation", "closures", "sharded", "sharded, auto", "deferred", "one bad rank")
+SAME = (
+    "contexts",
+    "accumulation",
+    "closures",
+    "sharded",
+    "sharded, auto",
+    "sharded, prior",
+    "deferred",
+    "one bad rank",
+)
 TWINS = {
     "accumulation, bucket views": "accumulation",
     "accumulation, hook": "accumulation",

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from distributed.launch import join
 from distributed.problem import examples, ivon, loss, network
 from posterity.errors import InvalidInput
+from posterity.posterior import Diagonal
 
 STEPS = 4
 
@@ -145,6 +146,12 @@ def sharded(rank, world, attach=False, **settings):
     return found
 
 
+def prior():
+    """One that differs from weight to weight."""
+    weights = {name: p.detach() for name, p in network().named_parameters()}
+    return Diagonal({name: 0.5 * t for name, t in weights.items()}, {name: 2 + t for name, t in weights.items()})
+
+
 def sharded_step(model, optimizer, step, rank, world, attach=False):
     with nullcontext() if attach else optimizer.sampled_params(train=True):
         loss(model, examples(step, rank, world)).backward()
@@ -253,6 +260,7 @@ def everything(rank, world, folder):
         "sharded": sharded(rank, world),
         "sharded, attached": sharded(rank, world, attach=True),
         "sharded, auto": sharded(rank, world, **AUTO),
+        "sharded, prior": sharded(rank, world, prior=prior()),
         "deferred": deferred(rank, world),
         "noise": noise(rank, world),
         "one bad rank": one_bad_rank(rank, world),

@@ -1,0 +1,56 @@
+"""The documentation as a site: it builds strictly, loads nothing from elsewhere, and leaves no measurement out."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_built(site):
+    for page in DOCS.rglob("*.md"):
+        assert (site / page.relative_to(DOCS)).with_suffix(".html").is_file()
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        assert LOADED.findall(page.read_text(encoding="utf-8")) == []
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*['\"]?(?:https?:)?//", style.read_text(encoding="utf-8"))
+
+
+def test_the_reference_documents_what_it_names(site):
+    for page in (DOCS / "api").glob("*.md"):
+        text = (site / "api" / page.name).with_suffix(".html").read_text(encoding="utf-8")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert f'id="{name}"' in text, name
+
+
+def test_every_table_of_measurements_is_listed():
+    listed = set(re.findall(r"\(benchmarks/(\w+)\.md\)", (DOCS / "benchmarks.md").read_text(encoding="utf-8")))
+    assert listed == {page.stem for page in (DOCS / "benchmarks").glob("*.md")}
+
+
+def test_every_picture_is_shown_and_every_shown_picture_is_there():
+    shown = {
+        match
+        for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for match in re.findall(r"pictures/(\w+)\.png", page.read_text(encoding="utf-8"))
+    }
+    assert shown == {picture.stem for picture in (DOCS / "pictures").glob("*.png")}

@@ -115,6 +115,21 @@ def test_resume_is_exact(here, run, tmp_path, monkeypatch, step):
         fitting.reopen(tmp_path / "run")
 
 
+def test_ensembles_resume_too(here, tmp_path, monkeypatch):
+    settings = {"method": "ensemble", "options": {"members": 2}, "lr": 0.01}
+    whole = trained(tmp_path / "whole", here / "flowers.csv", **settings)
+    first, second = whole.posterior.structure.members
+    assert not torch.equal(first["1.weight"], second["1.weight"])
+    real = fitting.fit
+    interrupted = lambda *a, callbacks, **k: real(*a, callbacks=[Impatient(7), *callbacks], **k)  # noqa: E731
+    monkeypatch.setattr(fitting, "fit", interrupted)
+    assert trained(tmp_path / "run", here / "flowers.csv", **settings).status == "interrupted"
+    monkeypatch.undo()
+    resumed = fitting.train(fitting.reopen(tmp_path / "run"))
+    for member, wanted in zip(resumed.posterior.structure.members, (first, second)):
+        assert all(torch.equal(member[name], value) for name, value in wanted.items())
+
+
 def test_a_training_under_way_is_no_run_yet(here, tmp_path, monkeypatch):
     def killed(*_, **__):
         raise MemoryError

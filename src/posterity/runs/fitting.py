@@ -6,7 +6,6 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +225,9 @@ def probe(plan: Plan) -> Plan:
 def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
     config, target = plan.config, plan.preprocessing.target
     steps = (config.epochs or 1) * -(-len(plan.train.ids) // config.batch_size)
-    ensemble = config.method == "ensemble"
+    checkpoint = work / "checkpoint"
     return fit(
-        partial(build, plan) if ensemble else build(plan),
+        build(plan),
         plan.train,
         method=config.method,
         likelihood=target.likelihood,
@@ -239,9 +238,9 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         seed=config.seed,
         class_names=target.names if isinstance(target, Classes) else None,
         callbacks=callbacks,
-        checkpoint=work / "checkpoint",
-        checkpoint_every=None if ensemble else max(1, steps // 50),
-        resume=holds_checkpoint(work / "checkpoint"),
+        checkpoint=checkpoint,
+        checkpoint_every=max(1, steps // 50),
+        resume=any(holds_checkpoint(part) for part in (checkpoint, checkpoint / "member-1")),
         progress=progress,
         **config.options,
     )

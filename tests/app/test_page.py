@@ -254,6 +254,14 @@ def test_the_address_holds_the_state(browser, served):
         assert model(second, known) == model(first, known)
 
 
+def test_a_link_on_another_page_leads_in(browser, served):
+    page = browser.new_context().new_page()
+    page.goto(f"data:text/html,<a href='{served.url}'>map</a>")
+    page.get_by_text("map").click()
+    page.wait_for_selector("html[data-drawn]")
+    assert "token" not in page.url
+
+
 def test_numbers_instead_of_classes(browser, tmp_path):
     table = pd.DataFrame({"id": [5, 9, 12], "label": [1.5, -2.0, 30.25], "prediction": [1.4, -1.0, 12.0]})
     table = table.assign(error=[0.1, 1.0, 18.25], leverage=[0.1, 0.0, 0.4], loo_nll=[0.5, float("nan"), 9.0])

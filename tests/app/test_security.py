@@ -82,6 +82,7 @@ def test_changes_need_an_origin(raw):
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_pages_of_other_sites(raw, site):
     assert raw("/api/columns", headers={"Sec-Fetch-Site": site})[0] == 403
+    assert raw("/?token=wrong", headers={"Sec-Fetch-Site": site})[0] == 403
 
 
 @pytest.mark.parametrize(

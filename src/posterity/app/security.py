@@ -13,9 +13,10 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+ONWARDS = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">The memory map</a>'
 BODY_LIMIT = 8 * 2**20  # bytes
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -73,18 +74,23 @@ class Wall:
         foreign = any(origin not in {f"http://{host}" for host in self.hosts} for origin in origins)
         if foreign or (method == "POST" and len(origins) != 1):
             return _refuse(403, "requests from other sites are refused")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _refuse(403, "requests from other sites are refused")
+        elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         offered = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if scope["path"] == "/" and method == "GET" and len(offered) == 1 and self._is_token(offered[0]):
-            return self._welcome()
+            return self._welcome(elsewhere)
+        if elsewhere:
+            return _refuse(403, "requests from other sites are refused")
         if not self._is_token(_cookie(headers, self.cookie)):
             return _refuse(401, "open the address that the terminal printed; it carries the token")
         return _refuse_body(method, headers)
 
-    def _welcome(self) -> Response:
-        """The token leaves the address bar and becomes a cookie that scripts and other sites cannot use."""
-        response = RedirectResponse("/", status_code=303)
+    def _welcome(self, elsewhere: bool) -> Response:
+        """The token leaves the address bar and becomes a cookie that scripts and other sites cannot use.
+
+        Browsers withhold the cookie from a redirect that began elsewhere, at a link in a notebook for instance; a page
+        that goes on by itself is one of ours.
+        """
+        response: Response = HTMLResponse(ONWARDS) if elsewhere else RedirectResponse("/", status_code=303)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
         return response
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
+from torch import Tensor
 
-from posterity.adaptation import adapt
+from posterity.adaptation import Adaptation, adapt
 from posterity.adaptation.report import Report
 from posterity.errors import InvalidInput, expected
 from posterity.runs._folder import RunFolder
-from posterity.runs.data import Source
+from posterity.runs.data import Data, Source
 from posterity.runs.decisions import Decisions
-from posterity.runs.fitting import evaluated
+from posterity.runs.fitting import evaluated, held_out
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
 
@@ -48,65 +49,72 @@ def adapt_run(
     if out.resolve() == run.folder.resolve():
         raise expected("out", "another folder than that of the run", str(out))
     notes: list[str] = []
-    train, data, preprocessing = run.data("train"), run.dataset, run.preprocessing
-    added: Examples | None = None
-    if add is not None:
-        first = 1 + int(max([train.ids.max(), *(run.select("test").ids.tolist() if data.test else [0])]))
-        source = Source.of(add, out, inputs=data.source.inputs, size=data.source.size)
-        before = len(data.select(run.folder, "train").ids)
-        data = data.plus(source, first)
-        rows, ids = data.select(run.folder, "train", notes)
-        preprocessing = preprocessing.extended(rows)
-        if len(ids) == before:
-            raise InvalidInput(f"{add}: expected rows with a {data.target}, got none")
-        fresh = rows.take(torch.arange(before, len(ids)).numpy())
-        added = preprocessing.examples(fresh, ids[before:], notes)
+    train = run.data("train")
+    data, preprocessing, added = _with_added(run, out, add, notes)
     if decisions is not None:
         _known(train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
-    relabel, preprocessing = _targets(decisions, preprocessing)
-    names = _grown(run.preprocessing, preprocessing)
     result = adapt(
         run.model(),
         run.posterior,
         data=train,
         add=added,
         remove=decisions.dropped if decisions is not None and decisions.dropped else None,
-        relabel=relabel or None,
-        classes=names,
+        relabel=_targets(decisions, preprocessing) or None,
+        classes=_grown(run.preprocessing, preprocessing),
         memory=min(len(train.ids), REMEMBERED if memory is None else memory),
         **settings,
     )
-    report = result.report
+    return _written(run, out, result, data, preprocessing, notes, overwrite), result.report, notes
+
+
+def _with_added(
+    run: RunFolder, out: Path, add: Path | None, notes: list[str]
+) -> tuple[Data, Preprocessing, Examples | None]:
+    """Data and preprocessing with the rows of another file, and those rows; new classes are among them or not."""
+    data = run.dataset
+    if add is None:
+        return data, run.preprocessing, None
+    before = data.select(run.folder, "train").ids
+    tested = data.select(run.folder, "test").ids if data.test else before
+    source = Source.of(add, out, inputs=data.source.inputs, size=data.source.size)
+    data = data.plus(source, first=1 + int(max(before.max(), tested.max())))
+    rows, ids = data.select(run.folder, "train", notes)
+    if len(ids) == len(before):
+        raise InvalidInput(f"{add}: expected rows with a {data.target}, got none")
+    preprocessing = run.preprocessing.extended(rows)
+    fresh = rows.take(np.arange(len(before), len(ids)))
+    return data, preprocessing, preprocessing.examples(fresh, ids[len(before) :], notes)
+
+
+def _written(
+    run: RunFolder,
+    out: Path,
+    result: Adaptation,
+    data: Data,
+    preprocessing: Preprocessing,
+    notes: list[str],
+    overwrite: bool,
+) -> RunFolder:
+    """The adapted run: what the old one says of itself, and what is different now."""
     # The new covariance is that of the curvature at the new mean: too wide to draw from, right for the tangent.
     config = {**run.config, "prediction": "linearised"}
+    test = held_out(run.folder, data, preprocessing, notes)
+    tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test)
     content = {
-        **run.content,
+        **{name: value for name, value in run.content.items() if name != "memory"},
         "config": config,
         "data": data.settings(),
         "preprocessing": preprocessing.settings(),
         "status": "finished",
+        "rows": {"train": result.posterior.n, "test": 0 if test is None else len(test.ids)},
+        "metrics": figures,
         "parent": {"path": str(run.folder.absolute()), "metrics": run.metrics},
-        "adaptation": _account(report),
+        "adaptation": _account(result.report),
         "notes": notes,
     }
-    content.pop("memory", None)
-    test = None
-    if data.test:
-        rows, ids = data.select(run.folder, "test")
-        test = preprocessing.examples(rows, ids, notes) if len(rows) else None
-    content["rows"] = {"train": result.posterior.n, "test": 0 if test is None else len(test.ids)}
-    tables, content["metrics"] = evaluated(result.model, result.posterior, config, preprocessing, test)
-    written = RunFolder.create(
-        out,
-        model=result.model,
-        posterior=result.posterior,
-        content=content,
-        history=run.history,
-        tables=tables,
-        overwrite=overwrite,
-    )
-    return written, report, notes
+    parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
+    return RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
 
 
 def _known(train: Examples, decisions: Decisions) -> None:
@@ -118,13 +126,12 @@ def _known(train: Examples, decisions: Decisions) -> None:
         raise InvalidInput("decisions: expected at least one row to drop or relabel, got only rows to keep")
 
 
-def _targets(decisions: Decisions | None, preprocessing: Preprocessing) -> tuple[dict[int, Any], Preprocessing]:
-    """New targets by id, as the model takes them; classes that only they have are new ones."""
+def _targets(decisions: Decisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
+    """New targets by id, as the model takes them."""
     if decisions is None or not decisions.relabelled:
-        return {}, preprocessing
-    labels = pd.Series(list(decisions.relabelled.values()))
-    encoded = preprocessing.target.encode(labels)
-    return dict(zip(decisions.relabelled, encoded)), preprocessing
+        return {}
+    encoded = preprocessing.target.encode(pd.Series(list(decisions.relabelled.values())))
+    return dict(zip(decisions.relabelled, encoded))
 
 
 def _grown(before: Preprocessing, after: Preprocessing) -> tuple[str, ...] | None:

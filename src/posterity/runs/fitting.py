@@ -19,10 +19,11 @@ from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.optim import suggest
 from posterity.posterior import Posterior
+from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data
 from posterity.runs.networks import network
-from posterity.runs.predicting import SAMPLES, ask, prediction_table, row_nll, scores
+from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.snapshots import LARGEST, Snapshots
 from posterity.runs.store import locked
@@ -116,7 +117,7 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     ignore = (*columns.pop("ignore", ()), *known)
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
     train = preprocessing.examples(rows, ids, notes)
-    test = _test(folder, data, preprocessing, notes)
+    test = held_out(folder, data, preprocessing, notes)
     return Plan(folder, _decided(config, preprocessing, train), data, preprocessing, train, test, notes)
 
 
@@ -136,7 +137,7 @@ def reopen(folder: Path) -> Plan:
     notes: list[str] = []
     rows, ids = data.select(folder, "train", notes)
     train = preprocessing.examples(rows, ids, notes)
-    return Plan(folder, config, data, preprocessing, train, _test(folder, data, preprocessing, notes), notes)
+    return Plan(folder, config, data, preprocessing, train, held_out(folder, data, preprocessing, notes), notes)
 
 
 def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
@@ -183,7 +184,8 @@ def build(plan: Plan) -> nn.Module:
     return network(config.model or "mlp", preprocessing.shape, preprocessing.target.outputs, **about).to(config.device)
 
 
-def _test(folder: Path, data: Data, preprocessing: Preprocessing, notes: list[str]) -> Examples | None:
+def held_out(folder: Path, data: Data, preprocessing: Preprocessing, notes: list[str]) -> Examples | None:
+    """The examples to test with; None where there are none."""
     if not data.test:
         return None
     rows, ids = data.select(folder, "test", notes)
@@ -257,7 +259,7 @@ def evaluated(
     if test is None:
         return {}, {}
     target = preprocessing.target
-    answer = ask(model, posterior, test.inputs, config["prediction"], config["samples"], config["seed"])
+    answer = predict(model, posterior, test.inputs, config["samples"], method=config["prediction"], seed=config["seed"])
     table = prediction_table(answer, target, test.ids.numpy())
     table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
     table["nll"] = row_nll(answer, target, test.targets)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity import metrics
 from posterity.errors import expected, require
-from posterity.posterior import Posterior
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
 from posterity.runs.columns import as_text
@@ -22,11 +21,6 @@ from posterity.runs.targets import Classes, Target
 LEVEL = 0.9  # probability that an interval is meant to hold the target
 SAMPLES = 64
 ABSTAIN = "abstain"
-
-
-def ask(model: nn.Module, posterior: Posterior, inputs: Tensor, method: str, samples: int, seed: int) -> Prediction:
-    """The posterior predictive, in the way that suits the run."""
-    return predict(model, posterior, inputs, samples, method=method, seed=seed)
 
 
 def predict_run(
@@ -53,7 +47,7 @@ def predict_run(
     notes: list[str] = []
     config, target = run.config, run.preprocessing.target
     inputs = run.preprocessing.inputs(rows, notes)
-    answer = ask(run.model(), run.posterior, inputs, config["prediction"], samples, config["seed"])
+    answer = predict(run.model(), run.posterior, inputs, samples, method=config["prediction"], seed=config["seed"])
     table = prediction_table(answer, target, np.arange(len(rows)), level)
     figures: dict[str, float] = {}
     known = _known(rows, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from posterity.merging._card import page, row
 from posterity.merging._method import Method
 from posterity.merging.job import Source
 from posterity.merging.linear import Linear
+from posterity.merging.methods import merge_state_dicts
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
@@ -45,6 +46,11 @@ class Adapter:
     def factors(self, module: str) -> tuple[Tensor, Tensor]:
         """B and A of a module."""
         return self.tensors[f"{module}.lora_B.weight"].double(), self.tensors[f"{module}.lora_A.weight"].double()
+
+    def changes(self, modules: Sequence[str]) -> Tree:
+        """s B A of those of the modules that it changes, written out."""
+        pairs = {module: self.factors(module) for module in modules if module in self.modules}
+        return {module: self.scale(A.shape[0]) * B @ A for module, (B, A) in pairs.items()}
 
     def scale(self, rank: int) -> float:
         """α/r, or α/√r for rank-stabilised adapters."""
@@ -88,29 +94,35 @@ def merge_adapters(
 ) -> Path:
     """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
 
+    Methods that are not sums (TIES, DARE, SLERP) work on the changes s B A themselves, written out for one module after
+    the other, or for all modules where the method looks at the whole model; then rank is cut as for sums.
+
     Args:
         adapters: Folders that PEFT wrote, with their weights.
         out: Folder to make.
-        method: `TaskArithmetic` (a weighted sum, the default) or `Linear` (a weighted average).
+        method: `TaskArithmetic` (a weighted sum, the default), `Linear` (a weighted average), or any other that needs
+            no curvature.
         rank: Rank of the result; the largest rank among the adapters by default.
 
     Returns:
         The folder, with an adapter that PEFT loads.
     """
     method = method or TaskArithmetic()
-    if not isinstance(method, TaskArithmetic | Linear):
-        raise expected("method", "'task_arithmetic' or 'linear' for adapters", method.name)
+    if method.needs_curvature:
+        raise expected("method", "one without curvature for adapters", method.name)
     out = Path(out)
     if out.exists():
         raise RefusedFile(f"{out}: expected a folder that does not exist yet, got one that does")
     weights = [source.weight for source in adapters.values()]
     method.check(weights)
-    if method.averages:
-        weights = [weight / sum(weights) for weight in weights]
     read = [_read(source.path) for source in adapters.values()]
     config = _common_config(dict(zip(adapters, read, strict=True)))
     config["r"] = rank or max(adapter.rank for adapter in read)
-    tensors = _merged(read, weights, config["r"])
+    if isinstance(method, TaskArithmetic | Linear):
+        total = sum(weights) if method.averages else 1.0
+        tensors = _summed(read, [weight / total for weight in weights], config["r"])
+    else:
+        tensors = _combined(read, weights, method, config["r"])
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
         raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
@@ -124,7 +136,7 @@ def merge_adapters(
     return out
 
 
-def _merged(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
+def _summed(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
     """Σ_t w_t s_t B_t A_t = [w_t s_t B_t …][A_t …]ᵀ, recompressed, divided by the scale that the result will get."""
     first = adapters[0]
     dtype = next(iter(first.tensors.values())).dtype
@@ -140,6 +152,32 @@ def _merged(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
         B, A = recompress(torch.cat(left, 1), torch.cat(right), rank)
         tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = A.to(dtype), B.to(dtype)
     return tensors
+
+
+def _combined(adapters: list[Adapter], weights: list[float], method: Method, rank: int) -> Tree:
+    """The changes s_t B_t A_t merged by any method on task vectors, recompressed."""
+    first, modules = adapters[0], sorted(set().union(*(adapter.modules for adapter in adapters)))
+    dtype = next(iter(first.tensors.values())).dtype
+    tensors: Tree = {}
+    for group in [modules] if method.scope == "model" else [[module] for module in modules]:
+        base = {module: _nothing(module, adapters) for module in group}
+        changes = {str(i): base | adapter.changes(group) for i, adapter in enumerate(adapters)}
+        numbers = {str(i): weight for i, weight in enumerate(weights)}
+        merged = merge_state_dicts(changes, base if method.needs_base else None, method=method, weights=numbers)
+        for module, change in merged.items():
+            U, sigma, Vh = torch.linalg.svd(change / first.scale(rank), full_matrices=False)
+            root = sigma.sqrt()
+            # The factors have the smaller side of the matrix as their rank; fewer columns are kept, or zeros added.
+            B, A = recompress(U[:, :rank] * root[:rank], root[:rank, None] * Vh[:rank], rank)
+            tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = A.to(dtype), B.to(dtype)
+    return tensors
+
+
+def _nothing(module: str, adapters: list[Adapter]) -> Tensor:
+    """No change at all, in the shape that a module's changes have in every adapter."""
+    pairs = [adapter.factors(module) for adapter in adapters if module in adapter.modules]
+    _check_shapes(module, [B for B, _ in pairs], [A for _, A in pairs])
+    return torch.zeros(pairs[0][0].shape[0], pairs[0][1].shape[1], dtype=torch.float64)
 
 
 def _check_shapes(module: str, left: list[Tensor], right: list[Tensor]) -> None:

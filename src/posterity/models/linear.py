@@ -32,6 +32,7 @@ class _LinearModel(Estimator):
     fit_intercept: bool
     max_iter: int
     tol: float
+    n_batches_: int
 
     def _design(self, X: Tensor) -> Tensor:
         return torch.cat((X, torch.ones_like(X[:, :1])), -1) if self.fit_intercept else X

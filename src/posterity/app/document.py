@@ -124,7 +124,7 @@ def _table(table: pd.DataFrame) -> str:
 def _picture(picture: Picture) -> str:
     file = io.BytesIO()
     picture.figure.savefig(file, format="png", dpi=150)
-    caption, width = escape(picture.caption), 5.5 * picture.figure.get_figwidth()
+    caption, width = escape(picture.caption), 4.6 * picture.figure.get_figwidth()
     image = f"<img alt='{caption}' style='width:{width:.0f}rem' src='{_inline(file.getvalue())}'>"
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>\n"
 

@@ -84,13 +84,13 @@ def make(folder: Path, layers: int, seed: int) -> None:
     )
 
 
-def run(command: list[str]) -> str:
+def run(command: list[str]) -> list[str]:
     """Seconds on the clock, seconds of processor time and the largest resident set in MB, as cells of a table."""
     watched = subprocess.run([sys.executable, "-c", WATCH, *command], capture_output=True, text=True, check=False)
     if watched.returncode:
         raise SystemExit(f"{command[0]} failed:\n{watched.stderr[-3000:]}")
     clock, processor, memory = map(float, watched.stdout.split()[-3:])
-    return f"{clock:.1f} | {processor:.1f} | {memory:.0f}"
+    return [f"{clock:.1f}", f"{processor:.1f}", f"{memory:.0f}"]
 
 
 def recipe(folder: Path, method: str) -> Path:
@@ -130,24 +130,25 @@ def main() -> None:
     arguments.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     options = arguments.parse_args()
     count = sum(entry.count for entry in shapes(options.layers).values())
-    print(report.header("Cost of merging", numbers=f"{count / 1e6:.0f} million in each of base and 2 models, bfloat16"))
+    rows, differences = [], []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for seed, name in enumerate(("base", "a", "b")):
             make(folder / name, options.layers, seed)
-        print("| method | program | seconds | processor seconds | peak MB |\n|---|---|---|---|---|")
-        print(f"| none, import only | posterity | {run(IMPORT)} |", flush=True)
-        differences = []
+        rows.append(["none, import only", "posterity", *run(IMPORT)])
         for method in options.methods:
             ours, theirs = folder / f"ours-{method}", folder / f"theirs-{method}"
-            print(f"| {method} | posterity | {run([*PROGRAM, 'merge', str(recipe(folder, method))])} |", flush=True)
+            rows.append([method, "posterity", *run([*PROGRAM, "merge", str(recipe(folder, method))])])
             if options.mergekit:
                 flags = ["--no-copy-tokenizer", "--no-write-model-card"]
                 spent = run([options.mergekit, str(their_recipe(folder, method)), str(theirs), *flags])
-                print(f"| {THEIRS[method]} | mergekit | {spent} |", flush=True)
+                rows.append([THEIRS[method], "mergekit", *spent])
                 if method != "dare":  # other random masks
                     differences.append(f"{method}: {difference(ours, theirs)}.")
-        print("\n" + "\n".join(differences))
+    facts = {"numbers": f"{count / 1e6:.0f} million in each of base and 2 models, bfloat16"}
+    text = report.header("Cost of merging", **facts) + "\n"
+    text += report.table(["method", "program", "seconds", "processor seconds", "peak MB"], rows)
+    report.publish("merge_cost", text + "\n" + "\n".join(differences) + "\n", options.out)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from posterity.runs.data import Data
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
-from posterity.runs.snapshots import LARGEST, Snapshots
+from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import locked
 from posterity.runs.targets import Classes
 
@@ -204,7 +204,8 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     if config.epochs is None:
         found["epochs"] = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // -(-n // config.batch_size)))
     if config.track is None:
-        found["track"] = config.method in _GAUSSIAN and n * outputs <= LARGEST
+        size = n * outputs * (PICTURE if len(preprocessing.shape) == 3 else 1)
+        found["track"] = config.method in _GAUSSIAN and size <= LARGEST
     elif config.track and config.method not in _GAUSSIAN:
         raise expected("track", f"one of the methods {_GAUSSIAN}", config.method)
     if config.method == "laplace":

@@ -14,7 +14,8 @@ from posterity.learning import Callback, Moment
 from posterity.memory import memory_map
 
 SHOWN = 20  # maps over a whole training
-LARGEST = 200_000  # examples times outputs up to which they are drawn unless said otherwise
+LARGEST = 100_000  # examples times outputs up to which they are drawn unless said otherwise
+PICTURE = 5  # how many rows of a table a picture counts for
 COLUMNS = ("id", "error", "leverage", "loo_nll", "self_influence")
 
 

@@ -6,13 +6,14 @@ import { List } from "./list.js";
 import { readable, short } from "./scales.js";
 
 const WIDTHS = { image: 92, text: 200, row: 200, "": 130 };
-const HEIGHTS = { image: 144, text: 156, row: 176, "": 44 };
+const HEIGHTS = { image: 126, text: 156, row: 176, "": 44 };
 
 export class Gallery {
   constructor(model) {
     this.model = model;
     const kind = model.about.kind;
-    this.list = new List(HEIGHTS[kind] + 8, (i) => this.#line(i));
+    const lines = kind === "image" && model.classes.some((name) => name.length > 3) ? 18 : 0; // long labels take two
+    this.list = new List(HEIGHTS[kind] + lines + 8, (i) => this.#line(i));
     this.element = h(
       "div",
       { class: `pane gallery ${kind}` },

@@ -97,7 +97,7 @@ export class Scale {
     const found = [];
     for (let v = Math.floor(a); v <= b; v++) {
       if (v % stride === 0) found.push([at(v), power(v)]);
-      for (const k of between) found.push([at(v + Math.log10(k)), trim(k * 10 ** v)]);
+      for (const k of between) found.push([at(v + Math.log10(k)), v < -3 ? `${k}·${power(v)}` : trim(k * 10 ** v)]);
     }
     return found.filter(([p]) => p >= from && p <= to);
   }
@@ -119,7 +119,7 @@ function trim(v) {
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
 function power(v) {
-  if (v >= -2 && v <= 3) return trim(10 ** v);
+  if (v >= -3 && v <= 3) return trim(10 ** v);
   return `10${v < 0 ? "⁻" : ""}${[...String(Math.abs(v))].map((d) => RAISED[d]).join("")}`;
 }
 

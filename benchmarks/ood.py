@@ -128,7 +128,12 @@ def main() -> None:
         return
     titles = {"fashion": "LeNet trained on Fashion-MNIST", "cifar": "ResNet-20 trained on CIFAR-10 (public weights)"}
     text = report.header(
-        "Out of distribution", epochs=options.epochs, seeds=options.seeds, draws=SAMPLES, images=options.limit or "all"
+        "Out of distribution",
+        lines,
+        epochs=options.epochs,
+        seeds=options.seeds,
+        draws=SAMPLES,
+        images=options.limit or "all",
     )
     for study in dict.fromkeys(entry["study"] for entry in lines):
         text += f"\n### {titles[study]}\n\n" + table([entry for entry in lines if entry["study"] == study], study)

@@ -4,14 +4,20 @@ Labels: a softmax regression on 64 features learnt without labels (whitened 7 x 
 pooled, then principal components; 10 000 images are the pool, the test set has 10 000), updated by `po.adapt` after
 each round. The same 20 labels start every criterion of a seed. scikit-activeml runs the same protocol: same
 features, same first labels, 10 a round, with scikit-learn's logistic regression (C = 1; its intercept is free)
-trained again after each round.
+trained again after each round. Each package is weighed against its own random choice, on the same seeds.
 
 Cost: a small convolutional network (two layers, 16 and 32 filters), asked by margin from 1000 images, updated by
-`po.adapt` (40 steps), beside training from scratch on the same labels: as `po.fit` does it unless told otherwise
-(2000 steps), and in 400 steps, the fewest that reach the same accuracy. Times are CPU seconds of one thread, a new
-posterior included.
+`po.adapt` (40 steps), beside training from scratch on the same labels in 2000 steps (as many as `po.fit` takes unless
+told otherwise) and in 400 (of 200, 400, 1000 and 2000 the fewest without a loss of accuracy on seed 100). Times are
+CPU seconds of one thread on a machine that others were using, a new posterior included.
 
-Settings were chosen on the seeds 100 and 101.
+How settings were chosen: features and prior (of 24 combinations planned, 19 seen) with scikit-learn on the seeds 100 to
+102, steps and rate of `po.adapt` (six settings) on the seeds 100 and 101, both by accuracy on part of the test images
+used here: other seeds, but not other test data. Margin with 32 draws was the first choice, from seed 100. Margin at
+the mean weights was added after that choice, and scikit-activeml's margin, had been seen on the seeds of the table: its
+row is no independent test. On seed 100 alone, where random took 110 labels, three criteria that are not in the
+table took more: bald with power 1 (130), bald_linearised (120), batch_bald (170). Rows with fewer seeds
+were cut short by time, not by what they showed.
 """
 
 from __future__ import annotations
@@ -224,37 +230,40 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
 
 
 def _labels_table(lines: list[report.Line]) -> str:
-    def needed(criterion: str) -> list[float]:
-        return [line["labels"] or float("inf") for line in lines if line["criterion"] == criterion]
-
-    random = statistics.median(needed("random"))
+    """Medians over seeds, and beside the same package's random choice on the same seeds."""
     rows = []
     for criterion in dict.fromkeys(line["criterion"] for line in lines):
+        needed = _needed(lines, criterion)
+        base = _needed(lines, PEERS[0] if criterion in PEERS else "random")
+        middle = statistics.median(needed.values())
+        share = middle / statistics.median(base[seed] for seed in needed)
+        shown = ", ".join(f"{n:g}" if n < float("inf") else f"> {MOST}" for n in needed.values())
         mine = [line for line in lines if line["criterion"] == criterion]
-        found = sorted(needed(criterion))
-        at = [line["curve"][8] for line in mine if len(line["curve"]) > 8]
-        at_100 = report.spread([100 * value for value in at], 1) if len(at) == len(mine) else "reached before"
         rounds = [line["seconds"] / max(len(line["curve"]) - 1, 1) for line in mine]
-        middle = statistics.median(found)
-        shown = ", ".join(f"{n:g}" if n < float("inf") else f"> {MOST}" for n in found)
-        rows.append(
-            [criterion, f"{middle:g}", f"{middle / random:.2f}", shown, at_100, f"{statistics.fmean(rounds):.2f}"]
-        )
-    columns = ["criterion", "median", "x random", "each seed", "accuracy at 100 labels, %", "CPU s a round"]
-    return report.table(columns, rows)
+        rows.append([criterion, len(needed), f"{middle:g}", f"{share:.2f}", shown, f"{statistics.fmean(rounds):.2f}"])
+    return report.table(["criterion", "seeds", "median", "x own random", "each seed, in order", "CPU s a round"], rows)
+
+
+def _needed(lines: list[report.Line], criterion: str) -> dict[int, float]:
+    """Labels to the goal, by seed."""
+    mine = [line for line in lines if line["criterion"] == criterion]
+    return {line["seed"]: line["labels"] or float("inf") for line in sorted(mine, key=lambda line: line["seed"])}
 
 
 def _cost_table(lines: list[report.Line]) -> str:
     rows = []
     for count in sorted({line["labels"] for line in lines}):
-        whole = [line["seconds"] for line in lines if line["labels"] == count and "2000" in line["update"]]
-        for update in dict.fromkeys(line["update"] for line in lines):
-            mine = [line for line in lines if line["labels"] == count and line["update"] == update]
-            seconds = [line["seconds"] for line in mine]
-            share = statistics.fmean(seconds) / statistics.fmean(whole)
-            accuracies = [100 * line["accuracy"] for line in mine]
-            rows.append([count, update, report.spread(accuracies, 2), report.spread(seconds, 2), f"{share:.2f}"])
-    return report.table(["labels", "update", "accuracy, %", "CPU s", "x 2000 steps"], rows)
+        by_update = {
+            update: [line for line in lines if line["labels"] == count and line["update"] == update]
+            for update in dict.fromkeys(line["update"] for line in lines)
+        }
+        mean = {update: statistics.fmean(line["seconds"] for line in mine) for update, mine in by_update.items()}
+        for update, mine in by_update.items():
+            shares = [f"{mean[update] / mean[f'from scratch, {steps} steps']:.2f}" for steps in (2000, 400)]
+            figures = report.spread([100 * line["accuracy"] for line in mine], 2), f"{mean[update]:.2f}"
+            rows.append([count, len(mine), update, *figures, *shares])
+    columns = ["labels", "seeds", "update", "accuracy, %", "CPU s", "x 2000 steps", "x 400 steps"]
+    return report.table(columns, rows)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -67,21 +67,15 @@ class MixtureIVON(IVON):
         """−Σ_c log r_c(θ_c)/λ at the samples in place, with its gradient in them."""
         if not self._context_open:
             raise InvalidInput("repulsion: expected samples in place, got none; use sampled_params(train=True)")
-        members = [list(trainable(model).values()) for model in self._models]
         groups = {p: group for group, p in self._parameters()}
-        terms = []
-        for c, sample in enumerate(members):
-            logs = [self._log_density(sample, member, groups) for member in members]
-            terms.append(torch.logsumexp(torch.stack(logs), 0) - logs[c])
-        return torch.stack(terms).sum() / self.param_groups[0]["ess"]
-
-    def _log_density(self, sample: Sequence[Tensor], member: Sequence[Tensor], groups: Mapping[Tensor, Any]) -> Tensor:
-        """log q_c(θ), for the component that a member holds a sample of."""
-        terms = []
-        for theta, p in zip(sample, member, strict=True):
-            precision, mean = _priors.precision_of(self, p, groups[p]), self._samples.means[p]
-            terms.append(0.5 * (precision / (2 * math.pi)).log().sum() - 0.5 * (precision * (theta - mean) ** 2).sum())
-        return torch.stack([term.double() for term in terms]).sum()
+        logs: Tensor | float = 0.0  # log q_c(θ_k), one row for each sample k
+        for same in zip(*(trainable(model).values() for model in self._models), strict=True):
+            theta, mean = torch.stack(same), torch.stack([self._samples.means[p] for p in same])
+            precision = torch.stack([_priors.precision_of(self, p, groups[p]) for p in same])
+            terms = (precision / (2 * math.pi)).log() - precision * (theta.unsqueeze(1) - mean) ** 2
+            logs = logs + 0.5 * terms.double().flatten(2).sum(-1)
+        assert isinstance(logs, Tensor)
+        return (torch.logsumexp(logs, 1) - logs.diagonal()).sum() / self.param_groups[0]["ess"]
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:

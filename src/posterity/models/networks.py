@@ -96,18 +96,21 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and classes y (n,)."""
-        inputs, labels = self._tensors(X, y, reset=True)
-        check_classification_targets(labels)
-        self.classes_ = np.unique(labels)
-        require(len(self.classes_) > 1, "y", "at least 2 classes", f"1 class: {self.classes_.tolist()}")
-        return self._train(inputs, self._numbers(labels), len(self.classes_))
+        return self._begin(X, y, y)
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn from more rows of the same classes."""
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn from more rows of the same classes; the first call may name them all."""
         if not hasattr(self, "posterior_"):
-            return self.fit(X, y)
+            return self._begin(X, y, y if classes is None else classes)
         inputs, labels = self._tensors(X, y)
         return self._add(inputs, self._numbers(labels))
+
+    def _begin(self, X: Any, y: Any, classes: Any) -> Self:
+        inputs, labels = self._tensors(X, y, reset=True)
+        check_classification_targets(labels)
+        self.classes_ = np.unique(np.asarray(classes))
+        require(len(self.classes_) > 1, "y", "at least 2 classes", f"1 class: {self.classes_.tolist()}")
+        return self._train(inputs, self._numbers(labels), len(self.classes_))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over drawn networks, (n, K)."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -93,7 +91,7 @@ def photograph(url: str, out: Path) -> None:
         for key in ("ArrowDown", "r", "r", "d", "2"):
             page.keyboard.press(key)
         page.wait_for_timeout(1500)
-        keep(page.screenshot(), out / "browser_gallery.png")
+        page.screenshot(path=out / "browser_gallery.png")
         page = opened("dark")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("w")
@@ -101,13 +99,8 @@ def photograph(url: str, out: Path) -> None:
         page.locator(".ask").nth(1).click()
         page.wait_for_selector(".answer:nth-child(2)[data-change]")
         page.wait_for_timeout(500)
-        keep(page.screenshot(), out / "browser_what_if.png")
+        page.screenshot(path=out / "browser_what_if.png")
         browser.close()
-
-
-def keep(picture: bytes, path: Path) -> None:
-    """Save a picture with 128 colours, a third of its size."""
-    Image.open(BytesIO(picture)).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ class Variational(Learner):
         plan: N, steps, learning rate, seed.
         prior: Precision of N(0, 1/prior), or a Diagonal, or an earlier Posterior.
         ess: Effective sample size, N unless given; larger is colder.
-        hess_init: Initial value of the Hessian estimate; by default max(1, 1000/N), which starts the weights with
+        hess_init: Initial value of the Hessian estimate; by default max(0.1, 1000/N), which starts the weights with
             σ ≤ 0.03. A wider start drowns the few examples of a small data set in noise that the Hessian outlives.
         beta1: Decay of the momentum.
         beta2: Decay of the Hessian estimate; by default 1 − 1/steps, so that two thirds of the Hessian are learnt.
@@ -58,7 +58,7 @@ class Variational(Learner):
             trainable(model).items(),
             lr=plan.lr,
             ess=plan.n if ess is None else ess,
-            hess_init=max(1.0, 1000 / plan.n) if hess_init is None else hess_init,
+            hess_init=max(0.1, 1000 / plan.n) if hess_init is None else hess_init,
             betas=(beta1, 1 - 1 / max(plan.steps, 2) if beta2 is None else beta2),
             clip_radius=clip_radius,
             prior=self.prior,

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     table[:60].to_csv(where / "train.csv", index=False)
     table[60:].drop(columns="kind").to_csv(where / "pool.csv", index=False)
     table[60:].to_csv(where / "truth.csv", index=False)
-    fit = ("--target", "kind", "--model", "linear", "--method", "laplace", "--epochs", 10, "--lr", 0.05, "--test", 0)
+    fit = ("--target", "kind", "--model", "linear", "--method", "laplace", "--epochs", 100, "--lr", 0.05, "--test", 0)
     assert invoke("fit", where / "train.csv", *fit, "--out", where / "run").exit_code == 0
     return where
 

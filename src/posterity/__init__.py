@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from posterity import (
         adaptation,
         algorithms,
+        app,
         curvature,
+        exploration,
         families,
         gradients,
         graph,
+        learning,
         likelihoods,
         memory,
         merging,
@@ -22,15 +25,21 @@ if TYPE_CHECKING:
         optim,
         plots,
         posterior,
+        prediction,
+        runs,
         table,
     )
     from posterity.adaptation import adapt
+    from posterity.app import serve, write_html
     from posterity.errors import PosterityError
+    from posterity.exploration import ActiveLearner, ThompsonSampler, acquire
     from posterity.learning import (
+        Run,
         bayes_by_backprop,
         dropout,
         ensemble,
         fit,
+        insert_dropout,
         laplace,
         log_marginal_likelihood,
         swag,
@@ -38,50 +47,82 @@ if TYPE_CHECKING:
     from posterity.memory import MemoryTracker, dual, memory_map
     from posterity.merging import merge
     from posterity.posterior import Posterior
-    from posterity.prediction import PredictiveModule, predict
+    from posterity.prediction import (
+        ConformalIntervals,
+        ConformalSets,
+        Prediction,
+        PredictiveModule,
+        TemperatureScaling,
+        predict,
+    )
+    from posterity.processes import sharded
     from posterity.rule import BayesianLearningRule
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ActiveLearner": "exploration",
     "BayesianLearningRule": "rule",
+    "ConformalIntervals": "prediction",
+    "ConformalSets": "prediction",
     "MemoryTracker": "memory",
     "Posterior": "posterior",
     "PosterityError": "errors",
+    "Prediction": "prediction",
     "PredictiveModule": "prediction",
+    "Run": "learning",
+    "TemperatureScaling": "prediction",
+    "ThompsonSampler": "exploration",
+    "acquire": "exploration",
     "adapt": "adaptation",
     "bayes_by_backprop": "learning",
     "dropout": "learning",
     "dual": "memory",
     "ensemble": "learning",
     "fit": "learning",
+    "insert_dropout": "learning",
     "laplace": "learning",
     "log_marginal_likelihood": "learning",
     "memory_map": "memory",
     "merge": "merging",
     "predict": "prediction",
+    "serve": "app",
+    "sharded": "processes",
     "swag": "learning",
+    "write_html": "app",
 }
 
 __all__ = [
+    "ActiveLearner",
     "BayesianLearningRule",
+    "ConformalIntervals",
+    "ConformalSets",
     "MemoryTracker",
     "Posterior",
     "PosterityError",
+    "Prediction",
     "PredictiveModule",
+    "Run",
+    "TemperatureScaling",
+    "ThompsonSampler",
+    "acquire",
     "adapt",
     "adaptation",
     "algorithms",
+    "app",
     "bayes_by_backprop",
     "curvature",
     "dropout",
     "dual",
     "ensemble",
+    "exploration",
     "families",
     "fit",
     "gradients",
     "graph",
+    "insert_dropout",
     "laplace",
+    "learning",
     "likelihoods",
     "log_marginal_likelihood",
     "memory",
@@ -95,8 +136,13 @@ __all__ = [
     "plots",
     "posterior",
     "predict",
+    "prediction",
+    "runs",
+    "serve",
+    "sharded",
     "swag",
     "table",
+    "write_html",
 ]
 
 

@@ -34,7 +34,7 @@ import posterity as po
 from posterity.optim import VOGN
 
 SAMPLES, BINS = 10, 15
-VARIATIONAL = {"lr": 1e-3, "ess": 5e5, "hess_init": 0.01, "weight_decay": 1e-4, "damping": 1e-3, "beta2": 0.999}
+VARIATIONAL = {"lr": 5e-3, "ess": 5e5, "hess_init": 0.01, "weight_decay": 1e-4, "damping": 1e-3, "beta2": 0.999}
 ROWS = {
     "Adam": {"lr": 1e-3},
     "MC dropout": {"lr": 1e-3, "rate": 0.2},

@@ -10,7 +10,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import posterity as po
-from posterity.adaptation import adapt, select
+from posterity.adaptation import adapt, remember, select
+from posterity.adaptation.combined import labels_of
+from posterity.adaptation.heads import find_head, grown
+from posterity.adaptation.penalty import gradient
 from posterity.batches import Batch
 from posterity.trees import to_vector
 
@@ -162,3 +165,27 @@ def test_batches_of_mappings_can_be_adapted():
     result = adapt(model, posterior, data=data, remove=lambda batch: batch.inputs["a"][:, 0] > 1)
     assert isinstance(result.posterior.memory.batch(), Batch)
     assert result.posterior.n == int((x[:, 0] <= 1).sum())
+
+
+def test_labels_keep_their_balance_when_the_head_grows(digits):
+    x, y = digits[0][0][:40].double(), digits[0][1][:40] % 9
+    model = network(9).double()
+    labels = labels_of(model, remember(model, (x, y)), po.laplace(model, (x, y), prior_precision=1.0))
+    wide = grown(model, find_head(model, x), 10)
+    assert max(g.abs().max().item() for g in gradient(labels, wide).values()) < 1e-12
+    for one in (model, wide):
+        with torch.no_grad():
+            one[0].weight.mul_(1.1)
+    old, new = gradient(labels, model), gradient(labels, wide)
+    torch.testing.assert_close(new["0.weight"], old["0.weight"], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(new["2.weight"][:9], old["2.weight"], rtol=1e-12, atol=1e-12)
+    assert old["0.weight"].abs().max() > 1e-3
+
+
+def test_true_labels_count_when_a_class_is_new(digits):
+    (x, y), _ = digits
+    old = y < 9
+    model, posterior = trained(9, (x[old], y[old]))
+    asked = {"data": (x[old], y[old]), "add": (x[~old], y[~old]), "classes": 10, "epochs": 5}
+    one, other = (adapt(model, posterior, method=method, **asked).model for method in ("kprior", "combined"))
+    assert not torch.equal(one[0].weight, other[0].weight)

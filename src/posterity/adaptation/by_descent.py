@@ -19,7 +19,7 @@ from posterity.errors import require, require_positive
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.posterior import Diagonal, Full, Memory, Structure
 from posterity.progress import track
-from posterity.trees import Tree, fingerprint, snapshot, to_vector, trainable
+from posterity.trees import Tree, snapshot, to_vector, trainable
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome
     if change.added is not None:
         new = Memory(change.added.inputs, change.added.targets, change.added.ids)
         objective = objective + NewData(new, posterior.likelihood, batch_size=settings.batch_size)
-    if method == "combined" and past.memory is not None and fingerprint(model) == fingerprint(situation.old):
+    if method == "combined" and past.memory is not None and _descends(model, situation.old):
         objective = objective + labels_of(situation.old, past.memory, posterior, settings.batch_size)
     rows = 0 if past.memory is None else len(past.memory)
     steps = settings.epochs * max(1, -(-(rows if change.added is None else len(change.added)) // settings.batch_size))
@@ -81,6 +81,12 @@ def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome
     looked_at = steps * (min(rows, settings.batch_size) + (0 if change.added is None else settings.batch_size))
     structure = _structure(situation, past)
     return Outcome(model, structure, _memory(situation, past), False, steps, float(looked_at), None)
+
+
+def _descends(new: nn.Module, old: nn.Module) -> bool:
+    """Whether a network has the parameters of another, some perhaps with more rows: labels then have their balance."""
+    there = trainable(new)
+    return there.keys() == trainable(old).keys() and all(_fits(p, there[name]) for name, p in trainable(old).items())
 
 
 def _structure(situation: Situation, past: Past) -> Structure:

@@ -104,11 +104,15 @@ class ResidualReplay(OverMemory):
 
     def total(self, model: nn.Module) -> Tensor:
         there = dict(model.named_parameters())
-        pull = torch.stack([(g * there[name]).double().sum() for name, g in self.balance.items()]).sum()
+        old = {
+            name: there[name][tuple(map(slice, g.shape))] for name, g in self.balance.items()
+        }  # a head may have grown
+        pull = torch.stack([(g * old[name]).double().sum() for name, g in self.balance.items()]).sum()
         return super().total(model).double() - pull
 
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
-        return (f * rows_of(_residuals(self.memory, self.likelihood), rows).to(f)).sum(-1)
+        e = rows_of(_residuals(self.memory, self.likelihood), rows).to(f)
+        return (f[..., : e.shape[-1]] * e).sum(-1)
 
 
 def _residuals(memory: Memory, likelihood: Likelihood) -> Tensor:

@@ -18,8 +18,9 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from posterity.batches import Batch, Batches, batches, call, inputs_of, move
+from posterity.batches import Batch, Batches, batches, inputs_of
 from posterity.errors import InvalidInput
+from posterity.inputs import call, move
 
 X, Y = torch.arange(14.0).reshape(7, 2), torch.arange(7)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Integral
@@ -15,8 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSample
 
 from posterity import processes
 from posterity.errors import InvalidInput, expected, require
-
-Inputs = Any  # a Tensor, or a mapping of tensors that the model takes as keyword arguments
+from posterity.inputs import Inputs, move
 
 
 @dataclass(frozen=True)
@@ -33,31 +32,6 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         return Batch(move(self.inputs, device), self.targets.to(device), self.ids)
-
-
-def move(inputs: Inputs, device: torch.device | str) -> Inputs:
-    """Tensors (alone, in mappings or in tuples) on a device; anything else as it is."""
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
-    if isinstance(inputs, Mapping):
-        return {name: move(value, device) for name, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return type(inputs)(move(value, device) for value in inputs)
-    return inputs
-
-
-def call(model: Callable[..., Any], inputs: Inputs) -> Tensor:
-    """The model's logits: mappings become keyword arguments, tuples positional ones, `.logits` is unwrapped."""
-    if isinstance(inputs, Mapping):
-        out = model(**inputs)
-    elif isinstance(inputs, (tuple, list)):
-        out = model(*inputs)
-    else:
-        out = model(inputs)
-    out = getattr(out, "logits", out)
-    if not isinstance(out, Tensor):
-        raise expected("model output", "a tensor of logits, or an object with `.logits`", type(out).__name__)
-    return out
 
 
 @dataclass(frozen=True)

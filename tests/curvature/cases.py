@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from posterity.batches import call
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.inputs import call
 from posterity.trees import trainable
 
 B, K = 5, 3

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from curvature.cases import CASES, B, K
-from posterity.batches import batches, call
+from posterity.batches import batches
 from posterity.curvature import (
     diagonal_fisher,
     gradient_moments,
@@ -13,8 +13,8 @@ from posterity.curvature import (
     per_example_gradients,
     per_example_squared_gradients,
 )
-from posterity.curvature._inputs import take
 from posterity.errors import InvalidInput
+from posterity.inputs import call, take
 from posterity.likelihoods import likelihood
 from posterity.trees import to_vector, trainable
 

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from curvature.cases import CASES, B, K, jacobians
-from posterity.batches import batches, call
+from posterity.batches import batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import InvalidInput
+from posterity.inputs import call
 from posterity.likelihoods import Likelihood, likelihood
 from posterity.trees import from_vector, to_vector, trainable
 

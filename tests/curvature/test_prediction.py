@@ -15,8 +15,8 @@ from posterity.curvature import (
     pushforward,
     self_influence,
 )
-from posterity.curvature._inputs import take
 from posterity.errors import InvalidInput
+from posterity.inputs import take
 from posterity.trees import from_vector, to_vector, trainable
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")

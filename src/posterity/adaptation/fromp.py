@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.penalty import Penalty
-from posterity.batches import Inputs, call, move
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, kernel
-from posterity.curvature._inputs import over_tensors
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, call, move, over_tensors
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Memory, Posterior
 from posterity.trees import evaluating

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.replay import rows_of
-from posterity.batches import Inputs, call, move
 from posterity.errors import require
+from posterity.inputs import Inputs, call, move
 from posterity.posterior import LastLayer, Posterior
 from posterity.trees import Tree, evaluating, trainable
 

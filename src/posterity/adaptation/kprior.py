@@ -20,7 +20,8 @@ from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
-from posterity.batches import Batch, batches, call, move
+from posterity.batches import Batch, batches
+from posterity.inputs import call, move
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating
 

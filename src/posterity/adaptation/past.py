@@ -18,8 +18,9 @@ from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import predictions_of, rows_of
-from posterity.batches import Batch, move
+from posterity.batches import Batch
 from posterity.curvature import pullback
+from posterity.inputs import move
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Full, Memory, Posterior
 from posterity.trees import Tree, evaluating

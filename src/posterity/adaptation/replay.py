@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.penalty import Penalty
-from posterity.batches import Inputs, call, move
 from posterity.curvature import pullback
-from posterity.curvature._inputs import over_tensors
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, call, move, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory
 from posterity.trees import Tree, evaluating, snapshot

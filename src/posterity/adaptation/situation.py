@@ -15,8 +15,9 @@ from posterity.adaptation.kprior import gathered, outputs_of
 from posterity.adaptation.past import Past, joined, rows_of_batch
 from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
-from posterity.batches import Batch, batches, call, move
+from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
+from posterity.inputs import call, move
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior, Structure
 from posterity.trees import trainable
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.errors import require
+from posterity.inputs import Inputs
 
 Data = tuple[Inputs, Tensor]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from posterity.batches import batches, call
+from posterity.batches import batches
 from posterity.cli._subjects import open_data, open_model
 from posterity.errors import RefusedFile, require
+from posterity.inputs import call
 from posterity.likelihoods import classes_last
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.merging import sweep, trade_offs

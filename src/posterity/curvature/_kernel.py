@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.curvature._gradients import Gradient, Rows
 from posterity.curvature._pass import Pass
 from posterity.curvature.covariance import (
@@ -16,6 +15,7 @@ from posterity.curvature.covariance import (
     rotate,
 )
 from posterity.curvature.prediction import every_output, watch
+from posterity.inputs import Inputs
 
 
 def kernel(

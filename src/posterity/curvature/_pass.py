@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.curvature import _rest
 from posterity.curvature._gradients import Gradient, Rows
-from posterity.curvature._inputs import take
 from posterity.curvature._layers import Layer
 from posterity.curvature._sites import split
+from posterity.inputs import Inputs, take
 from posterity.trees import state_dtype
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from posterity.batches import Inputs, call
-from posterity.curvature._inputs import length, over_tensors, take, tensors
+from posterity.inputs import Inputs, call, length, over_tensors, take, tensors
 from posterity.trees import Tree
 
 

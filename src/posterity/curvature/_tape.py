@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-from posterity.batches import Inputs, call
-from posterity.curvature._inputs import length, take
 from posterity.curvature._layers import Call, Layer, layer, unsupported
 from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
+from posterity.inputs import Inputs, call, length, take
 from posterity.trees import Tree, state_dtype, trainable
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs, call
 from posterity.curvature._rest import tangent, transformable
 from posterity.curvature._tape import Tape
 from posterity.errors import expected
+from posterity.inputs import Inputs, call
 from posterity.trees import Tree, check_same_shapes
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.curvature._alone import Alone
 from posterity.curvature._gradients import Rows
 from posterity.curvature._pass import Pass
@@ -13,6 +12,7 @@ from posterity.curvature._product import product
 from posterity.curvature._tape import Tape
 from posterity.curvature.covariance import Covariance, FullCovariance, KroneckerCovariance, rotate
 from posterity.errors import expected, require
+from posterity.inputs import Inputs
 
 
 def prediction_covariance(

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from posterity.curvature import kernel, prediction_covariance
-from posterity.curvature._inputs import take
 from posterity.exploration.question import Question
+from posterity.inputs import take
 from posterity.progress import track
 
 CHUNK = 256

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from posterity.curvature import kernel, prediction_covariance
-from posterity.curvature._inputs import take
 from posterity.errors import Undefined
 from posterity.exploration.question import Question
+from posterity.inputs import take
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
 from posterity.memory._dual import Dual, dual_of
 from posterity.memory._trained import Trained

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from posterity.batches import Batch, Batches
-from posterity.curvature._inputs import length
 from posterity.errors import expected, require
+from posterity.inputs import length
 from posterity.memory._trained import Trained, in_order
 from posterity.posterior import Memory
 from posterity.prediction import Prediction, predict

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.errors import expected
+from posterity.inputs import Inputs
 from posterity.learning._members import train_members
 from posterity.learning._train import Request, Run, train
 from posterity.learning.callbacks import Callback

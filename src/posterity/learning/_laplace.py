@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from posterity import likelihoods
-from posterity.batches import Batches, batches, call
+from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import expected, require, require_positive
+from posterity.inputs import call
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import GaussianLikelihood, Likelihood

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batch, Inputs
+from posterity.batches import Batch
 from posterity.errors import expected
+from posterity.inputs import Inputs
 from posterity.learning.checks import check_inputs
 from posterity.learning.learners import Learner
 from posterity.learning.objective import Objective

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity import likelihoods
-from posterity.batches import Batch, Inputs, batches, call
+from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_positive
+from posterity.inputs import Inputs, call
 from posterity.learning._bar import ProgressBar
 from posterity.learning._loop import Loop, Row
 from posterity.learning._step import Stepper

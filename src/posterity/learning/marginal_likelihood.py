@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batches, OwnPart, batches, call
+from posterity.batches import Batches, OwnPart, batches
 from posterity.errors import InvalidInput, require
+from posterity.inputs import call
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.processes import total

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batches, call
+from posterity.batches import Batches
 from posterity.errors import PosterityError
+from posterity.inputs import call
 from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
 from posterity.likelihoods import GaussianLikelihood

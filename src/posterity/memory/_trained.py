@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from posterity.batches import Batch, Batches, Inputs, OwnPart, batches, call
+from posterity.batches import Batch, Batches, OwnPart, batches
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
-from posterity.curvature._inputs import over_tensors
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, call, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.progress import track

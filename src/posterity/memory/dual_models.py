@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.batches import Inputs, move
 from posterity.curvature import Covariance, kernel, prediction_covariance, pushforward
 from posterity.curvature._pass import Pass
 from posterity.curvature.prediction import every_output, watch
+from posterity.inputs import Inputs, move
 from posterity.linalg import cholesky, log_det_psd, solve_psd, symmetrise
 from posterity.memory._trained import Trained, names_of, on_device
 from posterity.posterior import Diagonal, Full

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.batches import Inputs
 from posterity.curvature import pullback, pushforward
+from posterity.inputs import Inputs
 from posterity.memory._trained import Trained, names_of
 from posterity.trees import Tree, from_vector, to_vector
 

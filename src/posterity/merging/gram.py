@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batch, Batches, call
+from posterity.batches import Batch, Batches
 from posterity.errors import require
+from posterity.inputs import call
 from posterity.progress import track
 from posterity.trees import Tree, state_dtype
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity import likelihoods
-from posterity.batches import Batch, Batches, batches, call
+from posterity.batches import Batch, Batches, batches
 from posterity.errors import InvalidInput
+from posterity.inputs import call
 from posterity.likelihoods import Likelihood
 from posterity.optim.ivon import IVON
 

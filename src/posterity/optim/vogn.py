@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from posterity.batches import Batch, Inputs
+from posterity.batches import Batch
 from posterity.curvature import gradient_moments
 from posterity.errors import require, require_positive
+from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
 from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
 from posterity.optim._terms import delta, pull

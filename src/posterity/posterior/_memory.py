@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.batches import Batch, Inputs
+from posterity.batches import Batch
 from posterity.errors import expected, require
+from posterity.inputs import Inputs
 from posterity.trees import Tree
 
 

@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
-from posterity.curvature._inputs import tensors
+from posterity.inputs import Inputs, tensors
 from posterity.prediction._slots import Slots
 from posterity.trees import Tree
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs, call
 from posterity.curvature import Covariance, prediction_covariance
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, call
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
 from posterity.posterior import Posterior

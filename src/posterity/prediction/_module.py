@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Inputs, call
+from posterity.inputs import Inputs, call
 from posterity.posterior import Posterior
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.batches import Inputs, move
-from posterity.curvature._inputs import tensors
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, move, tensors
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.posterior import Posterior
 from posterity.prediction._linearised import linearised, probit

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from posterity.batches import Inputs
 from posterity.errors import require
+from posterity.inputs import Inputs
 from posterity.likelihoods import CategoricalLikelihood, Likelihood, classes_last
 from posterity.posterior import Posterior
 from posterity.prediction._running import Statistics

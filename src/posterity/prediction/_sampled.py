@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from posterity.batches import Inputs, call
+from posterity.inputs import Inputs, call
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
 from posterity.prediction._question import Advance, Method, Question

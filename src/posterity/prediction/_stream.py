@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from posterity import processes
-from posterity.batches import Batches, Inputs, OwnPart, batches, inputs_of, some_of
-from posterity.curvature._inputs import length, take, tensors
+from posterity.batches import Batches, OwnPart, batches, inputs_of, some_of
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, length, take, tensors
 
 GROUP = 2**24  # bytes of inputs that are answered together
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.batches import Batches, Inputs, call
+from posterity.batches import Batches
 from posterity.errors import expected, require
+from posterity.inputs import Inputs, call
 from posterity.learning.schedules import Cosine, Schedule
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Posterior, Structure

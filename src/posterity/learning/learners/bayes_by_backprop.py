@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Adam
 
-from posterity.batches import Batches, Inputs, call
+from posterity.batches import Batches
 from posterity.errors import require, require_positive
+from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.noise import Key, normal

@@ -7,8 +7,9 @@ import copy
 import torch
 from torch import nn
 
-from posterity.batches import Batches, call
+from posterity.batches import Batches
 from posterity.errors import require
+from posterity.inputs import call
 from posterity.learning.learners._base import Plan
 from posterity.learning.learners.point import SGDPoint
 from posterity.learning.schedules import LinearThenConstant, Schedule

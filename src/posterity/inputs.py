@@ -1,14 +1,16 @@
-"""Model inputs, whatever their nesting: how many examples, and a few of them."""
+"""What a model is given, however nested: how many examples, a few of them, on a device; and the model's answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from posterity.batches import Inputs
 from posterity.errors import expected
+
+Inputs = Any  # a Tensor, or tensors in mappings (keyword arguments of the model) and tuples (positional ones)
 
 
 def over_tensors(function: Callable[[Tensor], Any], inputs: Inputs) -> Any:
@@ -36,6 +38,7 @@ def take(inputs: Inputs, examples: slice) -> Inputs:
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
+    """Every tensor of nested inputs."""
     if isinstance(inputs, Tensor):
         yield inputs
     elif isinstance(inputs, Mapping):
@@ -44,3 +47,22 @@ def tensors(inputs: Inputs) -> Iterator[Tensor]:
     elif isinstance(inputs, (tuple, list)):
         for value in inputs:
             yield from tensors(value)
+
+
+def move(inputs: Inputs, device: torch.device | str) -> Inputs:
+    """The inputs on a device."""
+    return over_tensors(lambda x: x.to(device), inputs)
+
+
+def call(model: Callable[..., Any], inputs: Inputs) -> Tensor:
+    """The model's logits: mappings become keyword arguments, tuples positional ones, `.logits` is unwrapped."""
+    if isinstance(inputs, Mapping):
+        out = model(**inputs)
+    elif isinstance(inputs, (tuple, list)):
+        out = model(*inputs)
+    else:
+        out = model(inputs)
+    out = getattr(out, "logits", out)
+    if not isinstance(out, Tensor):
+        raise expected("model output", "a tensor of logits, or an object with `.logits`", type(out).__name__)
+    return out

@@ -181,7 +181,7 @@ def _picture(path: Path, shape: tuple[int, ...] | None, mode: str | None) -> np.
     try:
         from PIL import Image
     except ImportError as why:
-        raise MissingExtra("pictures: expected the package pillow; pip install pillow") from why
+        raise MissingExtra("pictures: expected the package pillow; pip install 'posterity[images]'") from why
     try:
         with Image.open(path) as picture:
             found = picture.convert(mode or "RGB")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,77 +51,82 @@ TITLES = {
 }
 
 
-def permuted_methods(epochs: int) -> dict[str, Callable[[], Strategy]]:
-    point: dict[str, Any] = {"epochs": epochs, "lr": 1e-3, "batch_size": 128, "schedule": "cosine"}
-    clipped = {**point, "clip": 0.01}
-    wide: dict[str, Any] = {**point, "lr": 5e-3, "batch_size": 256, "epochs": 3 * epochs}
-    memory: dict[str, Any] = {"size": 200, "prior_precision": 1e-5}
-    functional = {**memory, "tau": 0.5, "jitter": 1e-5}
-    return {
-        "fine-tuning": lambda: FineTuning(point),
-        "EWC": lambda: EWC(point, 1e-5, strength=10.0),
-        "SI": lambda: SI(point, strength=0.1),
-        "replay": lambda: ReplayMemory(point, size=200, batch_size=256),
-        "FROMP": lambda: FunctionalPrior(clipped, **functional),
-        "FRORP": lambda: FunctionalPrior(clipped, **functional, by="random"),
-        "FROMP-L2": lambda: FunctionalPrior(clipped, **functional, kernels="identity"),
-        "K-prior": lambda: KPrior(point, **memory, batch_size=256),
-        "EWC + functional + labels": lambda: Combined(point, **memory, batch_size=256),
-        "VCL": lambda: VCL(wide, 1.0),
-        "VCL + coreset": lambda: VCL(wide, 1.0, coreset=200, coreset_options={"epochs": 10 * epochs}),
-        "IVON": lambda: VCL({**point, "lr": 0.1, "hess_init": 0.1}, 1.0, method="ivon"),
-        "joint": lambda: Joint(point),
-    }
+@dataclass(frozen=True)
+class Protocol:
+    """How a stream is learnt: what `po.fit` is given, and the settings of each method.
+
+    Args:
+        epochs: Passes over each task.
+        point: Options of methods that train a point.
+        clip: Largest norm of FROMP's gradient.
+        wide: Options of VCL, whose noise takes longer; IVON's are those of a point.
+        longer: VCL's passes for each of the others'.
+        coreset_longer: Passes over a coreset for each of the others'.
+        size: Examples remembered of each task.
+        prior_precision: δ of the Gaussians.
+        tau: FROMP's τ.
+        jitter: FROMP's ε.
+        batch_size: Memory examples a step; all of them where None.
+        ewc: λ of EWC.
+        si: c of synaptic intelligence.
+    """
+
+    epochs: int
+    point: dict[str, Any]
+    clip: float
+    wide: dict[str, Any]
+    longer: int
+    coreset_longer: int
+    size: int
+    prior_precision: float
+    tau: float
+    jitter: float
+    batch_size: int | None
+    ewc: float
+    si: float
+
+    def methods(self, epochs: int) -> dict[str, Callable[[], Strategy]]:
+        """A fresh learner by name."""
+        point = {**self.point, "epochs": epochs}
+        clipped = {**point, "clip": self.clip}
+        wide = {**self.wide, "epochs": self.longer * epochs}
+        coreset = {"coreset": self.size, "coreset_options": {"epochs": self.coreset_longer * epochs}}
+        memory: dict[str, Any] = {"size": self.size, "prior_precision": self.prior_precision}
+        functional = {**memory, "tau": self.tau, "jitter": self.jitter}
+        return {
+            "fine-tuning": lambda: FineTuning(point),
+            "EWC": lambda: EWC(point, self.prior_precision, strength=self.ewc),
+            "SI": lambda: SI(point, strength=self.si),
+            "replay": lambda: ReplayMemory(point, size=self.size, batch_size=self.batch_size),
+            "FROMP": lambda: FunctionalPrior(clipped, **functional),
+            "FRORP": lambda: FunctionalPrior(clipped, **functional, by="random"),
+            "FROMP-L2": lambda: FunctionalPrior(clipped, **functional, kernels="identity"),
+            "K-prior": lambda: KPrior(point, **memory, batch_size=self.batch_size),
+            "EWC + functional + labels": lambda: Combined(point, **memory, batch_size=self.batch_size),
+            "VCL": lambda: VCL(wide, 1.0),
+            "VCL + coreset": lambda: VCL(wide, 1.0, **coreset),
+            "IVON": lambda: VCL({**point, "lr": 0.1, "hess_init": 0.1}, 1.0, method="ivon"),
+            "joint": lambda: Joint(point),
+        }
 
 
-def split_methods(epochs: int) -> dict[str, Callable[[], Strategy]]:
-    point: dict[str, Any] = {"epochs": epochs, "lr": 1e-4, "batch_size": 128}
-    clipped = {**point, "clip": 0.1}
-    wide: dict[str, Any] = {**point, "lr": 1e-3, "batch_size": 256, "epochs": 3 * epochs, "schedule": "cosine"}
-    memory: dict[str, Any] = {"size": 40, "prior_precision": 1e-3}
-    functional = {**memory, "tau": 10.0, "jitter": 1e-6}
-    return {
-        "fine-tuning": lambda: FineTuning(point),
-        "EWC": lambda: EWC(point, 1e-3, strength=100.0),
-        "SI": lambda: SI(point, strength=1.0),
-        "replay": lambda: ReplayMemory(point, size=40),
-        "FROMP": lambda: FunctionalPrior(clipped, **functional),
-        "FRORP": lambda: FunctionalPrior(clipped, **functional, by="random"),
-        "FROMP-L2": lambda: FunctionalPrior(clipped, **functional, kernels="identity"),
-        "K-prior": lambda: KPrior(point, **memory),
-        "EWC + functional + labels": lambda: Combined(point, **memory),
-        "VCL": lambda: VCL(wide, 1.0),
-        "VCL + coreset": lambda: VCL(wide, 1.0, coreset=40, coreset_options={"epochs": 10 * epochs}),
-        "IVON": lambda: VCL({**point, "lr": 0.1, "hess_init": 0.1}, 1.0, method="ivon"),
-        "joint": lambda: Joint(point),
-    }
-
-
-def cifar_methods(epochs: int) -> dict[str, Callable[[], Strategy]]:
-    point: dict[str, Any] = {"epochs": epochs, "lr": 1e-3, "batch_size": 256}
-    clipped = {**point, "clip": 100.0}
-    wide: dict[str, Any] = {**point, "epochs": 2 * epochs, "schedule": "cosine"}
-    memory: dict[str, Any] = {"size": 200, "prior_precision": 1e-4}
-    functional = {**memory, "tau": 10.0, "jitter": 1e-6}
-    return {
-        "fine-tuning": lambda: FineTuning(point),
-        "EWC": lambda: EWC(point, 1e-4, strength=100.0),
-        "SI": lambda: SI(point, strength=1.0),
-        "replay": lambda: ReplayMemory(point, size=200),
-        "FROMP": lambda: FunctionalPrior(clipped, **functional),
-        "FRORP": lambda: FunctionalPrior(clipped, **functional, by="random"),
-        "FROMP-L2": lambda: FunctionalPrior(clipped, **functional, kernels="identity"),
-        "K-prior": lambda: KPrior(point, **memory, batch_size=256),
-        "EWC + functional + labels": lambda: Combined(point, **memory, batch_size=256),
-        "VCL": lambda: VCL(wide, 1.0),
-        "VCL + coreset": lambda: VCL(wide, 1.0, coreset=200, coreset_options={"epochs": 5 * epochs}),
-        "IVON": lambda: VCL({**wide, "lr": 0.1, "hess_init": 0.1}, 1.0, method="ivon"),
-        "joint": lambda: Joint(point),
-    }
-
-
-METHODS = {"permuted": permuted_methods, "split": split_methods, "cifar": cifar_methods}
-EPOCHS = {"permuted": 10, "split": 15, "cifar": 20}
+PROTOCOLS = {
+    "permuted": Protocol(
+        epochs=10, point={"lr": 1e-3, "batch_size": 128, "schedule": "cosine"}, clip=0.01,
+        wide={"lr": 5e-3, "batch_size": 256, "schedule": "cosine"}, longer=3, coreset_longer=10,
+        size=200, prior_precision=1e-5, tau=0.5, jitter=1e-5, batch_size=256, ewc=10.0, si=0.1,
+    ),
+    "split": Protocol(
+        epochs=15, point={"lr": 1e-4, "batch_size": 128}, clip=0.1,
+        wide={"lr": 1e-3, "batch_size": 256, "schedule": "cosine"}, longer=3, coreset_longer=10,
+        size=40, prior_precision=1e-3, tau=10.0, jitter=1e-6, batch_size=None, ewc=100.0, si=1.0,
+    ),
+    "cifar": Protocol(
+        epochs=20, point={"lr": 1e-3, "batch_size": 256}, clip=100.0,
+        wide={"lr": 1e-3, "batch_size": 256, "schedule": "cosine"}, longer=2, coreset_longer=5,
+        size=200, prior_precision=1e-4, tau=10.0, jitter=1e-6, batch_size=256, ewc=100.0, si=1.0,
+    ),
+}  # fmt: skip
 
 
 def stream(name: str, root: Path, device: str, seed: int, tasks: int | None, limit: int | None) -> list[Task]:
@@ -147,8 +153,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     for name in options.streams:
-        epochs = options.epochs or EPOCHS[name]
-        methods = METHODS[name](epochs)
+        epochs = options.epochs or PROTOCOLS[name].epochs
+        methods = PROTOCOLS[name].methods(epochs)
         for method in options.methods or methods:
             for seed in options.seeds:
                 tasks = stream(name, root, device, seed, options.tasks, options.limit)
@@ -168,7 +174,7 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     text = report.header("Streams of tasks", lines, memory=memory)
     for name in dict.fromkeys(line["stream"] for line in lines):
         rows = []
-        for method in METHODS[name](1):
+        for method in PROTOCOLS[name].methods(1):
             mine = [line for line in lines if line["stream"] == name and line["method"] == method]
             if mine:
                 cells = (report.spread([line[key] for line in mine], 2) for key in ("average", "forgetting", "ece"))
@@ -176,14 +182,16 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
                 rows.append([method, *cells, PUBLISHED[name].get(method, ""), seconds, len(mine)])
         head = ["method", "average accuracy", "forgetting", "calibration error", "published", "seconds", "seeds"]
         epochs = "/".join(str(e) for e in sorted({line["epochs"] for line in lines if line["stream"] == name}))
-        text += f"\n### {TITLES[name]}\n\n{epochs} epochs a task (published: {EPOCHS[name]}; VCL longer, as in "
+        text += (
+            f"\n### {TITLES[name]}\n\n{epochs} epochs a task (published: {PROTOCOLS[name].epochs}; VCL longer, as in "
+        )
         text += "the script).\n\n" + report.table(head, rows)
     report.publish("continual", text, options.out)
 
 
 def main() -> None:
     arguments = report.parser(__doc__)
-    arguments.add_argument("--streams", nargs="+", default=list(METHODS), choices=list(METHODS))
+    arguments.add_argument("--streams", nargs="+", default=list(PROTOCOLS), choices=list(PROTOCOLS))
     arguments.add_argument("--methods", nargs="+", help="default: all")
     arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     arguments.add_argument("--epochs", type=int, help="default: 10 (permuted), 15 (split), 20 (cifar)")

@@ -1,6 +1,6 @@
-"""Record small cases of bayespy and hmmlearn for the tests of message passing.
+"""Record small cases of bayespy and hmmlearn for the table.
 
-    ENVIRONMENT/bin/python benchmarks/record_graph_peers.py > tests/graph/peers.json
+    ENVIRONMENT/bin/python benchmarks/record_graph_peers.py > src/posterity/table/comparisons/peers.json
 
 The environment needs bayespy and hmmlearn, nothing of this project.
 """

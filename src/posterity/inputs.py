@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.errors import expected
+from posterity.errors import InvalidInput, expected
 
 Inputs = Any  # a Tensor, or tensors in mappings (keyword arguments of the model) and tuples (positional ones)
 
@@ -66,3 +66,14 @@ def call(model: Callable[..., Any], inputs: Inputs) -> Tensor:
     if not isinstance(out, Tensor):
         raise expected("model output", "a tensor of logits, or an object with `.logits`", type(out).__name__)
     return out
+
+
+def attempt(model: Callable[..., Any], inputs: Inputs) -> Tensor:
+    """The model's logits, or an error that names the inputs where the model does not take them."""
+    try:
+        return call(model, inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, IndexError) as why:
+        got = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in tensors(inputs))
+        raise InvalidInput(f"inputs: expected what the model takes, got {got}: {why}") from why

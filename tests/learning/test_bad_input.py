@@ -27,6 +27,10 @@ BAD = {
         {"data": (spoiled(X, 33, torch.nan), Y), "batch_size": 8},
         r"inputs: expected finite numbers, got NaN or infinity in the examples \[33\]",
     ),
+    "inputs of another width": (
+        {"data": (X[:, :1], Y)},
+        r"inputs: expected what the model takes, got float32 \(40, 1\): mat1 and mat2",
+    ),
     "labels out of range": (
         {"data": (X, Y + torch.arange(40).eq(30) * 9), "batch_size": 8},
         r"labels: expected integers in 0\.\.2",

@@ -75,7 +75,7 @@ def test_hooks_and_modes_are_gone_afterwards():
     predict(*case, samples=2)
     assert not case.model[3]._forward_hooks
     assert case.model.training
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InvalidInput, match="expected what the model takes"):
         predict(case.model, case.posterior, torch.zeros(2, 9).double(), samples=2)
     assert not case.model[3]._forward_hooks
     assert case.model.training

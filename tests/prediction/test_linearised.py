@@ -132,7 +132,7 @@ def test_weights_and_mode_come_back_even_after_an_error():
             p.add_(1.0)
     before = {name: t.clone() for name, t in case.model.state_dict().items()}
     predict(*case, method="linearised")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InvalidInput, match="expected what the model takes"):
         predict(case.model, case.posterior, torch.zeros(3, 5).double(), method="linearised")
     assert case.model.training
     assert case.model[1].training

@@ -102,7 +102,7 @@ def test_the_model_comes_back_as_it_was():
             tensor.add_(1.0)
     before = {name: t.clone() for name, t in model.state_dict().items()}
     predict(model, posterior, x, samples=3)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InvalidInput, match=r"inputs: expected what the model takes, got float64 \(3, 5\): "):
         predict(model, posterior, torch.zeros(3, 5).double(), samples=3)
     assert [module.training for module in model] == [True, False, True, True, True]
     assert all(bool((t == before[name]).all()) for name, t in model.state_dict().items())

@@ -16,7 +16,7 @@ from posterity import likelihoods
 from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import expected, require, require_positive
-from posterity.inputs import call
+from posterity.inputs import attempt
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import GaussianLikelihood, Likelihood
@@ -160,7 +160,7 @@ def _survey(model: nn.Module, stream: Batches, structure: str, last_layer: str |
         raise expected("data", "at least one batch", "an empty loader")
     batch = batch.to(next(iter(everything.values())).device)
     with evaluating(model), torch.no_grad(), _running_order(model) as ran:
-        f = call(model, batch.inputs)
+        f = attempt(model, batch.inputs)
     if structure != "last_layer":
         require(last_layer is None, "last_layer", "structure='last_layer' beside it", structure)
         return snapshot(everything), f, batch.targets

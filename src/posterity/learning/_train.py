@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posterity import likelihoods
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_positive
-from posterity.inputs import Inputs, call
+from posterity.inputs import Inputs, attempt
 from posterity.learning._bar import ProgressBar
 from posterity.learning._loop import Loop, Row
 from posterity.learning._step import Stepper
@@ -29,7 +29,7 @@ from posterity.learning.schedules import Schedule, find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Posterior
-from posterity.trees import fingerprint, trainable
+from posterity.trees import evaluating, fingerprint, trainable
 
 _FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
@@ -181,9 +181,8 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
     """Look at one batch: what the outputs mean, whether the targets fit, how far off a regression starts."""
     check_inputs(model, batch)
     batch = batch.to(next(model.parameters()).device)
-    was_training = model.training
-    f, y = call(model.eval(), batch.inputs), batch.targets
-    model.train(was_training)
+    with evaluating(model):
+        f, y = attempt(model, batch.inputs), batch.targets
     require(len(trainable(model)) > 0, "model", "trainable parameters", "none")
     given, weights = request.likelihood, request.class_weights
     objective = Objective(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posterity.batches import Batches
 from posterity.errors import PosterityError
-from posterity.inputs import call
+from posterity.inputs import attempt
 from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
 from posterity.likelihoods import GaussianLikelihood
@@ -58,7 +58,7 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
     for batch in data:
         check_inputs(model, batch)
         batch = batch.to(device)
-        f = call(model, batch.inputs).float()
+        f = attempt(model, batch.inputs).float()
         objective.check(f, batch.targets)
         tally.add(objective, f, batch.targets, objective.total(f, batch.targets))
     return tally.metrics(objective)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posterity.curvature import Covariance, prediction_covariance
 from posterity.errors import expected, require
-from posterity.inputs import Inputs, call
+from posterity.inputs import Inputs, attempt
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
 from posterity.posterior import Posterior
@@ -100,7 +100,7 @@ def _write(values: Tree, tensors: dict[str, Tensor]) -> None:
 
 def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Mean (B, K) and covariance (B, K, K) of the outputs."""
-    f = question.arranged(call(question.model, inputs))
+    f = question.arranged(attempt(question.model, inputs))
     require(f.ndim == 2, "model outputs", "(batch, outputs) for a linearised prediction", tuple(f.shape))
     require_finite(f)
     f = f.to(state_dtype(f.dtype))

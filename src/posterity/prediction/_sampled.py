@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from posterity.inputs import Inputs, call
+from posterity.inputs import Inputs, attempt
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
 from posterity.prediction._question import Advance, Method, Question
@@ -26,7 +26,7 @@ def sampled(question: Question) -> Iterator[Method]:
     run = Runner(model, draws)
 
     def forward(inputs: Inputs) -> Tensor:
-        return question.arranged(call(model, inputs))
+        return question.arranged(attempt(model, inputs))
 
     def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
         running = [Running(question.likelihood, question.keep) for _ in group]

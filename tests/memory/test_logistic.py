@@ -101,3 +101,31 @@ def test_removing_a_class_is_a_large_change_and_said_to_be():
     assert "leverage" in change.reliability.warning
     assert change.on((x[y == 7], y[y == 7])).loss_change > 1
     assert abs(change.on((x[y != 7], y[y != 7])).loss_change) < 0.1
+
+
+@pytest.mark.parametrize("structure", ["full", "kron"])
+def test_many_new_labels_are_a_large_change_and_said_to_be(structure):
+    x, y = digits(600)
+    wrong = torch.cat([(y[:60] + 1) % 10, y[60:]])
+    model, right = (linear(torch.tensor(_by_scikit_learn(x, labels))) for labels in (wrong, y))
+    posterior = po.laplace(model, (x, wrong), structure=structure, prior_precision=1.0)
+    m = memory_map(model, posterior, (x, wrong))
+    few, many = (m.what_if(relabel={i: int(y[i]) for i in range(count)}) for count in (6, 60))
+    assert few.reliability.reliable
+    assert "10% of the data" in many.reliability.warning
+    assert many.reliability.max_leverage == 0  # new labels lose no curvature, and yet the step is far from retraining
+    true = (right(x) - model(x)).detach()
+    assert (many.on((x, y)).change - true).norm() > 0.3 * true.norm()
+
+
+def _by_scikit_learn(x, y):
+    return LogisticRegression(C=1.0, fit_intercept=False, tol=1e-8, max_iter=10_000).fit(x.numpy(), y.numpy()).coef_
+
+
+def test_kronecker_groups_of_some_leverage_rank():
+    x, y = digits(600)
+    model, _, _ = fitted(x, y, 1.0, "categorical", 10)
+    m = memory_map(model, po.laplace(model, (x, y), structure="kron", prior_precision=1.0), (x, y))
+    change = m.what_if(remove=m.table.query("label == 7")["id"])
+    assert change.reliability.max_leverage > 0.2
+    assert "rankings" in change.reliability.warning

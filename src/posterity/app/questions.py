@@ -22,7 +22,6 @@ from posterity.memory import MemoryMap, Outcome
 from posterity.memory._trained import Trained, names_of
 from posterity.memory.scores import test_loss_direction
 
-LARGE = 0.02  # share of the data beyond which one Newton step is short of retraining
 MOVED = 12  # test examples that an estimate lists
 CANDIDATES = 8  # times k: how many the first look at neighbours keeps for the second
 
@@ -99,12 +98,8 @@ class Questions:
         else:
             labels = self.test["label"].to_numpy()
         where = "changed examples themselves" if self.test_data is None else "test examples"
-        warning = w.reliability.warning or self._size(len(w.ids)) or self.m.reliability.warning
+        warning = w.reliability.warning or self.m.reliability.warning
         return self._estimate(outcome, labels, where, warning)
-
-    def _size(self, changed: int) -> str:
-        share = changed / len(self.m)
-        return f"{share:.0%} of the data is no small change: trust directions" if share > LARGE else ""
 
     def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, warning: str) -> Estimate:
         before, after = self.decided(outcome.before), self.decided(outcome.after)

@@ -120,7 +120,8 @@ def what_if(
     with trained.at_mean():
         group = [_part(trained, batch, weights, labels) for batch in examples]
         found = shift(trained, group, deflate=deflating)
-    verdict = Reliability.of(trained.posterior, found.leverage, effective_dimension, deflating)
+    share = len(ids) / len(known)
+    verdict = Reliability.of(trained.posterior, found.leverage, effective_dimension, deflating, share)
     return WhatIf(trained, ids, found.parameters, verdict, examples)
 
 

@@ -147,12 +147,30 @@ def test_broken_decisions(raw, body):
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"remove": "%%%"}', b'{"remove": 3}', b'{"relabel": {"0": 10}}', b'{"relabel": {"x": 1}}', b"{}"]
+    "body",
+    [
+        b'{"remove": "%%%"}',
+        b'{"remove": 3}',
+        b'{"relabel": {"0": 10}}',
+        b'{"relabel": {"x": 1}}',
+        b'{"relabel": {"--1": 1}}',
+        b'{"relabel": {"\\u00b2": 1}}',
+        b'{"relabel": {"' + b"9" * 5000 + b'": 1}}',
+        b"{}",
+    ],
+    ids=range(8),
 )
 def test_broken_questions(raw, body):
     status, _, content = raw.post("/api/what-if", body)
     assert status == 422
     assert json.loads(content)["error"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "%C2%B2", "-1", "1e3", "0x1", ""])
+def test_broken_numbers(raw, number):
+    assert raw(f"/api/neighbours/0?k={number}")[0] == 422
+    for what in ("example", "preview", "test/preview", "influences", "epoch"):
+        assert raw(f"/api/{what}/{number}")[0] in (404, 422)
 
 
 def test_every_answer_is_sealed(raw):

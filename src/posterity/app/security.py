@@ -8,6 +8,7 @@ that was printed on the terminal; and it limits what a body may be and what the 
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -100,7 +101,7 @@ class Wall:
 
 def _refuse_body(method: str, headers: Headers) -> Response | None:
     length = headers.get("content-length", "0")
-    if not length.isdigit():
+    if not re.fullmatch("[0-9]{1,19}", length):
         return _refuse(400, "Content-Length is no number")
     if int(length) > BODY_LIMIT:
         return _refuse(413, f"at most {BODY_LIMIT} bytes are read")

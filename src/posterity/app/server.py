@@ -7,6 +7,7 @@ import binascii
 import json
 import logging
 import mimetypes
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,7 +33,23 @@ from posterity.errors import InvalidInput, PosterityError, expected, require
 TRAILS = 300  # most examples whose ways are drawn
 QUERY = 1000  # characters
 BINARY = "application/octet-stream"
+WHOLE = "-?[0-9]{1,19}"
 _log = logging.getLogger("posterity.app")
+
+
+class Whole(Convertor[int]):
+    """A whole number in a path; thousands of digits, which `int` refuses, are no path of ours."""
+
+    regex = WHOLE
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("whole", Whole())
 
 
 class Answers:
@@ -140,7 +158,7 @@ class Answers:
             raise expected(name, "a mask in base64", body.get(name)) from None
 
     def _label(self, example: str, label: Any) -> tuple[int, Any]:
-        number = int(example) if example.lstrip("-").isdigit() else -1
+        number = _whole(example, "id to relabel")
         self.source.row(number)
         fine = type(label) in (int, float) and (not self.source.classes or label in range(len(self.source.classes)))
         require(fine, f"new label of {number}", "a class or a number", label)
@@ -148,7 +166,8 @@ class Answers:
 
     def _test(self, request: Request) -> None:
         count = 0 if self.source.test is None else len(self.source.test)
-        require(request.path_params["id"] < count, "test example", f"a number below {count}", request.path_params["id"])
+        example = request.path_params["id"]
+        require(0 <= example < count, "test example", f"a number below {count}", example)
 
 
 def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str, port: int) -> Wall:
@@ -165,14 +184,14 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
         "/": answers.file,
         "/static/{name}": answers.file,
         "/api/columns": answers.columns,
-        "/api/example/{id:int}": answers.example,
-        "/api/preview/{id:int}": answers.preview,
+        "/api/example/{id:whole}": answers.example,
+        "/api/preview/{id:whole}": answers.preview,
         "/api/search": answers.search,
-        "/api/neighbours/{id:int}": answers.neighbours,
+        "/api/neighbours/{id:whole}": answers.neighbours,
         "/api/test": answers.test,
-        "/api/test/preview/{id:int}": answers.test_preview,
-        "/api/influences/{id:int}": answers.influences,
-        "/api/epoch/{index:int}": answers.epoch,
+        "/api/test/preview/{id:whole}": answers.test_preview,
+        "/api/influences/{id:whole}": answers.influences,
+        "/api/epoch/{index:whole}": answers.epoch,
     }
     posts: dict[str, Callable[[Any], Response]] = {
         "/api/trails": answers.trails,
@@ -226,9 +245,15 @@ def _offered(thing: Any, what: str) -> Any:
 
 
 def _count(request: Request) -> int:
-    given = request.query_params.get("k", "12")
-    require(given.isdigit() and 1 <= int(given) <= 100, "k", "a number from 1 to 100", given)
-    return int(given)
+    count = _whole(request.query_params.get("k", "12"), "k")
+    require(1 <= count <= 100, "k", "a number from 1 to 100", count)
+    return count
+
+
+def _whole(text: str, what: str) -> int:
+    if not re.fullmatch(WHOLE, text):
+        raise expected(what, "a whole number", text[:40])
+    return int(text)
 
 
 def _pairs(found: Ranked) -> list[Sequence[float]]:

@@ -88,6 +88,13 @@ def test_sampled_configurations_come_close(dirichlet, monkeypatch):
     assert onward == pytest.approx(enumerated(dirichlet[[2, 3, 1, 0]]), abs=0.02)
 
 
+def test_batches_of_hundreds_do_not_vanish():
+    joint, generator = batch_bald.Joint.empty(4), torch.Generator().manual_seed(0)
+    for _ in range(400):  # 10⁻⁴⁰⁰ is no double
+        joint = joint.joined(torch.full((4, 10), 0.1, dtype=torch.float64), generator)
+    assert joint.entropy() == pytest.approx(400 * math.log(10))
+
+
 @pytest.mark.parametrize("structure", ["full", "last_layer"])
 def test_linearised_information_is_a_log_determinant(structure):
     model, posterior, pool = classifier(structure)

@@ -81,6 +81,29 @@ def test_goes_on_after_a_stop(digits, tmp_path, criterion):
     torch.testing.assert_close(later.model.weight, straight.model.weight, atol=1e-10, rtol=0)
 
 
+def test_killed_between_two_files(digits, tmp_path, monkeypatch):
+    y, fresh = digits[1], nn.Linear(16, 10, bias=False).double()
+    learner = started(digits, criterion="random", folder=tmp_path)
+    picks = learner.ask(5)
+    with monkeypatch.context() as patched:
+        patched.setattr("posterity.exploration._active_learner.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            learner.tell(picks.ids[:3], y[picks.ids[:3]])
+    again = ActiveLearner.resume(tmp_path, fresh, digits[0][:200], criterion="random")
+    assert set(picks.ids[:3].tolist()) <= set(again.labelled.tolist())
+    assert again.pending.tolist() == picks.ids[3:].tolist()
+
+
+def killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_labels_are_not_written_over(digits, tmp_path):
+    started(digits, folder=tmp_path)
+    with pytest.raises(PosterityError, match="folder: expected one without an active learner"):
+        started(digits, folder=tmp_path)
+
+
 def test_a_network_keeps_learning(digits):
     x, y = digits
     torch.manual_seed(0)

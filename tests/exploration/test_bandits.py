@@ -71,7 +71,8 @@ def test_draws_follow_the_posterior(noise_precision):
             law = stats.norm(mean[0, arm].item(), spread / 2)
         assert stats.kstest(drawn[:, arm].numpy(), law.cdf).pvalue > 1e-3
         assert std[0, arm].item() == pytest.approx(law.std())
-    torch.testing.assert_close(belief.draw(context, seed=1, number=0), drawn[:1])
+    for number in (0, 7):  # one decision at a time, or all at once
+        torch.testing.assert_close(belief.draw(context, seed=1, number=number), drawn[[number]])
 
 
 def test_neural_linear_is_a_last_layer_laplace_posterior():
@@ -129,6 +130,17 @@ def test_rewards_may_come_late_and_in_any_order():
     straight.belief.update(x, decisions.arms, rewards)
     torch.testing.assert_close(late.belief.mean, straight.belief.mean)
     torch.testing.assert_close(late.belief.covariance, straight.belief.covariance)
+
+
+def test_whole_rewards_do_not_round_those_that_follow():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 2))
+    for belief in (NeuralLinear(network, 1), VariationalNetwork(network, 1)):
+        policy = Greedy(belief)
+        numbers = policy.choose(torch.ones(4, 1)).numbers
+        policy.observe(numbers[:2], [1, 0])
+        policy.observe(numbers[2:], [0.25, 0.75])
+        assert belief._history.columns[2].tolist() == [1.0, 0.0, 0.25, 0.75]
 
 
 def test_policies_do_what_they_say():

@@ -110,6 +110,7 @@ def highest(scores: Tensor, left: Tensor, k: int, power: float | None, seed: int
     """The k best of those that are left; with a power, drawn by scores^power without replacement (Gumbel's trick)."""
     order = scores[left]
     if power is not None:
+        require(bool((order > 0).any()), "power", "some scores above zero", f"at most {order.max().item():.3g}")
         uniform = torch.rand(len(left), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         order = power * order.clamp_min(1e-300).log() - (-uniform.clamp_min(1e-300).log()).log()
     best = left[order.argsort(descending=True, stable=True)[:k]]

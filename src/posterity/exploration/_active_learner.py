@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from posterity.adaptation import Report, adapt, remember
 from posterity.adaptation.situation import at_mean
 from posterity.batches import batches
-from posterity.errors import RefusedFile, expected, require
+from posterity.errors import InvalidInput, RefusedFile, expected, require
 from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
@@ -38,7 +38,7 @@ class ActiveLearner:
         criterion: By what to choose; see `acquire`.
         asking: Further arguments of `acquire`.
         adapting: Further arguments of `adapt`.
-        folder: Where to keep posterior, labels and open questions after each step; see `resume`.
+        folder: Where to keep posterior, labels and open questions after each step; a new one, see `resume`.
         seed: Of everything random.
 
     Examples:
@@ -76,7 +76,7 @@ class ActiveLearner:
             raise expected("labelled", "what the model was trained on, or a posterior that carries a memory", None)
         self.criterion, self.seed = criterion, seed
         self.asking, self.adapting = dict(asking or {}), dict(adapting or {})
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else _unused(Path(folder))
         self._ids = ids_of(self.pool)
         self._pending: list[int] = []
         self._save()
@@ -148,6 +148,13 @@ class ActiveLearner:
         if self.folder is not None:
             self.posterior.save(self.folder)
             write_json(self.folder / FILE, {"version": VERSION, "pool": self.pool.n, "pending": self._pending})
+
+
+def _unused(folder: Path) -> Path:
+    """A folder in which no labels would be written over."""
+    if (folder / FILE).exists():
+        raise InvalidInput(f"folder: expected one without an active learner (or ActiveLearner.resume), got {folder}")
+    return folder
 
 
 def _remembering(model: nn.Module, posterior: Posterior, labelled: Any) -> Posterior:

@@ -29,12 +29,14 @@ class Joint:
     """The distribution of the labels of a batch under the draws of the weights.
 
     Args:
-        likelihoods: p(configuration | draw), (M, S).
+        likelihoods: p(configuration | draw), (M, S), up to a factor for each configuration.
         sampled: Whether the configurations are draws and not all there are.
+        log_factor: Mean logarithm of the factors: products over hundreds of labels would be too small for a number.
     """
 
     likelihoods: Tensor
     sampled: bool
+    log_factor: float = 0.0
 
     @classmethod
     def empty(cls, draws: int) -> Joint:
@@ -47,7 +49,7 @@ class Joint:
         if not self.sampled:
             return -torch.special.xlogy(joint, joint).sum((1, 2))
         alone = self.likelihoods.mean(1)  # p(configuration)
-        return -(torch.special.xlogy(joint, joint) / alone.reshape(1, -1, 1)).sum(2).mean(1)
+        return -(torch.special.xlogy(joint, joint) / alone.reshape(1, -1, 1)).sum(2).mean(1) - self.log_factor
 
     def entropy(self) -> float:
         """H(batch) in nats."""
@@ -61,7 +63,9 @@ class Joint:
         before = self if self.sampled else self._draw(generator)
         p = before.likelihoods @ probs  # (M, K), proportional to p(y | configuration)
         labels = torch.multinomial(p, 1, generator=generator)[:, 0]
-        return Joint(before.likelihoods * probs[:, labels].T, True)
+        product = before.likelihoods * probs[:, labels].T
+        factor = product.mean(1, keepdim=True)
+        return Joint(product / factor, True, before.log_factor + factor.log().mean().item())
 
     def _draw(self, generator: torch.Generator) -> Joint:
         """Configurations drawn with their probabilities."""

@@ -97,12 +97,14 @@ class LinearGaussian(Belief):
         return x @ self.mean.T, variance.clamp_min(0).sqrt()
 
     def _drawn_precision(self, count: int, seed: int, number: int) -> Tensor:
-        """τ of each context and arm."""
+        """τ of each context and arm, for each decision from a generator of its own: batches change nothing."""
         if self.noise_precision is not None:
             return torch.full((count, self.arms), self.noise_precision, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(hash((seed, number)) % 2**63)
-        drawn = torch._standard_gamma(self.shape.expand(count, -1).contiguous(), generator=generator)
-        return drawn / self.rate
+        generator, drawn = torch.Generator(), []
+        for decision in range(number, number + count):
+            generator.manual_seed(hash((seed, decision)) % 2**63)
+            drawn.append(torch._standard_gamma(self.shape, generator=generator))
+        return torch.stack(drawn) / self.rate
 
     def _with_bias(self, contexts: Tensor) -> Tensor:
         fits = contexts.ndim == 2 and contexts.shape[1] == self.features

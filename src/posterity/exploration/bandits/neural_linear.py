@@ -69,7 +69,7 @@ class NeuralLinear(Belief):
 
     def update(self, contexts: Tensor, arms: Tensor, rewards: Tensor) -> None:
         self.linear.update(self._features(contexts), arms, rewards)
-        self._history.add(contexts.to(self._like), arms, rewards)
+        self._history.add(contexts.to(self._like), arms, rewards.double())
         self._fresh += len(arms)
         if self._fresh >= self._every:
             self._fresh = 0

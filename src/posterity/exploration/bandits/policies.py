@@ -59,11 +59,13 @@ class Policy(ABC):
     def observe(self, numbers: Tensor | Sequence[int], rewards: Tensor | Sequence[float]) -> None:
         """Take in the rewards of some decisions, whenever they were made."""
         keys = torch.as_tensor(numbers).reshape(-1).tolist()
-        values = torch.as_tensor(rewards).reshape(-1)
+        values = torch.as_tensor(rewards, dtype=torch.float64).reshape(-1)
         require(len(values) == len(keys) > 0, "rewards", f"{len(keys)}, one for each decision", len(values))
+        seen: set[int] = set()
         for key in keys:
-            if key not in self._pending or keys.count(key) > 1:
+            if key not in self._pending or key in seen:
                 raise InvalidInput(f"observe: expected decisions that wait for their reward, each once, got {key}")
+            seen.add(key)
         contexts, arms = zip(*(self._pending[key] for key in keys), strict=True)
         self.belief.update(torch.stack(contexts), torch.tensor(arms), values)
         for key in keys:

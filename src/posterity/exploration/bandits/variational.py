@@ -84,7 +84,7 @@ class VariationalNetwork(Belief):
 
     def update(self, contexts: Tensor, arms: Tensor, rewards: Tensor) -> None:
         checked(contexts, arms, rewards, self.arms)
-        self._history.add(contexts.to(self._like), arms, rewards)
+        self._history.add(contexts.to(self._like), arms, rewards.double())
         for group in self.optimizer.param_groups:
             group["ess"] = float(self._history.n)
         for _ in range(self._steps):

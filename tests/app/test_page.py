@@ -194,6 +194,20 @@ def test_marking_by_keys_undo_and_export(page, tmp_path, maps):
     assert model(page, "m.decisions()") == [{"id": ids[0], "decision": "drop", "label": ""}]
 
 
+def test_keys_leave_the_map_alone_while_help_is_open(page):
+    drag(page, TOP)
+    selected = model(page, "m.selection")
+    assert selected
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("d")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    assert model(page, "m.decisions()") == []
+    assert model(page, "m.selection") == selected
+
+
 def test_what_if_in_the_page(page, maps, digits):
     drag(page, TOP)
     ids = [int(i) for i in model(page, "m.selection.map((row) => m.ids[row])")]

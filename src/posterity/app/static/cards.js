@@ -60,7 +60,7 @@ function cells(row) {
         "div",
         { title: z === null ? name : `${name}: ${short(z)} standard deviations from the mean` },
         h("dt", { textContent: name }),
-        h("dd", {}, h("span", { textContent: typeof value === "number" ? short(value) : value }), bar),
+        h("dd", {}, h("span", { textContent: typeof value === "number" ? short(value) : value || "–" }), bar),
       );
     }),
   );

@@ -108,7 +108,7 @@ export class Detail {
     const other =
       m.classes.length > 0 &&
       select(
-        [["", "other label…"], ...m.classes.map((name) => [name, name])],
+        [["", "other…"], ...m.classes.map((name) => [name, name])],
         mark?.decision === "relabel" ? mark.label : "",
         (label) => label && m.mark([row], "relabel", label),
         { "aria-label": "New label" },

@@ -6,7 +6,7 @@ import { List } from "./list.js";
 import { readable, short } from "./scales.js";
 
 const WIDTHS = { image: 92, text: 200, row: 200, "": 130 };
-const HEIGHTS = { image: 126, text: 156, row: 176, "": 44 };
+const HEIGHTS = { image: 126, text: 156, row: 182, "": 44 };
 
 export class Gallery {
   constructor(model) {
@@ -49,6 +49,7 @@ export class Gallery {
       "div",
       { class: "line" },
       rows.map((row) => card(m, row, short((m.columns.get(m.view.sort) ?? m.ids)[row]))),
+      Array.from({ length: this.per - rows.length }, () => h("i", { class: "filler" })), // the last line may be short
     );
   }
 }

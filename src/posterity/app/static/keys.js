@@ -12,7 +12,7 @@ const HELP = [
   ["L  B  P", "lasso, box, pan; Alt and drag pans, the wheel zooms, a double click shows all"],
   ["Shift, Ctrl", "while selecting: add to the selection, take away from it"],
   ["A, Esc", "select all that is shown; select nothing"],
-  ["1 – 6", "table, gallery, what if, test, training"],
+  ["1 – 5", "table, gallery, what if, test, training"],
   ["/", "search: words, label:7, pred:3, id:12, suspect:yes, mark:drop, error>0.5, leverage<=0.01"],
   ["E", "export the decisions for “posterity adapt --decisions”"],
   ["T", "light or dark"],
@@ -21,6 +21,7 @@ const HELP = [
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     const typing = /INPUT|SELECT|TEXTAREA/.test(event.target.tagName) && event.target.type !== "range";
+    if (document.querySelector("dialog[open]")) return; // which closes itself
     if (event.key === "Escape") return actions.escape(event.target);
     if (typing) return;
     const control = event.ctrlKey || event.metaKey,

@@ -35,7 +35,7 @@ function save(model) {
     download: "decisions.csv",
   });
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // not every browser has begun by now
   toast(`${model.marks.size} decisions, for posterity adapt --decisions decisions.csv`);
 }
 

@@ -100,8 +100,9 @@ function trails(plot, c) {
     { trails: ways, rgba } = plot;
   if (!ways || plot.prefix || tab !== "training" || x !== "leverage" || y !== "error") return;
   c.lineWidth = 1.3;
+  const opacity = Math.max(0.12, Math.min(0.75, 6 / ways.rows.length)); // many ways are a cloud
   ways.rows.forEach((row, k) => {
-    c.strokeStyle = `rgb(${rgba[4 * row]} ${rgba[4 * row + 1]} ${rgba[4 * row + 2]} / 0.75)`;
+    c.strokeStyle = `rgb(${rgba[4 * row]} ${rgba[4 * row + 1]} ${rgba[4 * row + 2]} / ${opacity})`;
     c.beginPath();
     ways.leverage[k].forEach((leverage, epoch) => {
       const error = ways.error[k][epoch];

@@ -23,6 +23,15 @@ export class Tests {
       "div",
       { class: "pane tests" },
       h("div", { class: "tools muted", textContent: "Test examples, largest loss first" }),
+      h(
+        "div",
+        { class: "thead" },
+        h("span", { class: "c-id", textContent: "id" }),
+        h("span", { class: "c-label", textContent: "label" }),
+        model.about.kind === "text" && h("span", { class: "c-text", textContent: "text" }),
+        h("span", { class: "c-label", textContent: "prediction" }),
+        h("span", { class: "c-num", textContent: "loss" }),
+      ),
       this.list.element,
       this.answer,
     );
@@ -66,6 +75,7 @@ export class Tests {
       { class: row === this.chosen ? "tr focused" : "tr", data: { test: row } },
       h("span", { class: "c-id" }, m.about.kind === "image" && testPreview(m, row), h("span", { textContent: row })),
       h("span", { class: "c-label" }, this.#name("label", row)),
+      m.about.kind === "text" && h("span", { class: "c-text" }, testPreview(m, row)),
       h(
         "span",
         { class: m.classes.length && label !== said ? "c-label wrong" : "c-label" },

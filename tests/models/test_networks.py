@@ -17,6 +17,12 @@ def test_classes():
     assert isinstance(model.posterior_, Posterior)
     assert model.score(X[:100], labels[:100]) > 0.9
     np.testing.assert_allclose(model.predict_proba(X).sum(-1), 1.0, atol=1e-5)
+    assert model.n_iter_ == 60
+    longer = BayesianMLPClassifier((16,), epochs=120, random_state=0).fit(X[:100], labels[:100])
+    assert model.lower_bounds_[-1] < longer.lower_bounds_[-1] < 0.0
+    drawn = model.sample(X, 400)
+    assert drawn.shape == (400, 150)
+    np.testing.assert_allclose((drawn == "same").mean(0), model.predict_proba(X)[:, 1], atol=0.2)
     model.partial_fit(X[100:], labels[100:])
     assert model.score(X, labels) > 0.85
     with pytest.raises(InvalidInput, match="classes among"):
@@ -29,5 +35,6 @@ def test_numbers():
     std = model.predict(X, return_std=True)[1]
     assert model.score(X, y) > 0.9
     assert (std > 0.2).all()
+    np.testing.assert_allclose(model.sample(X, 400).std(0), std, rtol=0.25)
     far = model.predict(10.0 * X[:20], return_std=True)[1]
     assert far.mean() > std.mean()

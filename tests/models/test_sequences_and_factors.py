@@ -67,6 +67,26 @@ def test_symbols_and_missing_rows():
     assert set(drawn) <= {0, 1}
     with pytest.raises(InvalidInput, match="lengths"):
         model.fit(symbols, lengths=(3, 4))
+    with pytest.raises(InvalidInput, match="X: expected symbols 0, 1, …, got 'fractions'"):
+        model.fit(symbols + 0.5)
+    with pytest.raises(InvalidInput, match="n_samples=0: expected at least 2, as many as states"):
+        model.fit(np.full((10, 1), np.nan))
+
+
+def test_chains_learn_from_the_next_sequence():
+    """Counts of first states and of moves add up, and tell what both sequences at once would have told."""
+    model = HiddenMarkovModel(2, random_state=0).partial_fit(SIGNAL[:60]).partial_fit(SIGNAL[60:])
+    whole = HiddenMarkovModel(2, random_state=0).fit(SIGNAL, lengths=(60, 60))
+    assert model.posterior_["initial"].concentration.sum() == pytest.approx(2 + 2)
+    assert model.posterior_["transitions"].concentration.sum() == pytest.approx(4 + 59 + 59)
+    order = model.posterior_["components"].location[:, 0].argsort()
+    theirs = whole.posterior_["components"].location[:, 0].argsort()
+    torch.testing.assert_close(
+        model.posterior_["components"].location[order], whole.posterior_["components"].location[theirs],
+        rtol=0.0, atol=0.1,
+    )  # fmt: skip
+    with pytest.raises(InvalidInput, match='method: expected "vmp"'):
+        HiddenMarkovModel(2, method="em").partial_fit(SIGNAL)
 
 
 def test_state_space_by_em():
@@ -91,6 +111,9 @@ def test_state_space_by_em():
     holes = np.where(RNG.random((30, 2)) < 0.2, np.nan, RNG.normal(size=(30, 2)))
     with pytest.raises(InvalidInput, match="missing as a whole"):
         chain.set_params(max_iter=5).fit(holes)
+    for bad in (seen[:1], np.full((9, 1), np.nan), np.ones((9, 1))):
+        with pytest.raises(InvalidInput, match="at least 2 rows observed, and columns that vary"):
+            chain.fit(bad)
 
 
 def test_factors_are_those_of_scikit_learn():

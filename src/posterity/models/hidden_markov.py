@@ -71,12 +71,21 @@ class HiddenMarkovModel(Estimator):
         require(self.method in ("em", "vmp"), "method", '"em" or "vmp"', self.method)
         require(self.emission in ("gaussian", "categorical"), "emission", '"gaussian" or "categorical"', self.emission)
         rows = self._rows(X, reset=True)
-        enough(rows, self.n_components, "states")
+        enough(rows[~rows.isnan().any(-1)], self.n_components, "states")
         self._symbols = int(rows.nan_to_num(0.0).amax()) + 1 if self.n_symbols is None else self.n_symbols
-        emission = self._emission(rows)
-        start = self._first(rows, emission)
+        start = self._first(rows, self._emission(rows))
         prior = dict.fromkeys(start, None) if self.method == "em" else self._prior(rows)
-        model = Model(prior, [Chain("initial", "transitions", "components", emission, lengths)])
+        return self._learn(rows, lengths, prior, start)
+
+    def partial_fit(self, X: Any, y: Any = None, *, lengths: Sequence[int] | None = None) -> Self:
+        """Learn from more sequences: yesterday's posterior is today's prior; EM leaves a point, which cannot be one."""
+        require(self.method == "vmp", "method", '"vmp", which leaves a posterior', self.method)
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, lengths=lengths)
+        return self._learn(self._rows(X), lengths, self.posterior_, self.posterior_)
+
+    def _learn(self, rows: Tensor, lengths: Sequence[int] | None, prior: dict[str, Any], start: dict[str, Any]) -> Self:
+        model = Model(prior, [Chain("initial", "transitions", "components", self._emission(rows), lengths)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
             fit = (em if self.method == "em" else vmp)(model, start, steps=self.max_iter, tolerance=self.tol)
@@ -120,6 +129,8 @@ class HiddenMarkovModel(Estimator):
         rows = self._tensor(X, reset=reset, ensure_all_finite="allow-nan")
         if self.emission == "categorical":
             require(rows.shape[1] == 1, "X", "one column of symbols", f"{rows.shape[1]} columns")
+            symbols = rows.nan_to_num(0.0)
+            require(bool((symbols == symbols.round()).all()), "X", "symbols 0, 1, …", "fractions")
         return rows
 
     def _emission(self, rows: Tensor) -> Emission:

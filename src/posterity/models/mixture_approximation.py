@@ -98,6 +98,10 @@ class MixtureApproximation(Estimator):
         check_is_fitted(self)
         return self.posterior_.log_prob(torch.as_tensor(X, dtype=torch.float64)).numpy()
 
+    def score(self, X: Any, y: Any = None) -> float:
+        """The average of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
     def sample(self, n_samples: int = 1) -> np.ndarray:
         """Rows drawn from q, (n, d)."""
         check_is_fitted(self)

@@ -42,7 +42,8 @@ class _Network(Estimator):
             self.network_, self._data, likelihood=self._likelihood, epochs=self.epochs,
             batch_size=self.batch_size, seed=seed, progress=False,
         )  # fmt: skip
-        self.posterior_, self.n_iter_ = run.posterior, len(run.history)
+        q = self.posterior_ = run.posterior
+        self.lower_bounds_, self.n_iter_ = [-q.n * run.history[-1]["loss"] - float(q.kl(q.prior))], len(run.history)
         return self
 
     def _add(self, X: Tensor, targets: Tensor) -> Self:
@@ -56,6 +57,14 @@ class _Network(Estimator):
     def _predictive(self, X: Any) -> Prediction:
         check_is_fitted(self)
         return predict(self.network_, self.posterior_, self._scaled(self._tensor(X)), samples=self.samples)
+
+    def _draw(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Targets of the network, one set from each of so many drawn networks."""
+        check_is_fitted(self)
+        inputs = self._scaled(self._tensor(X))
+        outputs = predict(self.network_, self.posterior_, inputs, n_samples, seed=seed, keep_samples=True).outputs
+        assert outputs is not None
+        return self.posterior_.likelihood.sample(outputs, torch.Generator().manual_seed(seed))
 
     def _scaled(self, X: Tensor) -> Tensor:
         return ((X - self._centre) / self._scale).float()
@@ -74,6 +83,8 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     Attributes:
         posterior_: The `Posterior` of the weights.
         network_: The network, at the mean.
+        lower_bounds_: The evidence bound −E_q[loss] − KL(q ‖ prior) after the training, estimated on the last epoch.
+        n_iter_: Epochs of the first training.
         classes_: The classes.
     """
 
@@ -121,6 +132,10 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         chances = self.predict_proba(X)
         return self.classes_[chances.argmax(-1)]
 
+    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """Classes drawn from the posterior predictive, (n_samples, n)."""
+        return self.classes_[self._draw(X, n_samples, random_state).numpy()]
+
     def _numbers(self, labels: np.ndarray) -> Tensor:
         require(bool(np.isin(labels, self.classes_).all()), "y", f"classes among {self.classes_.tolist()}", "others")
         return torch.as_tensor(np.searchsorted(self.classes_, labels))
@@ -139,6 +154,9 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     Attributes:
         posterior_: The `Posterior` of the weights.
         network_: The network, at the mean.
+        lower_bounds_: The evidence bound −E_q[loss] − KL(q ‖ prior) after the training, estimated on the last epoch,
+            for targets in units of their standard deviation.
+        n_iter_: Epochs of the first training.
     """
 
     _likelihood = "gaussian"
@@ -176,6 +194,10 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         prediction = self._predictive(X)
         mean = self._level + self._unit * prediction.mean.squeeze(-1).double().numpy()
         return (mean, self._unit * prediction.std.squeeze(-1).double().numpy()) if return_std else mean
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """Targets drawn from the posterior predictive, noise included, (n_samples, n)."""
+        return self._level + self._unit * self._draw(X, n_samples, random_state).squeeze(-1).double().numpy()
 
     def _standard(self, targets: np.ndarray) -> Tensor:
         return torch.as_tensor((targets - self._level) / self._unit, dtype=torch.float32).unsqueeze(-1)

@@ -57,6 +57,10 @@ class LinearGaussianStateSpace(Estimator):
         holes = seen.isnan()
         whole = bool((holes.all(-1) | ~holes.any(-1)).all())
         require(whole or self.max_iter == 0, "X", "rows that are observed or missing as a whole, for EM", "parts")
+        there = seen[~holes.any(-1)]
+        varies = len(there) > 1 and bool((there.std(0) > 0).all())
+        given = self.model is not None and self.max_iter == 0
+        require(varies or given, "X", "at least 2 rows observed, and columns that vary, to learn from", "others")
         self.model_ = self._first(seen) if self.model is None else self.model
         self.posterior_ = smooth_states(self.model_, seen)
         self.lower_bounds_ = [self.posterior_.log_likelihood]

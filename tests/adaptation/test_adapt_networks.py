@@ -189,3 +189,15 @@ def test_true_labels_count_when_a_class_is_new(digits):
     asked = {"data": (x[old], y[old]), "add": (x[~old], y[~old]), "classes": 10, "epochs": 5}
     one, other = (adapt(model, posterior, method=method, **asked).model for method in ("kprior", "combined"))
     assert not torch.equal(one[0].weight, other[0].weight)
+
+
+def test_a_sharp_posterior_stays_sharp(digits):
+    (x, y), (x_test, y_test) = digits
+    train = (x[:400], y[:400])
+    run = po.fit(network(10, (16,)), train, method="ivon", epochs=20, lr=0.5, seed=0)
+    result = adapt(run.model, run.posterior, data=train, remove=[3, 5], memory=400, epochs=2, lr=1e-3)
+    before, after = (
+        po.metrics.nll(po.predict(model, posterior, x_test, 32).probs, y_test)
+        for model, posterior in ((run.model, run.posterior), (result.model, result.posterior))
+    )
+    assert after < before + 0.02

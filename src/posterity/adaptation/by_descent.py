@@ -12,7 +12,7 @@ from posterity.adaptation.combined import labels_of
 from posterity.adaptation.past import Past, joined, refreshed, rows_of_batch
 from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
-from posterity.adaptation.remainder import memory_diagonal, memory_matrix
+from posterity.adaptation.remainder import beyond, covers_all, memory_diagonal, memory_matrix
 from posterity.adaptation.replay import NewData
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.errors import require, require_positive
@@ -102,9 +102,25 @@ def _structure(situation: Situation, past: Past) -> Structure:
             matrix = matrix + memory_matrix(model, part, likelihood, past.rest.names).to(matrix)
         return Full(mean, matrix / situation.scale)
     trees = [memory_diagonal(model, part, likelihood) for part in data] + [past.rest.precision_diagonal()]
+    trees.append(_sharpness(situation))
     for tree in trees:
         prior = {name: p + tree[name].to(p) if name in tree else p for name, p in prior.items()}
     return Diagonal(mean, {name: p / situation.scale for name, p in prior.items()})
+
+
+def _sharpness(situation: Situation) -> Tree:
+    """What an optimizer's precision has beyond the curvature of all its data at the mean, for the share that stays.
+
+    IVON averages over draws around the mean, where a network that fits is far more curved than at the mean itself.
+    A remainder holds this too; where the memory is all data there is none.
+    """
+    posterior, memory, there = situation.posterior, situation.memory, trainable(situation.new)
+    if not (isinstance(posterior.structure, Diagonal) and covers_all(posterior, memory)):
+        return {}
+    stays = 1 - situation.change.gone / posterior.n
+    found = beyond(situation.old, posterior, memory)
+    names = [name for name, h in found.items() if name in there and _fits(h, there[name])]
+    return {name: stays * h for name, h in _padded(found, there, names).items()}
 
 
 def _memory(situation: Situation, past: Past) -> Memory | None:

@@ -48,12 +48,20 @@ def split(model: nn.Module, posterior: Posterior, memory: Memory | None) -> tupl
     if isinstance(gaussian, Full):
         data = scale * (gaussian.precision - to_vector(prior).to(gaussian.precision).diag())
         return _dense_split(model, posterior, memory, data, gaussian.mean)
+    return memory, Diagonal(gaussian.mean, beyond(model, posterior, memory))
+
+
+def beyond(model: nn.Module, posterior: Posterior, memory: Memory | None) -> Tree:
+    """The diagonal of P − P₀ − Σ_{i∈M} w_i J_iᵀΛ_iJ_i, where positive: curvature that the memory does not have."""
+    gaussian = gaussian_of(posterior.structure)
+    scale = posterior.n / posterior.ess
+    prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
     inside = {} if memory is None else memory_diagonal(model, memory, posterior.likelihood)
     left = {}
     for name, p in gaussian.precision_diagonal().items():
         all_data = scale * (p - prior[name].to(p))
         left[name] = (all_data - inside[name].to(p) if inside else all_data).clamp_min(0)
-    return memory, Diagonal(gaussian.mean, left)
+    return left
 
 
 def _dense_split(

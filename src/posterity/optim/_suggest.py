@@ -15,7 +15,7 @@ from posterity import likelihoods
 from posterity.batches import Batch, Batches, batches
 from posterity.errors import InvalidInput
 from posterity.inputs import call
-from posterity.likelihoods import Likelihood
+from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.optim.ivon import IVON
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -57,13 +57,20 @@ def suggest(
     """
     source = batches(data, batch_size=batch_size, shuffle=True, seed=seed)
     meaning = likelihoods.likelihood(likelihood)
+    floor = _floor(meaning)
 
     def loss(network: nn.Module, batch: Batch) -> Tensor:
         batch = batch.to(next(network.parameters()).device)
-        return meaning.loss(call(network, batch.inputs), batch.targets).mean()
+        return meaning.loss(call(network, batch.inputs), batch.targets).mean() - floor
 
     lr = _learning_rate(model, loss, source, steps)
     return Suggestion(lr, float(source.n), _hess_init(model, loss, source, steps, lr, tolerance))
+
+
+def _floor(likelihood: Likelihood) -> float:
+    """The loss of a perfect prediction: a Gaussian's normaliser, no part of what noise may raise, nothing otherwise."""
+    zero = torch.zeros(1)
+    return float(likelihood.loss(zero, zero)) if isinstance(likelihood, GaussianLikelihood) else 0.0
 
 
 def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) -> float:

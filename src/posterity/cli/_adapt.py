@@ -18,6 +18,9 @@ def adapt(
     decisions: Annotated[
         Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
     ] = None,
+    embeddings: Annotated[
+        Path | None, typer.Option(help="An npz with a vector for each new row, for runs trained with such.")
+    ] = None,
     memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
     method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",
     epochs: Annotated[int, typer.Option(help="For networks: passes over what is new, or over the memory.")] = 20,
@@ -26,7 +29,10 @@ def adapt(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Change what a run was trained on, without training it again; linear models come out as if retrained."""
+    """Change what a run was trained on, without training it again.
+
+    Of linear models the new optimum is found exactly; networks come near it.
+    """
     if add is None and decisions is None:
         raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")
     from posterity.runs import RunFolder
@@ -40,6 +46,7 @@ def adapt(
         out,
         add=add,
         decisions=decided,
+        embeddings=embeddings,
         memory=memory,
         overwrite=overwrite,
         method=method,
@@ -55,7 +62,7 @@ def adapt(
     gone = 0 if decided is None else len(decided.dropped)
     new = 0 if decided is None else len(decided.relabelled)
     say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
-    how = "as if retrained" if report.exact else "approximately"
+    how = "to the optimum of the changed data" if report.exact else "approximately"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s")
     show_table(report.table.rename_axis("model").reset_index())
     if changed.metrics:

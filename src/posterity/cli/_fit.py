@@ -44,7 +44,7 @@ def fit(
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
-    prior: Annotated[float | None, typer.Option(help="Precision of the prior on every weight.")] = None,
+    prior: Annotated[float | None, typer.Option(help="Precision of the prior on every weight; 10 for ivon.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Rate of dropout behind the hidden layers.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Anything else that the method takes.")
@@ -77,8 +77,6 @@ def fit(
     else:
         if data is None:
             raise InvalidInput("fit: expected a file of data to train on, got none")
-        if overwrite:
-            fitting.discard(folder)
         fitting.refuse_occupied(folder, overwrite)
         given = {"ess": ess, "hess_init": hess_init, "prior": prior}
         options = {name: value for name, value in given.items() if value is not None} | _options(option)
@@ -95,6 +93,7 @@ def fit(
         columns = {"task": task, "text": text, "ignore": tuple(ignore or ())}
         source = locate(data, folder, target, test, id_column, seed, inputs, size, embeddings)
         plan = _prepared(folder, config, source, columns, quiet=as_json)
+        fitting.discard(folder)  # what --overwrite gives up, only now that there is something to put in its place
     run = fitting.train(plan)
     _tell(run, plan, as_json)
     if run.status == "interrupted":

@@ -35,18 +35,21 @@ def next_rows(
     out: Annotated[
         Path | None, typer.Option(help="Table to write, .csv or .parquet; by default POOL-next.csv.")
     ] = None,
+    embeddings: Annotated[Path | None, typer.Option(help="An npz with a vector for each row.")] = None,
     samples: Annotated[int, typer.Option(help="Draws of the weights.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
     from posterity.runs import RunFolder
-    from posterity.runs.readers import read_rows
+    from posterity.runs.readers import read_rows, with_block
     from posterity.runs.tables import write_table
 
     opened = RunFolder.open(run)
     source, target = opened.dataset.source, opened.dataset.target
     rows = read_rows(pool, source.inputs, source.size, target)
+    if embeddings is not None:
+        rows = with_block(rows, embeddings, None)
     unusual: list[str] = []
     picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
     table = _to_label(rows, picks, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,11 +99,52 @@ def _held_out(run: RunFolder, source: Source | None) -> HeldOut | None:
 
 def _command(run: RunFolder) -> str:
     """The command that makes this run again."""
-    config, data = run.config, run.dataset
-    words: list[Any] = ["posterity", "fit", data.source.path, "--target", data.target, "--seed", config["seed"]]
-    for name in ("model", "method", "epochs", "batch_size", "lr"):
-        words += [] if config[name] is None else [f"--{name.replace('_', '-')}", config[name]]
-    words += [] if config["hidden"] is None else ["--hidden", ",".join(str(width) for width in config["hidden"])]
-    for name, value in config["options"].items():
-        words += ["--option", f"{name}={value}"]
-    return shlex.join(str(word) for word in words)
+    if "adaptation" in run.content:
+        return _adaptation(run)
+    config, data, checkpoint = run.config, run.dataset, run.content.get("checkpoint")
+    columns = run.preprocessing.columns
+    texts = [column.name for column in columns if column.kind == "text"]
+    asked = [column.name for column in columns if getattr(column, "reason", "") == "as asked"]
+    given: list[tuple[str, Any]] = [
+        ("target", data.target),
+        ("task", run.preprocessing.target.task),
+        ("test", _held_back(data.test)),
+        ("id", data.id_column),
+        ("text", texts[0] if len(texts) == 1 else None),
+        *(("ignore", name) for name in asked if name not in (data.id_column, data.test.get("column"))),
+        ("embeddings", (data.source.embeddings or {}).get("path")),
+        ("inputs", data.source.inputs),
+        ("size", data.source.size),
+        ("hidden", None if config["hidden"] is None else ",".join(str(width) for width in config["hidden"])),
+        *((name, config[name]) for name in ("model", "seed")),
+    ]
+    if checkpoint is None:
+        given += [(name, config[name]) for name in ("method", "epochs", "batch_size", "lr", "dropout", "device")]
+        given += [("option", f"{name}={value}") for name, value in config["options"].items()]
+        return _line("fit", data.source.path, given=given)
+    return _line("laplace", checkpoint, data.source.path, given=[*given, *config["options"].items()])
+
+
+def _adaptation(run: RunFolder) -> str:
+    """The command that adapts again, and what has to be decided for it."""
+    data = run.dataset
+    given: list[tuple[str, Any]] = [("method", run.content["adaptation"]["method"]), ("out", run.folder)]
+    if run.content["adaptation"]["added"] and data.added:
+        given.append(("add", data.added[-1]["source"]["path"]))
+    decided = [f"{i},drop," for i in data.removed] + [f"{i},relabel,{label}" for i, label in data.relabelled.items()]
+    if not decided:
+        return _line("adapt", run.content["parent"]["path"], given=given)
+    line = _line("adapt", run.content["parent"]["path"], given=[*given, ("decisions", "decisions.csv")])
+    return "\n".join([line, "", "# decisions.csv", "id,decision,label", *decided])
+
+
+def _held_back(test: Mapping[str, Any]) -> Any:
+    """What was held out, as `--test` takes it."""
+    if "source" in test:
+        return test["source"]["path"]
+    return f"{test['column']}={test['value']}" if "column" in test else test.get("fraction", 0)
+
+
+def _line(*words: Any, given: Sequence[tuple[str, Any]]) -> str:
+    options = [word for name, value in given if value is not None for word in (f"--{name.replace('_', '-')}", value)]
+    return shlex.join(str(word) for word in ("posterity", *words, *options))

@@ -15,7 +15,7 @@ from posterity.errors import InvalidInput, expected
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source
 from posterity.runs.decisions import Decisions
-from posterity.runs.fitting import evaluated, held_out
+from posterity.runs.fitting import evaluated, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
 
@@ -28,6 +28,7 @@ def adapt_run(
     *,
     add: Path | None = None,
     decisions: Decisions | None = None,
+    embeddings: Path | None = None,
     memory: int | None = None,
     overwrite: bool = False,
     **settings: Any,
@@ -38,6 +39,7 @@ def adapt_run(
         run: The run; it stays as it is.
         out: Folder of the new run.
         add: A file of new rows.
+        embeddings: A file with a vector for each of them, where the run was trained with vectors.
         decisions: What becomes of old ones.
         memory: How many training rows stand for the past.
         overwrite: Replace a run that is already in `out`.
@@ -48,9 +50,10 @@ def adapt_run(
     """
     if out.resolve() == run.folder.resolve():
         raise expected("out", "another folder than that of the run", str(out))
+    refuse_occupied(out, overwrite)
     notes: list[str] = []
     train = run.data("train")
-    data, preprocessing, added = _with_added(run, out, add, notes)
+    data, preprocessing, added = _with_added(run, out, add, embeddings, notes)
     if decisions is not None:
         _known(train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
@@ -69,7 +72,7 @@ def adapt_run(
 
 
 def _with_added(
-    run: RunFolder, out: Path, add: Path | None, notes: list[str]
+    run: RunFolder, out: Path, add: Path | None, embeddings: Path | None, notes: list[str]
 ) -> tuple[Data, Preprocessing, Examples | None]:
     """Data and preprocessing with the rows of another file, and those rows; new classes are among them or not."""
     data = run.dataset
@@ -77,7 +80,7 @@ def _with_added(
         return data, run.preprocessing, None
     before = data.select(run.folder, "train").ids
     tested = data.select(run.folder, "test").ids if data.test else before
-    source = Source.of(add, out, inputs=data.source.inputs, size=data.source.size)
+    source = Source.of(add, out, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
     data = data.plus(source, first=1 + int(max(before.max(), tested.max())))
     rows, ids = data.select(run.folder, "train", notes)
     if len(ids) == len(before):

@@ -208,6 +208,8 @@ def _joined(parts: list[Selection]) -> Selection:
     if len(ids.unique()) < len(ids):
         raise InvalidInput("id: expected other ids in added data than in the old, got some twice")
     blocks = [part.rows.block for part in parts if part.rows.block is not None]
+    if blocks and len(blocks) < len(parts):
+        raise InvalidInput("data: expected an array for every added row (--embeddings), got a table alone")
     table = pd.concat([part.rows.table for part in parts], ignore_index=True)
     return Selection(Rows(table, np.concatenate(blocks) if blocks else None), ids)
 

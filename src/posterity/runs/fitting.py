@@ -29,7 +29,8 @@ from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import locked
 from posterity.runs.targets import Classes
 
-TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and its checkpoints
+TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and where it works
+CHECKPOINT = "checkpoint"  # in the folder of work
 PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
@@ -112,7 +113,7 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     notes: list[str] = []
     rows, ids = data.select(folder, "train", notes)
     if len(rows) < 2:
-        raise InvalidInput(f"data: expected at least two training rows with a target, got {len(rows)}")
+        raise InvalidInput(f"data: expected at least two training rows with a {data.target}, got {len(rows)}")
     known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
     ignore = (*columns.pop("ignore", ()), *known)
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
@@ -125,7 +126,8 @@ def reopen(folder: Path) -> Plan:
     """The training that was under way in a folder."""
     path = folder / TRAINING
     if not path.is_file():
-        raise RefusedFile(f"{folder}: expected an unfinished training to resume, got none")
+        got = "a run that is finished; every other command takes it" if (folder / "run.json").exists() else "none"
+        raise RefusedFile(f"{folder}: expected an unfinished training to resume, got {got}")
     content = read_sealed(path)
     try:
         hidden = content["config"]["hidden"]
@@ -152,7 +154,12 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
         snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            found = _fit(plan, work, [] if snapshots is None else [snapshots], progress)
+            try:
+                found = _fit(plan, work, [] if snapshots is None else [snapshots], progress)
+            except InvalidInput:
+                if not _begun(work):  # refused before its first checkpoint: there is nothing to go on with
+                    discard(folder)
+                raise
         plan.notes.extend(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
         run = _write(plan, found, snapshots)
         if not found.interrupted:
@@ -163,7 +170,7 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
 
 def refuse_occupied(folder: Path, overwrite: bool) -> None:
     """Raise where a new training would get in the way of a run, or of a training that can go on."""
-    if (folder / TRAINING).exists():
+    if (folder / TRAINING).exists() and not overwrite:
         raise InvalidInput(
             f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
         )
@@ -228,7 +235,6 @@ def probe(plan: Plan) -> Plan:
 def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
     config, target = plan.config, plan.preprocessing.target
     steps = (config.epochs or 1) * -(-len(plan.train.ids) // config.batch_size)
-    checkpoint = work / "checkpoint"
     return fit(
         build(plan),
         plan.train,
@@ -241,12 +247,17 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         seed=config.seed,
         class_names=target.names if isinstance(target, Classes) else None,
         callbacks=callbacks,
-        checkpoint=checkpoint,
+        checkpoint=work / CHECKPOINT,
         checkpoint_every=max(1, steps // 50),
-        resume=any(holds_checkpoint(part) for part in (checkpoint, checkpoint / "member-1")),
+        resume=_begun(work),
         progress=progress,
         **config.options,
     )
+
+
+def _begun(work: Path) -> bool:
+    """Whether a training got as far as its first checkpoint, that of an ensemble's first member included."""
+    return any(holds_checkpoint(part) for part in (work / CHECKPOINT, work / CHECKPOINT / "member-1"))
 
 
 def evaluated(

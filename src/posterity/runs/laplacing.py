@@ -26,7 +26,8 @@ def laplace_run(plan: Plan, checkpoint: Path, *, overwrite: bool = False, **sett
         overwrite: Replace a run that is already there.
         **settings: What `posterity.laplace` takes (structure, prior_precision, last_layer ...).
     """
-    plan = replace(plan, config=replace(plan.config, method="laplace", prediction="linearised", track=False))
+    config = replace(plan.config, method="laplace", prediction="linearised", track=False, options=settings)
+    plan = replace(plan, config=config)
     model, target = build(plan), plan.preprocessing.target
     load_weights(model, checkpoint)
     names = target.names if isinstance(target, Classes) else None

@@ -134,7 +134,8 @@ class Preprocessing:
         parts = [column.encode(rows.table[column.name], notes) for column in used]
         if self.block is not None:
             if rows.block is None:
-                raise expected("data", f"an array of shape {self.block.shape} for each row", "a table alone")
+                shape = self.block.shape
+                raise InvalidInput(f"data: expected an array of shape {shape} for each row (--embeddings), got none")
             encoded = self.block.encode(rows.block, notes)
             if not parts:
                 return torch.from_numpy(encoded)

@@ -70,7 +70,7 @@ def read_rows(path: Path, inputs: str | None = None, size: int | None = None, ta
     except (ValueError, OSError, EOFError, pd.errors.ParserError) as why:
         if isinstance(why, (InvalidInput, RefusedFile, MissingExtra)):
             raise
-        raise RefusedFile(f"{path}: expected a readable {plain.suffix[1:]} file, got an error: {_line(why)}") from why
+        raise RefusedFile(f"{path}: expected a readable {plain.suffix[1:]} file, got {_trouble(path, why)}") from why
     if len(rows) == 0:
         raise InvalidInput(f"{path}: expected at least one row, got none")
     return rows
@@ -195,6 +195,17 @@ def _picture(path: Path, shape: tuple[int, ...] | None, mode: str | None) -> np.
 def _is_grey(path: Path) -> bool:
     picture = _picture(path, None, None)
     return bool((picture[..., 0] == picture[..., 1]).all() and (picture[..., 1] == picture[..., 2]).all())
+
+
+def _trouble(path: Path, why: BaseException) -> str:
+    """What is wrong with a file, and the way out where there is one."""
+    if path.stat().st_size == 0:
+        return "an empty one"
+    if isinstance(why, UnicodeDecodeError):
+        return f"bytes that are no UTF-8 (the first is 0x{why.object[why.start]:02x}); save it as UTF-8"
+    if "pickle" in str(why):
+        return "pickled objects, or no arrays at all, which are never loaded; save arrays of numbers or text"
+    return f"an error: {_line(why)}"
 
 
 def _line(why: BaseException) -> str:

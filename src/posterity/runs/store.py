@@ -57,7 +57,7 @@ def read_list(folder: Path) -> Listing:
     """The list of a folder, refused unless every byte is as it was written."""
     path = folder / LIST
     if not path.is_file():
-        raise RefusedFile(f"{folder}: expected a run, got a folder without {LIST}{_hint(folder)}")
+        raise RefusedFile(f"{folder}: expected a run, got {_instead(folder)}")
     value = read_sealed(path)
     if value.get("format") != "run" or not isinstance(value.get("content"), dict):
         raise RefusedFile(f"{path}: expected the list of a run, got another file")
@@ -193,7 +193,10 @@ def _outside(path: str) -> bool:
     return parts.is_absolute() or ".." in parts.parts or "\\" in path or not parts.parts
 
 
-def _hint(folder: Path) -> str:
+def _instead(folder: Path) -> str:
+    """What is there where a run should be."""
     if (folder / "training.json").exists():
-        return f"; its training was not finished: posterity fit --resume --out {folder}"
-    return "" if folder.is_dir() else " (no such folder)"
+        return f"a training that was not finished: posterity fit --resume --out {folder}"
+    if folder.is_dir():
+        return f"a folder without {LIST}"
+    return "a file" if folder.exists() else "nothing there"

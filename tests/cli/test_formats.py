@@ -1,0 +1,138 @@
+"""From every kind of file to a run and its answers, and mistakes that must cost nothing."""
+
+import json
+import shlex
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+from posterity.cli import app
+from posterity.cli._report import contents
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.runs import RunFolder
+from runs.problems import flowers, line
+
+QUICK = ("--model", "linear", "--epochs", 3, "--lr", 0.5, "--hess-init", 1)
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def posterity(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def digits(count=120):
+    pixels, labels = load_digits(return_X_y=True)
+    return (pixels[:count] * 15).astype(np.uint8).reshape(-1, 8, 8), labels[:count].astype(np.uint8)
+
+
+def as_idx(folder):
+    for name, array in zip(("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), digits()):
+        header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+        (folder / name).write_bytes(header + array.tobytes())
+    return "train-images-idx3-ubyte"
+
+
+def as_pictures(folder):
+    for number, (picture, label) in enumerate(zip(*digits())):
+        path = folder / "pictures" / str(label) / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    return "pictures"
+
+
+def as_arrays(folder):
+    images, labels = digits()
+    np.savez(folder / "digits.npz", images=images, label=labels)
+    return "digits.npz"
+
+
+@pytest.mark.parametrize("written", [as_idx, as_pictures, as_arrays])
+def test_pictures_are_learnt_whatever_they_come_in(inside, written):
+    data = written(inside)
+    told = json.loads(posterity("fit", data, "--out", "run", *QUICK, "--json"))
+    assert told["metrics"]["accuracy"] > 0.6  # a guess has 0.1
+    posterity("predict", "run", data, "--out", "answers.csv")
+    answers = pd.read_csv(inside / "answers.csv")
+    assert (answers["prediction"] == answers["label"]).mean() > 0.7
+    posterity("report", "run")
+    assert "data:image/png" in RunFolder.open("run").path("report.html").read_text()
+
+
+def test_vectors_stand_in_for_texts_at_every_step(inside):
+    rng, labels = np.random.default_rng(0), np.arange(60) % 2
+    texts = [f"some words about thing number {i} and no more" for i in range(60)]
+    pd.DataFrame({"text": texts, "mood": np.array(["bad", "good"])[labels]}).to_csv("texts.csv", index=False)
+    np.savez("vectors.npz", embeddings=rng.normal(size=(60, 4)) + 4 * labels[:, None])
+    with_vectors = ("--embeddings", "vectors.npz")
+    told = json.loads(
+        posterity("fit", "texts.csv", "--target", "mood", *with_vectors, "--out", "run", *QUICK, "--json")
+    )
+    assert told["metrics"]["accuracy"] > 0.9
+    posterity("predict", "run", "texts.csv", *with_vectors)
+    adapted = json.loads(posterity("adapt", "run", "--add", "texts.csv", *with_vectors, "--out", "more", "--json"))
+    assert adapted["adaptation"]["added"] == 60
+    with pytest.raises(InvalidInput, match="--embeddings"):
+        posterity("predict", "run", "texts.csv")
+    with pytest.raises(InvalidInput, match="--embeddings"):
+        posterity("adapt", "run", "--add", "texts.csv", "--out", "other")
+
+
+def test_the_report_says_how_to_do_it_again(inside):
+    flowers(inside / "flowers.csv")
+    asked = ("--target", "species", "--test", "colour=blue", "--ignore", "sepal_width", "--seed", 3)
+    posterity("fit", "flowers.csv", *asked, "--out", "run", *QUICK)
+    posterity(*shlex.split(contents(RunFolder.open("run")).reproduce)[1:], "--out", "again")
+    first, again = RunFolder.open("run"), RunFolder.open("again")
+    assert first.files["model.safetensors"].sha256 == again.files["model.safetensors"].sha256
+    assert first.metrics == again.metrics
+
+
+def test_a_refused_setting_leaves_no_training_behind(inside):
+    line(inside / "line.csv")
+    with pytest.raises(InvalidInput, match="epochs"):
+        posterity("fit", "line.csv", "--target", "y", "--out", "run", "--lr", 0.1, "--hess-init", 1, "--epochs", 0)
+    posterity("fit", "line.csv", "--target", "y", "--out", "run", *QUICK)
+    with pytest.raises(RefusedFile, match="finished"):
+        posterity("fit", "--resume", "--out", "run")
+
+
+def test_overwriting_gives_nothing_up_before_it_has_something_new(inside):
+    (inside / "run" / "training").mkdir(parents=True)
+    (inside / "run" / "training.json").write_text("a training under way")
+    with pytest.raises(InvalidInput, match="not there"):
+        posterity("fit", "misspelt.csv", "--target", "y", "--out", "run", "--overwrite")
+    assert (inside / "run" / "training.json").read_text() == "a training under way"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latin.csv", b"name,y\ncaf\xe9,1\n", "save it as UTF-8"),
+        ("empty.csv", b"", "got an empty one"),
+        ("noise.npz", b"\x80\x04 no archive", "never loaded"),
+    ],
+)
+def test_unreadable_files_come_with_a_way_out(inside, name, content, said):
+    (inside / name).write_bytes(content)
+    with pytest.raises(RefusedFile, match=said):
+        posterity("fit", name, "--target", "y")
+
+
+def test_a_file_is_no_run(inside):
+    (inside / "some.csv").write_text("a\n1\n")
+    with pytest.raises(RefusedFile, match="got a file"):
+        posterity("doctor", "some.csv")

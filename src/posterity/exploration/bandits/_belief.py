@@ -26,7 +26,8 @@ class Belief(ABC):
         Args:
             contexts: Contexts (B, D).
             seed: Seed of the draws.
-            number: Number of the first context's decision; the same decision has the same draw.
+            number: Number of the first context's decision; a belief with closed draws gives the same decision the same
+                draw, alone or in a batch.
         """
 
     @abstractmethod

@@ -6,7 +6,7 @@ import { List } from "./list.js";
 import { readable, short } from "./scales.js";
 
 const WIDTHS = { image: 92, text: 200, row: 200, "": 130 };
-const HEIGHTS = { image: 126, text: 156, row: 182, "": 44 };
+const HEIGHTS = { image: 126, text: 156, row: 178, "": 44 };
 
 export class Gallery {
   constructor(model) {

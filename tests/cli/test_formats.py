@@ -136,3 +136,11 @@ def test_a_file_is_no_run(inside):
     (inside / "some.csv").write_text("a\n1\n")
     with pytest.raises(RefusedFile, match="got a file"):
         posterity("doctor", "some.csv")
+
+
+def test_errors_of_a_factory_are_not_ours(inside, monkeypatch):
+    line(inside / "line.csv")
+    (inside / "broken_networks.py").write_text("def broken():\n    raise RuntimeError('no such layer')\n")
+    monkeypatch.syspath_prepend(inside)
+    with pytest.raises(InvalidInput, match="RuntimeError: no such layer"):
+        posterity("fit", "line.csv", "--target", "y", "--model", "broken_networks:broken")

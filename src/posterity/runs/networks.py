@@ -95,7 +95,11 @@ def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
         raise expected("model", "a function that makes a network", type(factory).__name__)
     given = {"inputs": shape, "outputs": outputs}
     asked = {k: v for k, v in given.items() if k in inspect.signature(factory).parameters}
-    made = factory(**asked)
+    try:
+        made = factory(**asked)
+    except Exception as why:  # code of the user: whatever it raises is its own
+        got = f"{type(why).__name__}: {why}"
+        raise InvalidInput(f"model: expected {spec} to make a network, got an error of its own: {got}") from why
     if not isinstance(made, nn.Module):
         raise expected("model", f"a torch.nn.Module from {spec}", type(made).__name__)
     return made

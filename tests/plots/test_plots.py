@@ -41,6 +41,8 @@ def test_reliability_shows_the_calibration_bins(classification):
     curve = axes[0].lines[1].get_xydata()
     np.testing.assert_allclose(curve, np.stack((expected.confidence, expected.accuracy), 1))
     np.testing.assert_allclose([bar.get_height() for bar in axes[2].patches], expected.weight)
+    assert all(bar.get_height() < axes[2].get_ylim()[1] for axis in axes[2:] for bar in axis.patches)
+    assert axes[2].get_ylim()[0] == 0.0
     assert f"ECE {metrics.ece(probs, labels):.3f}" in axes[0].texts[0].get_text()
 
 

@@ -48,7 +48,7 @@ def _reliability(curve: Axes, shares: Axes, found: metrics.CalibrationBins, bins
     curve.grid(True)
     left = np.minimum(np.floor(confidence * bins), bins - 1) / bins
     shares.bar(left, weight, width=1 / bins, align="edge", color=BLUE, edgecolor="white")
-    shares.set(xlabel="confidence", ylim=(0, None))
+    shares.set(xlabel="confidence")
 
 
 @styled

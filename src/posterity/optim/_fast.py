@@ -176,8 +176,6 @@ class FastPath:
             for number, group in enumerate(optimizer.param_groups):
                 if isinstance(group["lr"], Tensor):
                     self._launcher.scale_lr(number, group["lr"])
-        elif self._launcher is not None and not _host.uniform(optimizer):
-            return None
         return self._launcher
 
     def _seen(self, trainable: list[tuple[int, int, Tensor]]) -> list[Any]:

@@ -40,12 +40,6 @@ def usable(parameters: Sequence[Tensor]) -> bool:
     )
 
 
-def uniform(optimizer: VariationalOptimizer) -> bool:
-    """Whether the equations of all groups have the same numbers, so that these can stand in columns."""
-    numbers = (optimizer.numbers(group["params"][0], group) for group in optimizer.param_groups if group["params"])
-    return len(set(map(frozenset, numbers))) == 1
-
-
 @dataclass(frozen=True)
 class Segment:
     """Entries begin .. end − 1 of a parameter, and where they stand in a chunk."""
@@ -149,23 +143,18 @@ class Tables:
         a, b = many_words([Key(*draws[g], 0, k) for g, k in zip(self._groups, self._indices, strict=True)])
         a, b = a[self._owner, None], b[self._owner, None]
         numbers = self._spread(self._numbers(self._groups))
-        overwritten: list[Chunk] = []
-        try:
-            for chunk in self._chunks:
-                rows, mean, theta = chunk.rows, chunk.views["p"], chunk.views["sample"]
-                torch._foreach_copy_(chunk.parts(mean), chunk.parameters)
-                view = {name: chunk.views[name] for name in optimizer.widths if name in chunk.views}
-                counters = self._pairs[rows], a[rows], b[rows]
-                self._kernels.perturb_rows(optimizer.precision, view, mean, theta, _rows(numbers, rows), counters)
-                overwritten.append(chunk)
-                torch._foreach_copy_(chunk.parameters, chunk.parts(theta))
-        except BaseException:
-            _restore(overwritten)
-            raise
+        for chunk in self._chunks:
+            rows, mean, theta = chunk.rows, chunk.views["p"], chunk.views["sample"]
+            torch._foreach_copy_(chunk.parts(mean), chunk.parameters)
+            view = {name: chunk.views[name] for name in optimizer.widths if name in chunk.views}
+            counters = self._pairs[rows], a[rows], b[rows]
+            self._kernels.perturb_rows(optimizer.precision, view, mean, theta, _rows(numbers, rows), counters)
+            torch._foreach_copy_(chunk.parameters, chunk.parts(theta))
 
     def restore(self) -> None:
         """Put the means back."""
-        _restore(self._chunks)
+        for chunk in self._chunks:
+            torch._foreach_copy_(chunk.parameters, chunk.parts(chunk.views["p"]))
 
     def restored(self) -> None:
         """Remember that the parameters have just been put back to their means."""
@@ -223,11 +212,6 @@ class Tables:
             return numbers[0]
         values = torch.tensor([[float(value) for value in each.values()] for each in numbers])
         return dict(zip(numbers[0], values[self._owner, :, None].unbind(1), strict=True))
-
-
-def _restore(chunks: Sequence[Chunk]) -> None:
-    for chunk in chunks:
-        torch._foreach_copy_(chunk.parameters, chunk.parts(chunk.views["p"]))
 
 
 def _rows(numbers: Numbers, rows: slice) -> Numbers:

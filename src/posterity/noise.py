@@ -53,14 +53,6 @@ def words(key: Key) -> tuple[int, int]:
     return _signed(a), _signed(b)
 
 
-def many_words(keys: Sequence[Key]) -> Tensor:
-    """`words` of many keys at once: int32, (2, keys)."""
-    common = {key[:3]: _common(*key[:3]) for key in keys}
-    a, b = np.array([common[key[:3]] for key in keys], dtype=np.uint64).T
-    a, b = _absorb(a, b, np.array([key.parameter for key in keys], dtype=np.uint64))
-    return torch.from_numpy(np.stack([a, b]).astype(np.uint32).view(np.int32))
-
-
 @lru_cache(maxsize=64)
 def _common(*numbers: int) -> tuple[int, int]:
     """What all parameters of a sample share."""
@@ -70,14 +62,14 @@ def _common(*numbers: int) -> tuple[int, int]:
     return a, b
 
 
-def _absorb(a: Any, b: Any, number: Any) -> tuple[Any, Any]:
+def _absorb(a: int, b: int, number: int) -> tuple[int, int]:
     for part in (number & _MASK, (number >> 32) & _MASK):
         a = _mix((a ^ part) + 0x6A09E667 & _MASK)
         b = _mix((b + part & _MASK) ^ a)
     return a, b
 
 
-def _mix(x: Any) -> Any:
+def _mix(x: int) -> int:
     for shift, multiplier in ROUNDS[:2]:
         x = (x ^ (x >> shift)) * multiplier & _MASK
     return x ^ (x >> 16)
@@ -189,18 +181,6 @@ def normals(
     flat = _interleave(*box_muller(first, second)).to(dtype)
     begins = ((np.cumsum(pairs) - pairs) * 2 + np.array(offsets, dtype=np.int64)).tolist()
     return torch.cat([flat[begin : begin + n] for begin, n in zip(begins, counts, strict=True)])
-
-
-def normal_pairs(pairs: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both halves of noise blocks on a CPU, one a row.
-
-    Args:
-        pairs: First pair counter of each block, a column of int32.
-        a: First word of its key, likewise.
-        b: Second word.
-    """
-    first, *key = (column.numpy().view(np.uint32) for column in (pairs, a, b))
-    return box_muller(*_hash_pairs_numpy(np.add(first, np.arange(HALF, dtype=np.uint32)), *key))
 
 
 def _interleave(cosines: Tensor, sines: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""The fast way of one sample a step: fused kernels on a GPU, flat tables on a CPU.
+"""The fast way of an optimizer whose equations exist as fused kernels: one sample a step, not stored but drawn again.
 
-On a GPU the sample is not stored but drawn again, and counters live on the device, so that nothing waits for it: a step
-with NaN or infinite gradients is skipped there, and said when the host comes to know. Several samples a step, shards,
-and noise of each process go the way of tensor operations; a sample drawn here is then written down first.
+Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
+said when the host comes to know. Several samples a step, shards, and noise of each process go the way of tensor
+operations; a sample drawn here is then written down first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from posterity.optim import _host
-from posterity.optim._host import Tables
 from posterity.optim._samples import SKIPPED, Kept, norm, require_dense
 from posterity.optim.kernels import Entry, Launcher, laid_out, launchable, usable
 
@@ -29,7 +27,7 @@ class FastPath:
         self.ahead = False  # whether a step puts the next sample in place
         self.lingers = False  # whether a sample stays in place from the end of its context to the step
         self._optimizer = optimizer
-        self._launcher: Launcher | Tables | None = None
+        self._launcher: Launcher | None = None
         self._places: list[int] = []
         self._signature: list[Any] = []
         self._parameters: list[Tensor] = []
@@ -57,12 +55,10 @@ class FastPath:
     def take_away(self) -> bool:
         """Put the mean back; False if the sample in place is not one of these."""
         samples = self._optimizer._samples
-        if not (samples.lazy and samples.train and samples.means) or self._launcher is None:
+        if not (samples.lazy and samples.means) or self._launcher is None:
             return False
         self._launcher.restore()
         increment_version(self._parameters)
-        if isinstance(self._launcher, Tables):
-            self._launcher.restored()
         samples.released()
         self._subtract_gradients()
         return True
@@ -76,26 +72,15 @@ class FastPath:
         if self._accumulated():
             self.take_away()
             return False
-        if (
-            launcher is None
-            or all(g is None for g in gradients)
-            or (isinstance(launcher, Tables) and any(g is None for g in gradients))
-        ):
+        if launcher is None or all(g is None for g in gradients):
             self._store()
             return False
         for g in gradients:
             if g is not None:
                 require_dense(g)
-        if isinstance(launcher, Tables):
-            self.take_away()
-            if not launcher.step([g for g in gradients if g is not None]):
-                self._optimizer._skip()
-            if self.ahead:
-                launcher.draw(ahead=True)
-        else:
-            launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
-            self._say_what_was_skipped()
+        launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
         increment_version(self._parameters)
+        self._say_what_was_skipped()
         samples.means = {}
         samples.discard()
         if self.ahead:
@@ -140,13 +125,12 @@ class FastPath:
         optimizer = self._optimizer
         first = optimizer.param_groups[0]
         fits = optimizer.fused is not False and not optimizer._replicas.per_rank
-        device = first["params"][0].device
-        return fits and (launchable(device) or device.type == "cpu") and bool(optimizer.constants(first))
+        return fits and launchable(first["params"][0].device) and bool(optimizer.constants(first))
 
     def _store(self) -> None:
         """Write the last sample down, for whoever needs it beside the next one."""
         samples = self._optimizer._samples
-        if samples.lazy and not samples.means and isinstance(self._launcher, Launcher):
+        if samples.lazy and not samples.means and self._launcher is not None:
             self._launcher.draw(again=True)
         samples.lazy = samples.lazy and bool(samples.means)
 
@@ -155,7 +139,7 @@ class FastPath:
         every = ((number, p) for number, group in groups for p in group["params"])
         return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
 
-    def _ready(self, thorough: bool = True) -> Launcher | Tables | None:
+    def _ready(self, thorough: bool = True) -> Launcher | None:
         """The kernels, with the numbers of this step; set up anew if a tensor is another one than before.
 
         Args:
@@ -165,13 +149,10 @@ class FastPath:
         places = [p.data_ptr() for _, _, p in trainable]
         if places != self._places or (thorough and self._seen(trainable) != self._signature):
             self._launcher = None
-            parameters = [p for _, _, p in trainable]
-            if self._possible() and usable(parameters):
+            if self._possible() and usable([p for _, _, p in trainable]):
                 self._launcher = self._build(trainable)
-            elif self._possible() and _host.usable(parameters) and all(map(optimizer._steps, parameters)):
-                self._launcher = self._lay_out(trainable)
             self._places, self._signature = places, self._seen(trainable)
-        if isinstance(self._launcher, Launcher):
+        if self._launcher is not None:
             self._launcher.set_numbers([optimizer.constants(group) for group in optimizer.param_groups])
             for number, group in enumerate(optimizer.param_groups):
                 if isinstance(group["lr"], Tensor):
@@ -179,8 +160,7 @@ class FastPath:
         return self._launcher
 
     def _seen(self, trainable: list[tuple[int, int, Tensor]]) -> list[Any]:
-        counters = (group["draws"] for group in self._optimizer.param_groups)
-        signature: list[Any] = [id(draws) for draws in counters if isinstance(draws, Tensor)]
+        signature: list[Any] = [id(group["draws"]) for group in self._optimizer.param_groups]
         for _, _, p in trainable:
             state = self._optimizer.state.get(p, {})
             signature.append(list(map(id, state.values())))
@@ -204,12 +184,6 @@ class FastPath:
         self._buffers = {p: samples.kept[p].buffer for p in self._parameters}
         self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
         return Launcher(entries, [(g["seed"], g["draws"], g["skipped"]) for g in optimizer.param_groups])
-
-    def _lay_out(self, trainable: list[tuple[int, int, Tensor]]) -> Tables:
-        tables = Tables(self._optimizer, trainable)
-        self._parameters = [p for _, _, p in trainable]
-        self._buffers = tables.means
-        return tables
 
     def _say_what_was_skipped(self) -> None:
         assert self._report is not None

@@ -82,7 +82,6 @@ class VariationalOptimizer(Optimizer):
     _replicas = Replicas()
     widths: tuple[str, ...]  # names of the state that `precision` reads
     written: tuple[str, ...]  # names of the state that `update` changes
-    period = 1  # every how many steps `observe` measures, once training is under way; in between it only forgets
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────

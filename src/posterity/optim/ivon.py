@@ -72,7 +72,6 @@ class IVON(VariationalOptimizer):
 
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
-    period = 10
 
     def __init__(
         self,
@@ -212,7 +211,7 @@ class IVON(VariationalOptimizer):
         if tensors.keys().isdisjoint(("sample", "product")) and "batch_size" not in numbers:
             return
         state, step = self.state[p], self._steps(p)
-        if step <= self.period or step % self.period == 0:
+        if step <= 10 or step % 10 == 0:
             some = {name: every(t, p, 1 + p.numel() // 4096) for name, t in tensors.items()}
             mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + delta(some, numbers)
             surprise = _surprise(some, *statistics(some, mean, numbers), numbers)

@@ -17,7 +17,7 @@ from torch.autograd.graph import increment_version
 
 from posterity.noise import HALF, box_muller, hash_pairs, words
 from posterity.optim.kernels import _eager
-from posterity.optim.kernels._eager import Counters, Equations, Precision, update_block
+from posterity.optim.kernels._eager import Equations, Precision, update_block
 from posterity.optim.kernels._pieces import SMALL, Numbers, Piece, Views
 from posterity.trees import state_dtype
 
@@ -52,34 +52,6 @@ def update(equations: Equations, pieces: Sequence[Piece], written: Sequence[str]
         _compiled(update_block)(equations, views, piece.numbers)
         increment_version(piece.tensors["p"])
     _eager.update(equations, [piece for piece in pieces if not _large(piece)], written)
-
-
-def perturb_rows(
-    precision: Precision, view: Views, mean: Tensor, theta: Tensor, numbers: Numbers, counters: Counters
-) -> None:
-    """`_eager.perturb_rows` in one loop."""
-    _compiled(_perturb_rows)(precision, view, mean, theta, numbers, *counters)
-
-
-def update_rows(equations: Equations, view: Views, numbers: Numbers) -> None:
-    """`_eager.update_rows` in one loop."""
-    _compiled(update_block)(equations, view, numbers)
-
-
-def _perturb_rows(
-    precision: Precision,
-    view: Views,
-    mean: Tensor,
-    theta: Tensor,
-    numbers: Numbers,
-    pairs: Tensor,
-    a: Tensor,
-    b: Tensor,
-) -> None:
-    words = hash_pairs(pairs + torch.arange(HALF, dtype=torch.int32), a, b)
-    for half, noise in zip((slice(HALF), slice(HALF, None)), box_muller(*words), strict=True):
-        width = precision({name: t[:, half] for name, t in view.items()}, numbers) ** 0.5
-        theta[:, half].copy_(noise / width + mean[:, half])
 
 
 def _large(piece: Piece) -> bool:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from posterity.noise import HALF, normal, normal_pairs, normals
+from posterity.noise import normal, normals
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, blocks, gather, lots, scatter
 from posterity.trees import state_dtype
 
 Precision = Callable[[Mapping[str, Tensor], Numbers], Tensor | float]
 Equations = Callable[[Views, Tensor, Tensor, Tensor | None, Numbers], None]
-
-Counters = tuple[Tensor, Tensor, Tensor]  # columns: the first pair counter of each row, and the two words of its key
 
 
 def perturb(precision: Precision, pieces: Sequence[Piece], overwritten: list[Piece]) -> None:
@@ -67,20 +65,6 @@ def update(equations: Equations, pieces: Sequence[Piece], written: Sequence[str]
         update_block(equations, view, numbers)
         for name in ("p", *written):
             scatter(view[name], [piece.tensors[name] for piece in lot])
-
-
-def perturb_rows(
-    precision: Precision, view: Views, mean: Tensor, theta: Tensor, numbers: Numbers, counters: Counters
-) -> None:
-    """theta ← m + ε/√precision for rows that are one noise block each."""
-    width = precision(view, numbers) ** 0.5
-    for half, noise in zip((slice(HALF), slice(HALF, None)), normal_pairs(*counters), strict=True):
-        torch.add(mean[:, half], noise.div_(width[:, half] if isinstance(width, Tensor) else width), out=theta[:, half])
-
-
-def update_rows(equations: Equations, view: Views, numbers: Numbers) -> None:
-    """The update of rows of flat tables."""
-    update_block(equations, view, numbers)
 
 
 def update_block(equations: Equations, view: Views, numbers: Numbers) -> None:

@@ -144,3 +144,10 @@ def test_errors_of_a_factory_are_not_ours(inside, monkeypatch):
     monkeypatch.syspath_prepend(inside)
     with pytest.raises(InvalidInput, match="RuntimeError: no such layer"):
         posterity("fit", "line.csv", "--target", "y", "--model", "broken_networks:broken")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--batch-size", 0), ("--device", "abacus")])
+def test_settings_that_cannot_be(inside, option, value):
+    line(inside / "line.csv")
+    with pytest.raises(InvalidInput, match=f"got '?{value}"):
+        posterity("fit", "line.csv", "--target", "y", option, value)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import nn
 
-from posterity.errors import InvalidInput, RefusedFile, expected
+from posterity.errors import InvalidInput, RefusedFile, expected, require
 from posterity.files import read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
@@ -68,6 +69,13 @@ class Config:
     track: bool | None = None
     device: str = "cpu"
     prediction: str = "sampled"
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, "batch size", "at least one example a step", self.batch_size)
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError):
+            raise expected("device", "one that torch finds on this machine, such as cpu", self.device) from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,6 +205,8 @@ def test_bad_models_are_refused_with_reasons():
         Model({"weights": weights, "components": wishart}, [factor, Mixture("weights", "components", gaussian(X[:3]))])
     with pytest.raises(InvalidInput, match="a distribution"):
         em(Model({"w": None}, [Site("w", lambda w: w @ w)]), {"w": Gaussian.standard(2)})
+    with pytest.raises(InvalidInput, match="factors: expected factors that know their messages, got 'function'"):
+        Model({"w": None}, [lambda w: w @ w])
 
 
 def test_missing_numbers_need_a_mask():
@@ -217,3 +219,5 @@ def test_missing_numbers_need_a_mask():
     ).all()
     with pytest.raises(InvalidInput, match=r"mask: expected shape \(7,\)"):
         gaussian(X, mask=torch.ones(6, dtype=torch.bool))
+    with pytest.raises(InvalidInput, match="targets: expected finite numbers"):
+        Linear("w", "noise", X, torch.full((len(X),), math.nan, dtype=torch.float64))

@@ -41,6 +41,8 @@ class Model:
 
     def __post_init__(self) -> None:
         require(len(self.factors) > 0, "factors", "at least one", "none")
+        for factor in self.factors:
+            require(isinstance(factor, Factor), "factors", "factors that know their messages", type(factor).__name__)
         touched = {name for factor in self.factors for name in factor.neighbours}
         for name in (*self.priors, *self.local):
             require(name in touched, f"variable {name!r}", "a factor that touches it", "none")

@@ -38,6 +38,8 @@ class Linear(Factor):
     def __post_init__(self) -> None:
         rows = (len(self.inputs),)
         require(tuple(self.targets.shape) == rows, "targets", f"shape {rows}", tuple(self.targets.shape))
+        for name, numbers in (("inputs", self.inputs), ("targets", self.targets)):
+            require(bool(numbers.isfinite().all()), name, "finite numbers (leave out rows that lack some)", "others")
 
     @property
     def size(self) -> int:

@@ -31,7 +31,7 @@ def adapt(
 ) -> None:
     """Change what a run was trained on, without training it again.
 
-    Of linear models the new optimum is found exactly; networks come near it.
+    Linear models are solved exactly. That equals retraining if the run was at its own optimum; IVON's is only near it.
     """
     if add is None and decisions is None:
         raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")
@@ -62,7 +62,7 @@ def adapt(
     gone = 0 if decided is None else len(decided.dropped)
     new = 0 if decided is None else len(decided.relabelled)
     say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
-    how = "to the optimum of the changed data" if report.exact else "approximately"
+    how = "exactly, taking the old run for an optimum" if report.exact else "approximately"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s")
     show_table(report.table.rename_axis("model").reset_index())
     if changed.metrics:

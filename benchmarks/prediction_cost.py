@@ -1,9 +1,10 @@
 """What a sampled prediction costs: `predict` beside the plain loop that anybody would write.
 
 The plain loop draws a set of weights, copies it into the model, runs all batches, keeps the probabilities of every draw
-and summarises them at the end: mean, standard deviation, entropy and expected entropy. Times are the smallest of
+and summarises them at the end: mean, standard deviation, entropy and expected entropy. Times are the medians of
 several alternating runs, over all draws and batches, drawing included: processor time on a CPU (other people's work
-does not count), wall time on a GPU.
+counts only by what it takes of the caches), wall time on a GPU. The factor is the median over pairs of runs that
+follow each other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from posterity.posterior import Diagonal, LastLayer, Posterior
 from posterity.prediction import predict
 from posterity.trees import snapshot, trainable
 
+FEWEST = 7  # runs of each, however long they take
 Case = tuple[str, nn.Module, Tensor, tuple[str, ...]]  # name, model, inputs, names that vary (none: all of them)
 
 
@@ -67,16 +69,17 @@ def plain_loop(
         return mean, probs.std(0), entropy, expected
 
 
-def fastest(seconds: float, *functions: Callable[[], object]) -> list[float]:
-    """Smallest seconds of each function, in alternating runs so that a busy machine hits all alike."""
-    best = [float("inf")] * len(functions)
+def compare(seconds: float, *functions: Callable[[], object]) -> Tensor:
+    """Seconds (rounds, functions) of alternating runs, so that a busy machine hits all alike."""
+    rounds: list[list[float]] = []
     end = _clock() + seconds
-    while _clock() < end or min(best) == float("inf"):
-        for i, function in enumerate(functions):
+    while _clock() < end or len(rounds) < FEWEST:
+        rounds.append([])
+        for function in functions:
             start = _clock()
             function()
-            best[i] = min(best[i], _clock() - start)
-    return best
+            rounds[-1].append(_clock() - start)
+    return torch.tensor(rounds)
 
 
 def _clock() -> float:
@@ -99,12 +102,14 @@ def main() -> None:
         model, x = model.to(options.device).eval(), inputs.to(options.device).repeat_interleave(options.batches, 0)
         posterior = posterior_of(model, varying)
         size = len(inputs)
-        loop, ours = fastest(
+        times = compare(
             options.seconds,
             lambda: plain_loop(model, posterior, x, options.samples, size),  # noqa: B023
             lambda: predict(model, posterior, x, options.samples, batch_size=size),  # noqa: B023
         )
-        rows.append([name, size, f"{1e3 * loop:.1f}", f"{1e3 * ours:.1f}", f"{loop / ours:.2f}"])
+        loop, ours = (1e3 * times).median(0).values.tolist()
+        factor = (times[:, 0] / times[:, 1]).median().item()
+        rows.append([name, size, f"{loop:.1f}", f"{ours:.1f}", f"{factor:.2f}"])
         print(*rows[-1], flush=True)
     text = report.header("Cost of a sampled prediction", samples=options.samples, batches=options.batches)
     text += "\n" + report.table(["model", "batch", "plain loop, ms", "predict, ms", "times faster"], rows)

@@ -63,4 +63,9 @@ class Draws:
         return masked(self._model, self._masking.rates, self._masking.mask_seed(k, self._seed))
 
     def _cast(self, tree: Tree) -> Tree:
-        return {name: t.to(self._like[name]) for name, t in tree.items()}
+        # Of small networks, a `to` that changes nothing is a good part of the cost of a draw.
+        return {name: t if _kind(t) == _kind(self._like[name]) else t.to(self._like[name]) for name, t in tree.items()}
+
+
+def _kind(t: Tensor) -> tuple[torch.dtype, torch.device]:
+    return t.dtype, t.device

@@ -15,10 +15,10 @@ from posterity.trees import Tree
 
 Forward = Callable[[Inputs], Tensor]  # a batch -> outputs, under the weights that are in the model
 
-# A vectorised pass saves the overhead of many small operations and pays with larger ones; the limits are where the
-# two meet in benchmarks/prediction_cost.py. Convolutions gain nothing, fused modules have no vectorised form.
-ROWS = 128  # vectors in a batch
+# A vectorised pass saves the overhead of many small operations and pays with larger ones; the limits are well below
+# where the two meet in benchmarks/prediction_cost.py. Convolutions gain nothing, fused modules have no vectorised form.
 WEIGHTS = 2**17  # bytes of what varies in one network
+WORK = 2**23  # those bytes times the vectors in a batch
 STACK = 2**26  # bytes of what varies in one pass
 _NEVER = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -92,7 +92,8 @@ class Runner:
         at_once = max(1, min(networks.count, STACK // networks.nbytes))
         if networks.head_only:
             return at_once  # everything below the last layer runs once for the whole block
-        small = networks.nbytes <= WEIGHTS and max(_rows(t) for t in tensors(inputs)) <= ROWS
+        rows = max(_rows(t) for t in tensors(inputs))
+        small = networks.nbytes <= WEIGHTS and networks.nbytes * rows <= WORK
         return at_once if small and not any(isinstance(m, _NEVER) for m in self._model.modules()) else 1
 
 

@@ -55,7 +55,7 @@ class FastPath:
     def take_away(self) -> bool:
         """Put the mean back; False if the sample in place is not one of these."""
         samples = self._optimizer._samples
-        if not (samples.lazy and samples.means) or self._launcher is None:
+        if not (samples.lazy and samples.train and samples.means) or self._launcher is None:
             return False
         self._launcher.restore()
         increment_version(self._parameters)

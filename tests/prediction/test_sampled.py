@@ -57,9 +57,24 @@ def test_small_batches_take_one_pass_and_large_ones_a_loop():
     predict(*case, samples=9)
     assert len(calls) == 1
     calls.clear()
-    many = case.inputs.repeat(50, 1)
+    many = case.inputs.repeat(200, 1)
     predict(model, case.posterior, many, samples=9, batch_size=len(many))
     assert len(calls) == 9
+
+
+def test_heavier_networks_take_a_loop_sooner():
+    """128 rows through 1 KiB of weights are one pass, through 100 KiB a loop."""
+    for width, passes in ((8, 1), (800, 5)):
+        model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 16))
+        prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+        posterior = Posterior.of(model, prior, prior=prior, n=10, ess=10, likelihood="categorical")
+        calls = []
+        model.register_forward_hook(lambda *_: calls.append(1))
+        predict(model, posterior, torch.zeros(128, 16), samples=5)
+        assert len(calls) == passes
+        calls.clear()
+        predict(model, posterior, torch.zeros(8, 16), samples=5)
+        assert len(calls) == 1
 
 
 def test_memory_budgets_change_nothing(monkeypatch):

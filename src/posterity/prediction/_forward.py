@@ -17,8 +17,9 @@ Forward = Callable[[Inputs], Tensor]  # a batch -> outputs, under the weights th
 
 # A vectorised pass saves the overhead of many small operations and pays with larger ones; the limits are well below
 # where the two meet in benchmarks/prediction_cost.py. Convolutions gain nothing, fused modules have no vectorised form.
+ROWS = 512  # vectors in a batch
 WEIGHTS = 2**17  # bytes of what varies in one network
-WORK = 2**23  # those bytes times the vectors in a batch
+WORK = 2**23  # one times the other
 STACK = 2**26  # bytes of what varies in one pass
 _NEVER = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -93,7 +94,7 @@ class Runner:
         if networks.head_only:
             return at_once  # everything below the last layer runs once for the whole block
         rows = max(_rows(t) for t in tensors(inputs))
-        small = networks.nbytes <= WEIGHTS and networks.nbytes * rows <= WORK
+        small = rows <= ROWS and networks.nbytes <= WEIGHTS and rows * networks.nbytes <= WORK
         return at_once if small and not any(isinstance(m, _NEVER) for m in self._model.modules()) else 1
 
 

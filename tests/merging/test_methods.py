@@ -29,7 +29,7 @@ class Masked(Dare):
 
     masks: tuple = ()
 
-    def keep(self, model, stretch):
+    def mask(self, model, stretch):
         return self.masks[model].bool()
 
 

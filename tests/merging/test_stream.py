@@ -359,7 +359,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, name, message):
 def test_missing_pieces_are_named(files):
     with pytest.raises(InvalidInput, match="curvature of 'a': expected a file, for 'fisher'"):
         Job({"a": Source(files / "a")}, method_of("fisher"))
-    with pytest.raises(InvalidInput, match="base: expected what 'ties' starts from"):
+    with pytest.raises(InvalidInput, match="base: expected the model that 'ties' starts from"):
         Job({"a": Source(files / "a")}, method_of("ties"))
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):
         Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))

@@ -79,6 +79,11 @@ class Method(ABC):
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
         """The merged stretch."""
 
+    def check_base(self, given: bool) -> None:
+        """Refuse a base that this method has no use for, and the lack of one that it starts from."""
+        require(self.needs_base or not given, "base", f"none, {self.name!r} is an average of models", "one")
+        require(given or not self.needs_base, "base", f"the model that {self.name!r} starts from", None)
+
     def check(self, weights: Sequence[float]) -> None:
         """Refuse weights that this method cannot use."""
         require(len(weights) > 0, "models", "at least one", "none")

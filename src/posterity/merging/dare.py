@@ -48,8 +48,8 @@ class Dare(Method):
     def scope(self) -> Scope:
         return "element" if self.rescale == "paper" else "tensor"
 
-    def keep(self, model: int, stretch: Stretch) -> Tensor:
-        """The mask of one model: where its standard normal lies below the quantile of the density."""
+    def mask(self, model: int, stretch: Stretch) -> Tensor:
+        """m_t of one model: true where its standard normal lies below the quantile of the density."""
         like = stretch.models[model]
         if self.density == 1:
             return torch.ones_like(like, dtype=torch.bool)
@@ -62,16 +62,17 @@ class Dare(Method):
         """The factors s_t."""
         if self.rescale == "paper":
             return []
-        norms = [(_norms(stretch.deltas), _norms(self._dropped(stretch))) for stretch in stretches()]
+        norms = [(_norms(stretch.deltas), _norms(self._kept(stretch))) for stretch in stretches()]
         whole, kept = (torch.stack(column).sum(0) for column in zip(*norms, strict=True))
         return torch.where(kept > 0, whole / kept, 1.0).tolist()
 
-    def _dropped(self, stretch: Stretch) -> list[Tensor]:
-        return [delta.mul_(self.keep(t, stretch)) for t, delta in enumerate(stretch.deltas)]
+    def _kept(self, stretch: Stretch) -> list[Tensor]:
+        """m_t Δ_t."""
+        return [delta.mul_(self.mask(t, stretch)) for t, delta in enumerate(stretch.deltas)]
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
         factors = measured or [1 / self.density] * len(stretch.models)
-        left = [delta.mul_(factor) for delta, factor in zip(self._dropped(stretch), factors, strict=True)]
+        left = [delta.mul_(factor) for delta, factor in zip(self._kept(stretch), factors, strict=True)]
         if self.convention is None:
             return stretch.anchor + weighted_sum(stretch.weights, left)
         return stretch.anchor + elect_and_average(left, stretch.weights, self.convention)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,9 @@ class GradientMatching(Method):
         precision = prior + weighted_sum(stretch.weights, stretch.curvatures)  # H̄
         blank = (prior == 0) & (precision == 0)
         if not bool(((precision > 0) | blank).all()):
-            raise InvalidInput(
-                f"H̄: expected a positive precision after merging, got {precision.min().item():.3g}; "
-                "more was removed than was there"
-            )
+            least = precision.min().item()  # NaN where there is one
+            why = "a curvature is NaN" if math.isnan(least) else "more was removed than was there"
+            raise InvalidInput(f"H̄: expected a positive precision after merging, got {least:.3g}; {why}")
         pulls = [
             torch.where(blank, weight, weight * (prior + curvature) / precision)
             for weight, curvature in zip(stretch.weights, stretch.curvatures, strict=True)

@@ -65,8 +65,7 @@ class Job:
     def __post_init__(self) -> None:
         method = self.method
         method.check([source.weight for source in self.models.values()])
-        require(method.needs_base or self.base is None, "base", f"none, {method.name!r} is an average", "one")
-        require(not method.needs_base or self.base is not None, "base", f"what {method.name!r} starts from", None)
+        method.check_base(self.base is not None)
         for name, source in self.models.items():
             if source.n is not None:
                 require_positive(f"n of {name!r}", source.n)

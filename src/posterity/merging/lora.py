@@ -47,6 +47,11 @@ class Adapter:
         """B and A of a module."""
         return self.tensors[f"{module}.lora_B.weight"].double(), self.tensors[f"{module}.lora_A.weight"].double()
 
+    def stored(self, module: str, B: Tensor, A: Tensor) -> Tree:
+        """Factors of a module as they are kept, in the dtype of this adapter."""
+        dtype = next(iter(self.tensors.values())).dtype
+        return {f"{module}.lora_A.weight": A.to(dtype), f"{module}.lora_B.weight": B.to(dtype)}
+
     def changes(self, modules: Sequence[str]) -> Tree:
         """s B A of those of the modules that it changes, written out."""
         pairs = {module: self.factors(module) for module in modules if module in self.modules}
@@ -139,9 +144,8 @@ def merge_adapters(
 def _summed(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
     """Σ_t w_t s_t B_t A_t = [w_t s_t B_t …][A_t …]ᵀ, recompressed, divided by the scale that the result will get."""
     first = adapters[0]
-    dtype = next(iter(first.tensors.values())).dtype
     tensors: Tree = {}
-    for module in sorted(set().union(*(adapter.modules for adapter in adapters))):
+    for module in _modules(adapters):
         left, right = [], []
         for adapter, weight in zip(adapters, weights, strict=True):
             if module in adapter.modules:
@@ -149,15 +153,13 @@ def _summed(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
                 left.append(weight * adapter.scale(A.shape[0]) / first.scale(rank) * B)
                 right.append(A)
         _check_shapes(module, left, right)
-        B, A = recompress(torch.cat(left, 1), torch.cat(right), rank)
-        tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = A.to(dtype), B.to(dtype)
+        tensors |= first.stored(module, *recompress(torch.cat(left, 1), torch.cat(right), rank))
     return tensors
 
 
 def _combined(adapters: list[Adapter], weights: list[float], method: Method, rank: int) -> Tree:
     """The changes s_t B_t A_t merged by any method on task vectors, recompressed."""
-    first, modules = adapters[0], sorted(set().union(*(adapter.modules for adapter in adapters)))
-    dtype = next(iter(first.tensors.values())).dtype
+    first, modules = adapters[0], _modules(adapters)
     tensors: Tree = {}
     for group in [modules] if method.scope == "model" else [[module] for module in modules]:
         base = {module: _nothing(module, adapters) for module in group}
@@ -168,9 +170,13 @@ def _combined(adapters: list[Adapter], weights: list[float], method: Method, ran
             U, sigma, Vh = torch.linalg.svd(change / first.scale(rank), full_matrices=False)
             root = sigma.sqrt()
             # The factors have the smaller side of the matrix as their rank; fewer columns are kept, or zeros added.
-            B, A = recompress(U[:, :rank] * root[:rank], root[:rank, None] * Vh[:rank], rank)
-            tensors[f"{module}.lora_A.weight"], tensors[f"{module}.lora_B.weight"] = A.to(dtype), B.to(dtype)
+            tensors |= first.stored(module, *recompress(U[:, :rank] * root[:rank], root[:rank, None] * Vh[:rank], rank))
     return tensors
+
+
+def _modules(adapters: list[Adapter]) -> list[str]:
+    """The modules that any of the adapters changes."""
+    return sorted(set().union(*(adapter.modules for adapter in adapters)))
 
 
 def _nothing(module: str, adapters: list[Adapter]) -> Tensor:
@@ -204,8 +210,10 @@ def _read(path: Path) -> Adapter:
     for name in known ^ adapter.tensors.keys():
         raise RefusedFile(f"{path / TENSORS}: expected pairs of lora_A and lora_B weights, got {name!r}")
     for name, t in adapter.tensors.items():
-        if t.ndim != 2 or not bool(torch.isfinite(t).all()):
-            raise RefusedFile(f"{path / TENSORS}: expected a finite matrix {name!r}, got shape {tuple(t.shape)}")
+        if t.ndim != 2:
+            raise RefusedFile(f"{path / TENSORS}: expected a matrix {name!r}, got shape {tuple(t.shape)}")
+        if not bool(torch.isfinite(t).all()):
+            raise RefusedFile(f"{path / TENSORS}: expected finite numbers in {name!r}, got NaN or infinity")
     return adapter
 
 

@@ -134,8 +134,7 @@ def _checked(
     curvatures: Mapping[str, Mapping[str, Tensor]] | None,
 ) -> Mapping[str, Tensor]:
     """The state dict that sets names, shapes and dtypes, once all others are known to fit it."""
-    require(method.needs_base or base is None, "base", f"none, {method.name!r} is an average of models", "one")
-    require(not method.needs_base or base is not None, "base", f"the model that {method.name!r} starts from", None)
+    method.check_base(base is not None)
     like = next(iter(models.values())) if base is None else base
     for name, tree in models.items():
         check_same_shapes(tree, like, f"model {name!r}")

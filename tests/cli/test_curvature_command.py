@@ -28,6 +28,11 @@ def network(seed):
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
+def arrays(path):
+    with np.load(path) as stored:
+        return dict(stored)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -53,7 +58,7 @@ def gradients(model, x, y):
 
 @pytest.mark.parametrize("kind", ["true", "empirical"])
 def test_fisher_is_a_mean_over_examples(folder, kind):
-    stored = np.load("a.npz")
+    stored = arrays("a.npz")
     x, y, model = torch.as_tensor(stored["x"]).float(), torch.as_tensor(stored["y"]), network(1)
     wanted = [torch.zeros_like(p) for p in model.parameters()]
     for i in range(9):
@@ -73,7 +78,7 @@ def test_fisher_is_a_mean_over_examples(folder, kind):
 
 def test_gram_matrices_of_every_linear_layer(folder):
     run("curvature", "factory_of_tests:make", "a.npz", "--checkpoint", "a.safetensors", "--kind", "gram")
-    found, x, model = load_file("a.gram.safetensors"), torch.as_tensor(np.load("a.npz")["x"]).float(), network(1)
+    found, x, model = load_file("a.gram.safetensors"), torch.as_tensor(arrays("a.npz")["x"]).float(), network(1)
     hidden = torch.tanh(model[0](x))
     torch.testing.assert_close(found["0.weight"], x.mT @ x / 9)
     torch.testing.assert_close(found["2.weight"], hidden.mT @ hidden / 9)
@@ -136,7 +141,7 @@ def test_sweep(folder):
     assert "swept/sweep.csv" in said
     rows = list(csv.DictReader((folder / "swept" / "sweep.csv").read_text().splitlines()))
     assert [row["weight of a"] for row in rows] == ["0.0", "0.5", "1.0"]
-    stored, model = np.load("a.npz"), network(1)  # all of a, nothing of b: model a itself
+    stored, model = arrays("a.npz"), network(1)  # all of a, nothing of b: model a itself
     loss = nn.functional.cross_entropy(model(torch.as_tensor(stored["x"]).float()), torch.as_tensor(stored["y"]))
     assert float(rows[2]["first"]) == pytest.approx(loss.item(), rel=1e-5)
     assert (folder / "swept" / "sweep.png").stat().st_size > 1000

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from posterity.cli._output import Json, dump, say
+
 
 def curvature(
     model: Annotated[str, typer.Argument(help="Hugging Face folder, folder of a run, or module:factory.")],
@@ -23,6 +25,7 @@ def curvature(
     out: Annotated[
         Path | None, typer.Option(help="File to write; <model>.fisher.safetensors beside the model unless given.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write the curvature of a model on its data beside it, example by example, for `posterity merge`."""
     from posterity.cli._subjects import beside, open_data, open_model
@@ -32,4 +35,4 @@ def curvature(
     settings = {"kind": kind, "likelihood": likelihood, "batch_size": batch_size, "seed": seed}
     opened = open_model(model, checkpoint)
     written = write_curvature(opened, open_data(data, model), target, **settings)  # type: ignore[arg-type]
-    typer.echo(f"wrote {written}")
+    dump({"written": str(written), **settings}) if as_json else say(f"wrote {written}")

@@ -195,10 +195,10 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:
-    from posterity.cli._merge import _pairs
+    from posterity.cli._output import pairs
     from posterity.merging.recipes import read_value
 
-    return {name: read_value(value) for name, value in _pairs("--option", given)}
+    return {name: read_value(value) for name, value in pairs("--option", given)}
 
 
 def widths(text: str) -> tuple[int, ...]:

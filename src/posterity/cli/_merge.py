@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from posterity.cli._output import Json, dump, pairs, say
 from posterity.errors import expected
 
 
@@ -42,6 +43,7 @@ def merge(
         str | None, typer.Option(help="For --sweep: module:factory, where models are no Hugging Face folders.")
     ] = None,
     likelihood: Annotated[str, typer.Option(help="For --sweep: what the outputs mean.")] = "categorical",
+    as_json: Json = False,
 ) -> None:
     """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight.
 
@@ -61,31 +63,29 @@ def merge(
         content["base"] = {"path": base.absolute()}
     if rank is not None:
         content["rank"] = rank
-    for name, path in _pairs("--model", model):
+    for name, path in pairs("--model", model):
         content.setdefault("models", {})[name] = {"path": Path(path).absolute()}
-    for name, number in _pairs("--weight", weight):
+    for name, number in pairs("--weight", weight):
         _entry(content, name, "--weight")["weight"] = number
-    for name, path in _pairs("--curvature", curvature):
+    for name, path in pairs("--curvature", curvature):
         _entry(content, name, "--curvature")["curvature"] = Path(path).absolute()
-    for name, number in _pairs("--examples", examples):
+    for name, number in pairs("--examples", examples):
         _entry(content, name, "--examples")["n"] = number
-    for name, value in _pairs("--option", option):
+    for name, value in pairs("--option", option):
         content.setdefault("options", {})[name] = read_value(value)
     ready = understood(content, folder)
     if sweep is None:
-        typer.echo(f"merged into {ready.cook()}")
+        merged = ready.cook()
+        dump({"merged": str(merged)}) if as_json else say(f"merged into {merged}")
         return
     from posterity.cli._merge_sweep import sweep_recipe
 
-    made = sweep_recipe(ready, sweep, dict(_pairs("--score", score)), architecture, likelihood)
-    typer.echo(f"losses under {sweep} weights: {made / 'sweep.csv'} and {made / 'sweep.png'}")
-
-
-def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
-    for pair in given or ():
-        if "=" not in pair:
-            raise expected(flag, "NAME=VALUE", pair)
-    return [(name, value) for name, _, value in (pair.partition("=") for pair in given or ())]
+    made = sweep_recipe(ready, sweep, dict(pairs("--score", score)), architecture, likelihood)
+    table, picture = made / "sweep.csv", made / "sweep.png"
+    if as_json:
+        dump({"weights": sweep, "table": str(table), "picture": str(picture)})
+    else:
+        say(f"losses under {sweep} weights: {table} and {picture}")
 
 
 def _entry(content: dict[str, Any], name: str, flag: str) -> dict[str, Any]:

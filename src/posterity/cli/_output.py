@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from posterity.errors import expected
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -34,6 +36,14 @@ def notes(lines: Iterable[str]) -> None:
 def dump(value: Mapping[str, Any] | list[Any]) -> None:
     """Print JSON; NaN and infinity, which it does not have, become null."""
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
+    """Names and values of a flag that was given as NAME=VALUE, perhaps several times."""
+    for pair in given or ():
+        if "=" not in pair:
+            raise expected(flag, "NAME=VALUE", pair)
+    return [(name, value) for name, _, value in (pair.partition("=") for pair in given or ())]
 
 
 def figures(found: Mapping[str, float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected
 
@@ -68,7 +69,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     try:
         with np.load(path) as stored:
             return {name: _tensor(torch, stored[name]) for name in stored.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, BadZipFile) as error:
         raise RefusedFile(f"{path}: expected arrays of numbers, got {error}") from None
 
 

@@ -50,12 +50,6 @@ SETTINGS = {
 }
 
 
-def shown(images: Tensor) -> Tensor:
-    """Pixels back in [0, 1], colour last."""
-    images = images - images.amin((1, 2, 3), keepdim=True)
-    return (images / images.amax((1, 2, 3), keepdim=True).clamp_min(1e-6)).permute(0, 2, 3, 1).squeeze(-1)
-
-
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
@@ -74,7 +68,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         fitted = time.perf_counter()
         m = po.memory_map(model, posterior, (x, y))
         done = time.perf_counter()
-        images = shown(x.cpu())
+        images = x.cpu()
         for which, smallest in (("least", True), ("most", False)):
             figure = plots.examples(m, images, by="sensitivity", count=COUNT, smallest=smallest)
             Path(options.pictures).mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,22 @@ from posterity.prediction import Prediction, predict
 class _Network(Estimator):
     """Standardised inputs, hidden layers with ReLU, and the training loop."""
 
-    hidden_layer_sizes: Sequence[int]
-    epochs: int | None
-    batch_size: int
-    samples: int
-    random_state: Any
     _likelihood: str
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        *,
+        epochs: int | None = None,
+        batch_size: int = 64,
+        samples: int = 64,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.samples = samples
+        self.random_state = random_state
 
     def _train(self, X: Tensor, targets: Tensor, outputs: int) -> Self:
         self._centre, self._scale = X.mean(0), X.std(0, correction=0).clamp(min=1e-6)
@@ -90,21 +100,6 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
 
     _likelihood = "categorical"
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (50,),
-        *,
-        epochs: int | None = None,
-        batch_size: int = 64,
-        samples: int = 64,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.samples = samples
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and classes y (n,)."""
         return self._begin(X, y, y)
@@ -160,21 +155,6 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     """
 
     _likelihood = "gaussian"
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (50,),
-        *,
-        epochs: int | None = None,
-        batch_size: int = 64,
-        samples: int = 64,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.samples = samples
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and targets y (n,)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,20 @@ def check_beta(beta: Any, index: int, words: str = "a number in [0, 1)") -> None
 def check_weight_decay(weight_decay: Any) -> None:
     """Weight decay."""
     require(0 <= weight_decay < math.inf, "Invalid weight_decay value", "a number >= 0", weight_decay)
+
+
+def check_posterior(group: Mapping[str, Any]) -> None:
+    """What decides the width of a diagonal posterior and how fast its mean moves: lr, ess, hess_init, weight decay."""
+    check_lr(group["lr"])
+    for name in ("ess", "hess_init"):
+        require(0 < group[name] < math.inf, name, "a positive finite number", group[name])
+    check_weight_decay(group["weight_decay"])
+
+
+def check_betas(betas: Sequence[Any]) -> None:
+    """The decays of several averages."""
+    for index, beta in enumerate(betas):
+        check_beta(beta, index)
 
 
 def number(lr: float | Tensor) -> float | Tensor:

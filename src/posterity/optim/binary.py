@@ -16,7 +16,7 @@ from posterity.noise import normal
 from posterity.optim import _priors
 from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_lr, number
+from posterity.optim._options import check_beta, check_betas, check_lr, number
 from posterity.optim._passes import Apart
 from posterity.optim._points import Point, trained
 from posterity.optim._variational import Group, VariationalOptimizer
@@ -227,8 +227,7 @@ class STE(Point):
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         check_lr(group["lr"])
-        for index, beta in enumerate(group["betas"]):
-            check_beta(beta, index)
+        check_betas(group["betas"])
         require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
         require(0 < group["latent_init"] <= 1, "latent_init", "a number in (0, 1]", group["latent_init"])
         super().add_param_group(param_group)

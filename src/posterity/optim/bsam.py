@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require, require_positive
-from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.errors import require
+from posterity.optim._options import check_betas, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._two_pass import TwoPass
 from posterity.optim._variational import Group
@@ -76,14 +76,10 @@ class BayesianSAM(TwoPass):
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "hess_init"):
-            require_positive(name, group[name])
+        check_posterior(group)
         for name in ("rho", "damping"):
             require(group[name] >= 0, name, "a number >= 0", group[name])
-        for index, beta in enumerate(group["betas"]):
-            check_beta(beta, index)
-        check_weight_decay(group["weight_decay"])
+        check_betas(group["betas"])
         super().add_param_group(param_group)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:

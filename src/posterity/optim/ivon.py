@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from posterity.errors import expected, require
 from posterity.optim._distributed import Noise, every, summed
-from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._options import check_beta, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
@@ -249,9 +249,7 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
 
 
 def _check(group: Group) -> None:
-    check_lr(group["lr"])
-    for name in ("ess", "hess_init"):
-        require(0 < group[name] < math.inf, name, "a positive finite number", group[name])
+    check_posterior(group)
     beta1, beta2 = group["betas"]
     check_beta(beta1, 0)
     if beta2 == "auto":
@@ -259,7 +257,6 @@ def _check(group: Group) -> None:
         require(isinstance(total, int) and total >= 1, "total_steps", 'the length of training, for beta2="auto"', total)
     else:
         check_beta(beta2, 1, "a number in [0, 1), or 'auto'")
-    check_weight_decay(group["weight_decay"])
     require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
     if group["hess_approx"] == "gradsq":
         size = group["batch_size"]

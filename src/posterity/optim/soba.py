@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require, require_positive
-from posterity.optim._options import check_lr, check_weight_decay, number
+from posterity.errors import require
+from posterity.optim._options import check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -73,11 +73,8 @@ class SOBA(VariationalOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "hess_init"):
-            require_positive(name, group[name])
+        check_posterior(group)
         require(0 < group["rho"] <= 1, "rho", "a number in (0, 1]", group["rho"])
-        check_weight_decay(group["weight_decay"])
         super().add_param_group(param_group)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:

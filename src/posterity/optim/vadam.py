@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require, require_positive
-from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.errors import require
+from posterity.optim._options import check_betas, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -75,12 +75,8 @@ class Vadam(VariationalOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "hess_init"):
-            require_positive(name, group[name])
-        for index, beta in enumerate(group["betas"]):
-            check_beta(beta, index)
-        check_weight_decay(group["weight_decay"])
+        check_posterior(group)
+        check_betas(group["betas"])
         require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
         super().add_param_group(param_group)
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import InvalidInput, require, require_positive
+from posterity.errors import InvalidInput, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._options import check_beta, check_posterior, number
 from posterity.optim._passes import Apart
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
@@ -86,12 +86,9 @@ class VariationalNewton(VariationalOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "hess_init"):
-            require_positive(name, group[name])
+        check_posterior(group)
         require(0 < group["rho"] <= 1, "rho", "a number in (0, 1]", group["rho"])
         check_beta(group["beta1"], 0)
-        check_weight_decay(group["weight_decay"])
         begun = any("step" in state for state in self.state.values())
         require(not begun, "add_param_group", "all parameters before the first step", "a group after it")
         super().add_param_group(param_group)

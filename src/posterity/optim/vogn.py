@@ -10,10 +10,10 @@ from torch.optim.optimizer import ParamsT
 
 from posterity.batches import Batch
 from posterity.curvature import gradient_moments
-from posterity.errors import require, require_positive
+from posterity.errors import require
 from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
-from posterity.optim._options import check_beta, check_lr, check_weight_decay, number
+from posterity.optim._options import check_betas, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views
@@ -86,12 +86,8 @@ class VOGN(VariationalOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "hess_init"):
-            require_positive(name, group[name])
-        for index, beta in enumerate(group["betas"]):
-            check_beta(beta, index)
-        check_weight_decay(group["weight_decay"])
+        check_posterior(group)
+        check_betas(group["betas"])
         require(group["damping"] >= 0, "damping", "a number >= 0", group["damping"])
         super().add_param_group(param_group)
 

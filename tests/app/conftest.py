@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ def served(source: Source) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
+def running_chromium() -> Iterator[Any]:
     """Chromium, drawing in software; skipped where there is none."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
@@ -91,6 +92,14 @@ def browser() -> Iterator[object]:
         running = playwright.chromium.launch(executable_path=chromium, args=flags)
         yield running
         running.close()
+
+
+@pytest.fixture
+def browser(running_chromium: Any) -> Iterator[Any]:
+    """A browser without open windows, whatever an earlier test left behind."""
+    yield running_chromium
+    for context in running_chromium.contexts:
+        context.close()
 
 
 @pytest.fixture(scope="session")

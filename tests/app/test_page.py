@@ -1,27 +1,17 @@
-"""The page in a real browser: drawing, selecting, asking, marking, and texts that would like to be scripts."""
+"""The page in a real browser: drawing, selecting, asking, marking."""
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from posterity.app import Estimate, Preview, Source, serve, write_html
-from posterity.errors import RefusedFile
+from app.pages import drag, eventually, ink, model, visit
+from posterity.app import Source, write_html
 from posterity.runs.decisions import Decisions
 
-EVIL = '"><img src=x onerror="window.evil=1"><script>window.evil=1</script>'
 TOP = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.45), (0.02, 0.45)]
-
-
-@pytest.fixture(autouse=True)
-def closed_afterwards(browser):
-    yield
-    for context in browser.contexts:
-        context.close()
 
 
 @pytest.fixture
@@ -29,59 +19,6 @@ def page(browser, served):
     opened = visit(browser, served.url)
     yield opened
     assert opened.errors == []
-
-
-def visit(browser, url, *, query="", state="", dark=False):
-    """A drawn page at 1280x800 that remembers every error and every request."""
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 800}, color_scheme="dark" if dark else "light", accept_downloads=True
-    )
-    page = context.new_page()
-    page.errors, page.asked = [], []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on("console", lambda line: page.errors.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: page.asked.append(request.url))
-    page.goto(url + state)
-    if query:
-        page.goto(url.split("?")[0] + query + state)
-    page.wait_for_selector("html[data-drawn], .sorry")
-    return page
-
-
-def model(page, code):
-    """Something the page's model knows."""
-    return page.evaluate(f"() => {{ const m = window.posterity; return {code}; }}")
-
-
-def eventually(page, code):
-    """Wait until something holds; the page's own policy forbids the usual way, which evaluates texts."""
-    wanted = (
-        f"() => new Promise((done) => {{ const look = () => ({code}) ? done(true) : setTimeout(look, 20); look(); }})"
-    )
-    assert page.evaluate(wanted)
-
-
-def drag(page, places, plot=0):
-    """Draw a shape, given in shares of the plot's width and height."""
-    box = page.locator(".plot .over").nth(plot).bounding_box()
-    points = [(box["x"] + 58 + (box["width"] - 72) * x, box["y"] + 14 + (box["height"] - 60) * y) for x, y in places]
-    page.mouse.move(*points[0])
-    page.mouse.down()
-    for point in points[1:]:
-        page.mouse.move(*point, steps=3)
-    page.mouse.up()
-
-
-def ink(page):
-    """How many pixels of the points are painted."""
-    return page.evaluate(
-        """() => {
-          const points = document.querySelector(".plot .points"), { width, height } = points;
-          const copy = new OffscreenCanvas(width, height).getContext("2d");
-          copy.drawImage(points, 0, 0);
-          return copy.getImageData(0, 0, width, height).data.filter((v, i) => i % 4 === 3 && v > 40).length;
-        }"""
-    )
 
 
 def test_both_painters_draw_the_same(browser, served):
@@ -107,7 +44,7 @@ def test_lasso_links_map_table_and_gallery(page, maps):
     drag(page, TOP)
     chosen = model(page, "m.selection")
     assert 3 < len(chosen) < 100
-    assert f"{len(chosen)} selected" in page.locator("#bar").inner_text()
+    eventually(page, f"document.querySelector('#bar').innerText.includes('{len(chosen)} selected')")  # the next frame
     best = maps[1].table.loc[chosen].sort_values("loo_nll", ascending=False)["id"].tolist()
     shown = page.locator(".table .tr").evaluate_all("rows => rows.map((row) => Number(row.dataset.row))")
     assert shown[:5] == best[:5]
@@ -292,119 +229,3 @@ def test_numbers_instead_of_classes(browser, tmp_path):
     page.keyboard.press("3")
     assert "came without its model" in page.locator(".whatif").inner_text()
     assert page.errors == []
-
-
-def test_scripts_in_data_stay_texts(browser):
-    table = pd.DataFrame(
-        {"id": [0, 1], "label": [0, 1], "prediction": [1, 1], "error": [1.0, 0.2], "leverage": [0.5, 0.1]}
-    )
-    table["loo_prediction"] = table["prediction"]
-    table["suspected_label"] = pd.array([1, None], dtype="Int64")
-    estimate = Estimate(
-        1, EVIL, 0.5, 0.4, warning=EVIL, moved=[{"id": 0, "label": 0, "before": 0, "after": 1, "loss_change": -1.0}]
-    )
-    source = Source(
-        table,
-        title=EVIL,
-        classes=(EVIL, "fine"),
-        kind="text",
-        reliability=EVIL,
-        preview=lambda i: Preview("text", EVIL) if i else Preview("row", {EVIL: {"value": EVIL, "z": None}}),
-        what_if=lambda remove, relabel: estimate,
-        test=pd.DataFrame({"id": [0], "label": [0], "prediction": [1], "loss": [0.5]}),
-        test_preview=lambda i: Preview("text", EVIL),
-        influences=lambda i, k: [(0, 0.1)],
-        neighbours=lambda i, k: [(1, 0.5)],
-        beside=table,
-        beside_title=EVIL,
-    )
-    running = serve(source, browser=False, block=False)
-    page = visit(browser, running.url)
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("n")
-    page.wait_for_selector(".close .card")
-    page.keyboard.press("r")
-    for key in "a234":
-        page.keyboard.press(key)
-    page.keyboard.press("w")
-    page.wait_for_selector(".answer[data-change]")
-    page.keyboard.press("4")
-    page.locator("[data-test]").first.click()
-    page.wait_for_selector(".influences .card")
-    page.get_by_text("Compare").click()
-    running.stop()
-    assert page.evaluate("() => window.evil") is None
-    assert page.locator("img[src=x]").count() == 0
-    assert page.title() == f"{EVIL} · Posterity"
-    assert page.errors == []
-
-
-def test_a_deleted_image_says_so(browser, source):
-    def gone(i: int) -> Preview:
-        raise FileNotFoundError(2, "No such file or directory", "/secret/place.png")
-
-    running = serve(Source(source.table, kind="image", preview=gone), browser=False, block=False)
-    page = visit(browser, running.url)
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".detail .gone")
-    text = page.locator(".detail .gone").inner_text()
-    running.stop()
-    assert re.fullmatch(r"the file of example \d+ is gone", text)
-
-
-def test_a_folder_that_is_no_run(browser, tmp_path):
-    running = serve(tmp_path, browser=False, block=False)
-    page = visit(browser, running.url)
-    running.stop()
-    assert "expected a run, got a folder without run.json" in page.locator(".sorry").inner_text()
-
-
-def test_a_source_that_cannot_be_read(browser, monkeypatch):
-    def refuse(what, options):
-        raise_later = RefusedFile("data.csv: expected the data that the run was made from, got no such file")
-
-        def load():
-            raise raise_later
-
-        return load
-
-    monkeypatch.setattr("posterity.app._serve.loader", refuse)
-    running = serve("run", browser=False, block=False)
-    page = visit(browser, running.url)
-    running.stop()
-    assert "got no such file" in page.locator(".sorry").inner_text()
-
-
-def test_one_file_without_a_server(browser, source, maps, tmp_path):
-    path = write_html(source, tmp_path / "map.html", previews=50)
-    page = visit(browser, path.as_uri())
-    assert [url for url in page.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".detail img")
-    drag(page, TOP)
-    rows = model(page, "m.selection")
-    page.keyboard.press("w")
-    page.wait_for_selector(".answer[data-change]")
-    effects = source.effects().set_index("id")["remove"]
-    truth = effects.loc[maps[1].columns["id"].iloc[rows]].sum()
-    assert float(page.locator(".answer").first.get_attribute("data-change")) == pytest.approx(truth, rel=1e-2, abs=1e-5)
-    text = page.locator(".whatif").inner_text()
-    assert "has no server" in text
-    assert "sum of first-order effects" in text
-    page.keyboard.press("4")
-    page.locator("input[type=range]").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
-    eventually(page, "window.posterity.view.epoch === 0")
-    assert page.errors == []
-
-
-def test_the_file_executes_only_its_own_script(source, tmp_path):
-    table = source.table.assign()
-    evil = Source(
-        table, title=EVIL, classes=(EVIL, *source.classes[1:]), kind="text", preview=lambda i: Preview("text", EVIL)
-    )
-    text = write_html(evil, tmp_path / "map.html", previews=3).read_text()
-    assert EVIL not in text
-    assert text.count("<script") == 4
-    assert "unsafe" not in re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
-    assert json.loads(re.search(r'id="previews">(.*?)</script>', text)[1])
-    assert Path(tmp_path / "map.html").stat().st_size < 400_000

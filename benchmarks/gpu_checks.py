@@ -105,6 +105,22 @@ def waits_for_nothing(how: str) -> bool:
     return True
 
 
+def perceptron(steps: int = 40, **options: object) -> Tensor:
+    """A longer training without convolutions, whose own rounding is not in the way."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(37, 300), nn.Tanh(), nn.Linear(300, 11)).cuda()
+    optimizer = IVON(model.parameters(), lr=0.1, ess=1000.0, hess_init=0.1, **options)  # type: ignore[arg-type]
+    generator = torch.Generator("cuda").manual_seed(5)
+    for _ in range(steps):
+        inputs = torch.randn(64, 37, generator=generator, device="cuda")
+        targets = torch.randint(11, (64,), generator=generator, device="cuda")
+        with optimizer.sampled_params(train=True):
+            cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model, optimizer)
+
+
 def sampled(device: str) -> Tensor:
     weight = nn.Parameter(torch.zeros(100_000, device=device))
     optimizer = IVON([weight], lr=0.1, ess=1.0, hess_init=1.0, weight_decay=0.0)
@@ -114,6 +130,7 @@ def sampled(device: str) -> Tensor:
 
 def main() -> None:
     torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False  # ten bits of a weight would hide, and make, differences
     torch.use_deterministic_algorithms(True, warn_only=True)
     plain = trained("context", fused=False)
     moved = (plain - torch.cat([p.detach().flatten() for p in network().parameters()])).abs().max()
@@ -123,6 +140,7 @@ def main() -> None:
         "integer bits, CPU and GPU differ in": lambda: float(not same_bits),
         "normals, CPU and GPU": lambda: _far(normal(key, 100_000), normal(key, 100_000, device="cuda").cpu()),
         "normals of the kernel": lambda: _far(normal(Key(0, 1), 100_000), sampled("cuda")),
+        "kernels and tensor operations, a perceptron": lambda: _far(perceptron(), perceptron(fused=False)),
     }
     for how in HOWS:
         checks |= {

@@ -100,7 +100,7 @@ def _written(
     overwrite: bool,
 ) -> RunFolder:
     """The adapted run: what the old one says of itself, and what is different now."""
-    # The new covariance is that of the curvature at the new mean: too wide to draw from, right for the tangent.
+    # The new covariance comes from the curvature at the new mean: it is about the tangent there.
     config = {**run.config, "prediction": "linearised"}
     test = held_out(run.folder, data, preprocessing, notes)
     tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test)

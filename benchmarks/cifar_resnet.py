@@ -61,18 +61,21 @@ class AdaHessian(torch.optim.Optimizer):
     def step(self) -> None:
         self.steps += 1
         for group in self.param_groups:
-            for p in group["params"]:
-                diagonal = self.diagonals[p].abs()
-                if p.dim() == 4:
-                    diagonal = diagonal.mean((2, 3), keepdim=True).expand_as(p)
-                state = self.state[p]
-                if not state:
-                    state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                state["m"].lerp_(p.grad, 0.1)
-                state["v"].lerp_(diagonal.square(), 0.001)
-                scale = (state["v"] / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
-                p.sub_(state["m"] / scale * (group["lr"] / (1 - 0.9**self.steps)))
+            ps = group["params"]
+            if "m" not in group:
+                group["m"], group["v"] = ([torch.zeros_like(p) for p in ps] for _ in range(2))
+            squares = [self._smoothed(p).square() for p in ps]
+            torch._foreach_mul_(ps, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_lerp_(group["m"], [p.grad for p in ps], 0.1)
+            torch._foreach_lerp_(group["v"], squares, 0.001)
+            scales = torch._foreach_sqrt(torch._foreach_div(group["v"], 1 - 0.999**self.steps))
+            torch._foreach_add_(scales, 1e-8)
+            torch._foreach_addcdiv_(ps, group["m"], scales, -group["lr"] / (1 - 0.9**self.steps))
+
+    def _smoothed(self, p: Tensor) -> Tensor:
+        """|diagonal|, of a convolution averaged over the positions of a filter."""
+        diagonal = self.diagonals[p].abs()
+        return diagonal.mean((2, 3), keepdim=True).expand_as(p) if p.dim() == 4 else diagonal
 
 
 class HutchinsonPass(Pass):

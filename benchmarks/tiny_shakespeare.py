@@ -170,7 +170,7 @@ def train(row: Row, train_text: Tensor, valid: Tensor, options: argparse.Namespa
         schedule.step()
         if t % options.every == 0 or t == options.steps:
             value = -log_probabilities(model, valid, context).mean().item()
-            curve.append((t, value, training.item() / options.every))
+            curve.append((t, value, training.item() / (t - (curve[-1][0] if curve else 0))))
             training.zero_()
     return {"curve": curve, **samples(model, optimizer, valid, context, options.draws)}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+import torch
 from torch import Tensor
 
 
@@ -32,5 +33,8 @@ class Apart:
 
     def add(self) -> None:
         """Add what was found to `.grad`."""
+        both = [(p.grad, g) for p, g in self.found.items() if p.grad is not None]
+        if both:
+            torch._foreach_add_(*map(list, zip(*both, strict=True)))
         for p, gradient in self.found.items():
-            p.grad = gradient if p.grad is None else p.grad.add_(gradient)
+            p.grad = gradient if p.grad is None else p.grad

@@ -77,7 +77,9 @@ class TwoPass(VariationalOptimizer):
         if not self._first:
             raise InvalidInput("perturbed_params: expected a first pass in `sampled_params(train=True)`, got none")
         scale = 1.0 if scaler is None else scaler.get_scale()
-        means = self._go_uphill({p: g / scale for p, g in self._first.items()})
+        means = self._go_uphill(
+            dict(zip(self._first, torch._foreach_div(list(self._first.values()), scale), strict=True))
+        )
         self._context_open = True
         try:
             self._apart = Apart(self._trained())
@@ -86,20 +88,22 @@ class TwoPass(VariationalOptimizer):
         finally:
             self._first, self._context_open = {}, False
             with torch.no_grad():
-                for p, mean in means.items():
-                    p.copy_(mean)
+                torch._foreach_copy_(list(means), list(means.values()))
         self._apart.add()
         self._pairs += 1
 
     @torch.no_grad()
     def _go_uphill(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        means = {p: p.detach().clone() for p in gradients}
-        poison = 0.0 * joint_norm(gradients.values())  # NaN unless all gradients are finite
-        for p, e in self.ascent(gradients).items():
-            p.add_(e + poison.to(e))
-            size = gradients[p].abs()
-            self._sizes[p] = self._sizes[p] + size if p in self._sizes else size
-        return means
+        parameters = list(gradients)
+        means = torch._foreach_mul(parameters, 1.0)
+        whole = 1 + 0.0 * joint_norm(gradients.values())  # NaN unless all gradients are finite
+        torch._foreach_add_(parameters, scaled(list(self.ascent(gradients).values()), whole))
+        sizes = dict(zip(parameters, torch._foreach_abs(list(gradients.values())), strict=True))
+        earlier = {p: self._sizes[p] for p in parameters if p in self._sizes}
+        if earlier:
+            torch._foreach_add_([sizes[p] for p in earlier], list(earlier.values()))
+        self._sizes |= sizes
+        return dict(zip(parameters, means, strict=True))
 
     def _trained(self) -> list[Tensor]:
         return [p for _, p in self._parameters() if p.requires_grad]
@@ -147,6 +151,13 @@ class TwoPass(VariationalOptimizer):
         if not self._pairs and any(group["lr"] != 0 for group, _ in ready):
             self._warn("step() took the gradients as gradients at the mean, without a second pass uphill")
         self._discard_passes()
+
+
+def scaled(tensors: list[Tensor] | tuple[Tensor, ...], factor: Tensor) -> list[Tensor]:
+    """Each tensor times one number, in a single launch where they share a device."""
+    if len({t.device for t in tensors}) == 1:
+        return list(torch._foreach_mul(tensors, factor.to(tensors[0].device)))
+    return [t * factor.to(t) for t in tensors]
 
 
 def joint_norm(gradients: Iterable[Tensor]) -> Tensor:

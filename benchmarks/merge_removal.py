@@ -126,9 +126,10 @@ def study(texts: Mapping[str, Mapping[str, Data]], options: argparse.Namespace, 
     known = {"base": losses(base), "with Shakespeare": losses(knowing), "specialist": losses(specialist)}
     for name, found in known.items():
         yield common | {"method": name, "losses": found}
-    everything = {name: fisher(knowing, texts[name]["train"], seed) for name in texts}
-    precision = {name: 1e-3 + sum(of[name] for of in everything.values()) for name, _ in trainable(knowing).items()}
-    start, end = dict(trainable(knowing)), {"task": dict(trainable(specialist))}
+    # In float64, what is left when all of a large curvature is taken away is still there.
+    everything = {name: _double(fisher(knowing, texts[name]["train"], seed)) for name in texts}
+    precision = {name: 1e-3 + sum(of[name] for of in everything.values()) for name in trainable(knowing)}
+    start, end = _double(trainable(knowing)), {"task": _double(trainable(specialist))}
     ways: dict[str, Callable[[float], Tree]] = {
         "task arithmetic": lambda w: merge_state_dicts(end, start, method="task_arithmetic", weights={"task": -w}),
         "gradient matching": lambda w: merge_state_dicts(
@@ -146,6 +147,10 @@ def study(texts: Mapping[str, Mapping[str, Data]], options: argparse.Namespace, 
             yield common | {"method": name, "weight": weight, "losses": found}
             if found[REMOVED] > known["base"][REMOVED]:
                 break
+
+
+def _double(tree: Mapping[str, Tensor]) -> Tree:
+    return {name: t.detach().double() for name, t in tree.items()}
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.kprior import concatenated
 from posterity.adaptation.penalty import Penalty
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, kernel
 from posterity.errors import expected, require
@@ -25,34 +27,32 @@ from posterity.trees import evaluating
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
-    """The memory of one task: inputs, old predictions h(f*) (M, C), and roots W with W Wᵀ = K⁻¹ (C, M, R)."""
-
-    inputs: Inputs
-    old: Tensor
-    roots: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
 class FROMP(Penalty):
     """The functional prior over the memories of all tasks so far.
 
     Args:
-        tasks: What is remembered of each task.
+        inputs: The memories, one after the other.
+        old: Old predictions h(f*) at them (ΣM, C).
+        roots: W with W Wᵀ = K⁻¹ of each task, those of neighbours with equally many examples as one stack (T, C, M, M);
+            None for the identity.
         likelihood: What the outputs mean.
     """
 
-    tasks: tuple[Remembered, ...]
+    inputs: Inputs
+    old: Tensor
+    roots: tuple[Tensor, ...] | None
     likelihood: Likelihood
 
     def total(self, model: nn.Module) -> Tensor:
-        terms, dtype = [], next(model.parameters()).dtype
         with evaluating(model):
-            for task in self.tasks:
-                moved = (self.likelihood.mean(call(model, task.inputs)) - task.old.to(dtype)).mT  # (C, M)
-                white = moved if task.roots is None else (moved.unsqueeze(1) @ task.roots.to(moved)).squeeze(1)
-                terms.append(0.5 * white.square().sum())
-        return torch.stack(terms).sum()
+            moved = self.likelihood.mean(call(model, self.inputs)) - self.old
+        if self.roots is None:
+            return 0.5 * moved.square().sum()
+        terms = []
+        for part, w in zip(moved.split([len(w) * w.shape[2] for w in self.roots]), self.roots):
+            columns = part.view(len(w), w.shape[2], -1).mT  # (T, C, M)
+            terms.append((columns.unsqueeze(2) @ w).square().sum())
+        return 0.5 * torch.stack(terms).sum()
 
 
 def fromp(
@@ -83,26 +83,29 @@ def fromp(
     if kernels not in ("posterior", "identity"):
         raise expected("kernels", "'posterior' or 'identity'", kernels)
     covariance = _in_double(posterior.covariance(untempered=True)) if kernels == "posterior" else None
-    likelihood, device = posterior.likelihood, next(model.parameters()).device
+    likelihood, p = posterior.likelihood, next(model.parameters())
+    inputs = [move(memory.inputs, p.device) for memory in memories]
     # Variances span ten orders of magnitude: in single precision the small eigenvalues of K would be rounding.
     exact = copy.deepcopy(model).double().eval()
-    inputs = [move(memory.inputs, device) for memory in memories]
-    tasks = tuple(_remembered(exact, x, likelihood, covariance, jitter) for x in inputs)
-    return FROMP(tasks, likelihood)
+    found = [_remembered(exact, x, likelihood, covariance, jitter) for x in inputs]
+    old = torch.cat([h for h, _ in found]).to(p.dtype)
+    alike = groupby((w.to(p.dtype) for _, w in found if w is not None), key=Tensor.size)
+    roots = None if covariance is None else tuple(torch.stack(list(run)) for _, run in alike)
+    return FROMP(concatenated(inputs), old, roots, likelihood)
 
 
 def _remembered(
     model: nn.Module, inputs: Inputs, likelihood: Likelihood, covariance: Covariance | None, jitter: float
-) -> Remembered:
+) -> tuple[Tensor, Tensor | None]:
+    """Predictions (M, C) at the memory of one task, and the roots of its kernels (C, M, M)."""
     x = over_tensors(lambda t: t.double() if t.is_floating_point() else t, inputs)
     with torch.no_grad():
         f = call(model, x)
-    old = likelihood.mean(f)
     if covariance is None:
-        return Remembered(inputs, old, None)
+        return likelihood.mean(f), None
     slope = _mean_slope(likelihood, f)
     k = torch.einsum("nck,nmkl,mcl->cnm", slope, kernel(model, x, x, covariance), slope)
-    return Remembered(inputs, old, _inverse_roots(k + jitter * torch.eye(len(f)).to(k)))
+    return likelihood.mean(f), _inverse_roots(k + jitter * torch.eye(len(f)).to(k))
 
 
 def _mean_slope(likelihood: Likelihood, f: Tensor) -> Tensor:

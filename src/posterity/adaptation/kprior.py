@@ -21,7 +21,7 @@ from posterity.adaptation.quadratic import Quadratic, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
 from posterity.batches import Batch, batches
-from posterity.inputs import call, move
+from posterity.inputs import Inputs, call, move
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating
 
@@ -99,9 +99,12 @@ def outputs_of(model: nn.Module, batch: Batch, chunk: int = 1024) -> Tensor:
 
 def gathered(parts: Sequence[Batch]) -> Batch:
     """Batches one after the other, as one."""
-    first = parts[0].inputs
-    if isinstance(first, Tensor):
-        inputs: Any = torch.cat([part.inputs for part in parts])
-    else:
-        inputs = {name: torch.cat([part.inputs[name] for part in parts]) for name in first}
-    return Batch(inputs, torch.cat([part.targets for part in parts]), torch.cat([part.ids for part in parts]))
+    targets, ids = torch.cat([part.targets for part in parts]), torch.cat([part.ids for part in parts])
+    return Batch(concatenated([part.inputs for part in parts]), targets, ids)
+
+
+def concatenated(parts: Sequence[Inputs]) -> Inputs:
+    """Inputs one after the other: tensors, or mappings of tensors."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

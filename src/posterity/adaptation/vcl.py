@@ -2,13 +2,17 @@
 
 q_t = argmin_q E_q[Σ ℓ] + KL(q ‖ q_{t−1})
 
-By Bayes by backprop (VCL) or by IVON. Coresets are kept out of training and learnt just before prediction, from where
-q_t is, by a copy that is thrown away. Where everything is linear and Gaussian, q_t is the posterior given all data.
+By Bayes by backprop (VCL) or by IVON. A weight that no task has needed is as wide as the prior, and the next task would
+drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need.
+Coresets are kept out of training and learnt just before prediction, from where q_t is, by a copy that is thrown away.
+Where everything is linear and Gaussian, q_t is the posterior given all data.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +37,7 @@ class VCL(Strategy):
 
     Args:
         method: "bayes_by_backprop" or "ivon".
+        width: Largest σ of a weight when a task begins, for "bayes_by_backprop"; for "ivon", `hess_init` decides.
         coreset: Examples kept out of each task for its coreset; 0 for none.
         by: How they are chosen: "random" or "k-centre".
         coreset_options: What `po.fit` is given when the coresets are learnt, where that differs from `options`.
@@ -43,12 +48,15 @@ class VCL(Strategy):
     """
 
     method: str = "bayes_by_backprop"
+    width: float = math.exp(-3)
     coreset: int = 0
     by: str = "random"
     coreset_options: dict[str, Any] = field(default_factory=dict)
     samples: int = 20
+    refined: tuple[nn.Module, Posterior] | None = field(default=None, init=False, repr=False)
 
     def learn(self, model: nn.Module, task: Task, seed: int) -> None:
+        self.refined = None
         inputs, targets = task.train
         everything = Batch(inputs, targets, torch.arange(len(targets)))
         self.seen += len(targets)
@@ -57,15 +65,12 @@ class VCL(Strategy):
             self.memories.append(kept)
             rest = (~torch.isin(everything.ids, kept.ids.cpu())).nonzero()[:, 0]
             everything = rows_of_batch(everything, rest)
-        self.anchor = self._update(model, (everything.inputs, everything.targets), seed, self.options)
+        self.anchor = self._update(model, (everything.inputs, everything.targets), seed, self.options, self.width)
 
     def probabilities(self, model: nn.Module, data: Data) -> Tensor:
-        posterior = self.posterior(model)
-        if self.memories:
-            model = copy.deepcopy(model)
-            core = gathered([memory.batch() for memory in self.memories])
-            q = self._update(model, (core.inputs, core.targets), 0, {**self.options, **self.coreset_options})
-            posterior = self.posterior(model, q)
+        if self.memories and self.refined is None:
+            self.refined = self._with_coresets(copy.deepcopy(model))
+        model, posterior = self.refined or (model, self.posterior(model))
         return predict(model, posterior, data[0], samples=self.samples, batch_size=1024).probs
 
     def posterior(self, model: nn.Module, structure: Diagonal | None = None) -> Posterior:
@@ -73,11 +78,18 @@ class VCL(Strategy):
         q = self.prior(model) if structure is None else structure
         return Posterior.of(model, q, prior=self.prior(model), n=self.seen, ess=self.seen, likelihood=LIKELIHOOD)
 
-    def _update(self, model: nn.Module, data: Data, seed: int, options: Any) -> Diagonal:
-        """q_t from q_{t−1} and data; widths start where they are."""
-        given = {"prior": self.prior(model), "schedule": "constant", **options}
-        if self.anchor is not None and self.method == "bayes_by_backprop":
-            given["sigma_init"] = {name: v.sqrt() for name, v in self.anchor.variance.items()}
+    def _with_coresets(self, model: nn.Module) -> tuple[nn.Module, Posterior]:
+        """A model that has learnt the coresets of all tasks too, and its posterior."""
+        core = gathered([memory.batch() for memory in self.memories])
+        options = {**self.options, **self.coreset_options}
+        return model, self.posterior(model, self._update(model, (core.inputs, core.targets), 0, options, math.inf))
+
+    def _update(self, model: nn.Module, data: Data, seed: int, options: Mapping[str, Any], width: float) -> Diagonal:
+        """q_t from q_{t−1} and data; widths start where they are, or at `width` where they are wider."""
+        prior = self.prior(model)
+        given = {"prior": prior, "schedule": "constant", **options}
+        if self.method == "bayes_by_backprop":
+            given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
         run = fit(model, data, method=self.method, likelihood=LIKELIHOOD, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)

@@ -16,6 +16,7 @@ from posterity.posterior import (
     Memory,
     Mixture,
     Posterior,
+    Rotated,
     Signs,
     Structure,
 )
@@ -62,6 +63,12 @@ def kronecker(seed: int = 0) -> Kronecker:
     return Kronecker(tree, factors, {name: torch.tensor(0.3 + seed, dtype=torch.float64) for name in tree})
 
 
+def rotated(seed: int = 0) -> Rotated:
+    q = kronecker(seed)
+    bases = {name: tuple(torch.linalg.qr(factor).Q for factor in block) for name, block in q.factors.items()}
+    return Rotated(q.mean, bases, spread(q.mean, seed + 3))
+
+
 def low_rank(seed: int = 0) -> LowRank:
     tree = weights(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -91,7 +98,7 @@ def signs(seed: int = 0) -> Signs:
     return Signs(weights(seed))
 
 
-GAUSSIANS = {"diagonal": diagonal, "full": full, "kronecker": kronecker, "low_rank": low_rank}
+GAUSSIANS = {"diagonal": diagonal, "full": full, "kronecker": kronecker, "rotated": rotated, "low_rank": low_rank}
 STRUCTURES = {
     **GAUSSIANS,
     "last_layer": last_layer,

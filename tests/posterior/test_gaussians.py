@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from posterior import cases
 from posterity.curvature.covariance import DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.errors import InvalidInput, Undefined
-from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank
+from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank, Rotated
 from posterity.trees import Tree, from_vector, to_vector
 
 
@@ -29,6 +29,14 @@ def dense_precision(q: Gaussian) -> torch.Tensor:
             for factor in q.factors[name]:
                 block = np.kron(block, factor.numpy())
             blocks.append(torch.from_numpy(block + q.prior_precision[name].item() * np.eye(len(block))))
+        return torch.block_diag(*blocks)
+    if isinstance(q, Rotated):
+        blocks = []
+        for name in q.names:
+            basis = np.eye(1)
+            for u in q.bases[name]:
+                basis = np.kron(basis, u.numpy())
+            blocks.append(torch.from_numpy(basis @ np.diag(q.precision[name].numpy().reshape(-1)) @ basis.T))
         return torch.block_diag(*blocks)
     assert isinstance(q, LowRank)
     rows = np.concatenate([q.deviations[name].reshape(q.rank, -1).numpy() for name in q.names], axis=1)
@@ -202,6 +210,11 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
             lambda m: Kronecker(m, {"w": (torch.zeros(2, 2), torch.eye(3))}, {"w": torch.zeros(())}).entropy(),
             "precision of 'w': expected a positive-definite matrix",
         ),
+        (lambda m: Rotated(m, {}, {"w": torch.ones(2, 3)}), r"bases: expected one entry for each of \['w'\]"),
+        (lambda m: Rotated(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.ones(5)}), "6 numbers, got 5"),
+        (lambda m: Rotated(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.zeros(2, 3)}), "positive numbers"),
+        (lambda m: Rotated(m, {"w": (torch.eye(2),)}, {"w": torch.ones(2, 3)}), "matrices of shapes"),
+        (lambda m: Rotated(m, {"w": (torch.eye(2), torch.ones(3, 3))}, {"w": torch.ones(2, 3)}), "orthogonal"),
         (lambda m: LowRank(m, {"w": torch.ones(2)}, {"w": torch.ones(1, 2, 3)}), r"variance of 'w': expected shape"),
         (lambda m: LowRank(m, m, {"w": torch.ones(1, 2)}), r"deviations of 'w': expected shape"),
         (lambda m: LowRank(m, {"w": -torch.ones(2, 3)}, {"w": torch.ones(1, 2, 3)}), "numbers >= 0"),

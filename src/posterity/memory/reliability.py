@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posterity.memory.perturbation import contains_examples
-from posterity.posterior import Kronecker, LastLayer, Posterior
+from posterity.posterior import Kronecker, LastLayer, Posterior, Rotated
 
 DEFLATED_LIMIT = 0.8  # leverage beyond which one Newton step is no longer close to retraining
 FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage itself
@@ -70,7 +70,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool) -> str:
     if contains_examples(posterior):
         large = f"first order with leverage {leverage:.2f}: too small by about that share"
         return large if not leverage < FIRST_ORDER_LIMIT else ""
-    if isinstance(structure, Kronecker):
+    if isinstance(structure, Kronecker | Rotated):
         large = f"first order in a Kronecker covariance with leverage {leverage:.2f}: trust rankings"
         return large if not leverage < FIRST_ORDER_LIMIT else ""
     return "a diagonal covariance misjudges the size of changes: trust rankings"

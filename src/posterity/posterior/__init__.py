@@ -10,6 +10,7 @@ from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
 from posterity.posterior.mixture import Ensemble, Mixture
+from posterity.posterior.rotated import Rotated
 from posterity.posterior.signs import Signs
 from posterity.posterior.sites import Site
 
@@ -25,6 +26,7 @@ __all__ = [
     "Memory",
     "Mixture",
     "Posterior",
+    "Rotated",
     "Signs",
     "Site",
     "Structure",

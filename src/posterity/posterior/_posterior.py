@@ -29,7 +29,7 @@ class Posterior:
     """A distribution over a model's parameters, with all that is needed to ask it questions.
 
     Args:
-        structure: Diagonal, Full, Kronecker, LastLayer, LowRank, Mixture, Ensemble, Dropout or Signs.
+        structure: Diagonal, Full, Kronecker, Rotated, LastLayer, LowRank, Mixture, Ensemble, Dropout or Signs.
         prior: The prior it was trained with.
         n: Number of training examples.
         ess: Effective sample size, n divided by the temperature.

@@ -6,29 +6,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from posterity.curvature.covariance import KroneckerCovariance
 from posterity.errors import expected, require
 from posterity.linalg import symmetrise
-from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
+from posterity.posterior._eigen import Eigen, Factors, InEigenbasis
+from posterity.posterior._structure import Gaussian, owned, pack, total, unpack, working
 from posterity.trees import Tree
-
-Factors = tuple[Tensor, ...]
-
-
-class Eigen(NamedTuple):
-    """One block in its eigenbasis: P = (U₁ ⊗ U₂) diag(values) (U₁ ⊗ U₂)ᵀ."""
-
-    bases: Factors
-    values: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Kronecker(Gaussian):
+class Kronecker(InEigenbasis):
     """N(m, P⁻¹) with a block for each parameter: P = F₁ ⊗ F₂ + δI.
 
     A weight (out, in, ...) has the factors (B, A) of sizes out and in·...; a bias has the one factor (B,).
@@ -68,32 +59,6 @@ class Kronecker(Gaussian):
         require(smallest > 0, f"precision of {name!r}", "a positive-definite matrix", f"smallest eigenvalue {smallest}")
         return Eigen(tuple(pair[1] for pair in pairs), values)
 
-    @property
-    def variance(self) -> Tree:
-        return self._shaped(
-            {name: rotate(e.values.reciprocal(), tuple(u.square() for u in e.bases)) for name, e in self.eigen.items()}
-        )
-
-    def sample(self, k: int, seed: int = 0) -> Tree:
-        noise = standard_normal(self.mean, k, seed)
-        steps = self._shaped(
-            {
-                name: rotate(noise[name].reshape(e.values.shape).to(e.values) * e.values.rsqrt(), e.bases)
-                for name, e in self.eigen.items()
-            }
-        )
-        return {name: (m + steps[name]).to(m.dtype) for name, m in self.mean.items()}
-
-    def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
-        terms = []
-        for name, e in self.eigen.items():
-            rotated = rotate(tree[name].reshape(e.values.shape).to(e.values), tuple(u.mT for u in e.bases))
-            terms.append(e.values * rotated.square())
-        return total(terms)
-
-    def log_det_precision(self) -> Tensor:
-        return total(e.values.log() for e in self.eigen.values())
-
     def trace(self, other: Gaussian) -> Tensor:
         if not isinstance(other, Kronecker) or self._sizes != other._sizes:
             return super().trace(other)
@@ -124,18 +89,6 @@ class Kronecker(Gaussian):
             blocks.append(block + delta * torch.eye(len(block), dtype=block.dtype, device=block.device))
         return torch.block_diag(*blocks)
 
-    def covariance_matrix(self) -> Tensor:
-        self.require_dense("covariance")
-        blocks = []
-        for e in self.eigen.values():
-            basis = reduce(torch.kron, e.bases)
-            blocks.append((basis / e.values.reshape(-1)) @ basis.mT)
-        return torch.block_diag(*blocks)
-
-    def covariance(self) -> KroneckerCovariance:
-        bases = {name: e.bases for name, e in self.eigen.items()}
-        return KroneckerCovariance(bases, {name: e.values.reciprocal() for name, e in self.eigen.items()})
-
     def tensors(self) -> Tree:
         factors = {f"factor{i}/{name}": f for name, block in self.factors.items() for i, f in enumerate(block)}
         return pack("mean", self.mean) | factors | pack("prior_precision", self.prior_precision)
@@ -151,16 +104,6 @@ class Kronecker(Gaussian):
             for name, count in zip(names, settings["factors"], strict=True)
         }
         return cls(unpack("mean", tensors, names), factors, unpack("prior_precision", tensors, names))
-
-    def _shaped(self, blocks: Mapping[str, Tensor]) -> Tree:
-        return {name: block.reshape(self.mean[name].shape) for name, block in blocks.items()}
-
-
-def rotate(x: Tensor, matrices: Factors) -> Tensor:
-    """(M₁ ⊗ M₂) x, with x shaped (n₁, n₂): each matrix acts on its own axis."""
-    for axis, matrix in enumerate(matrices):
-        x = torch.tensordot(matrix, x, dims=([1], [axis])).movedim(0, axis)
-    return x
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
 from posterity.posterior.mixture import Ensemble, Mixture
+from posterity.posterior.rotated import Rotated
 from posterity.posterior.signs import Signs
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ P = TypeVar("P", bound="Posterior")
 NAME, VERSION = "posterior", 1
 
 STRUCTURES: dict[str, type[Structure]] = {
-    s.kind: s for s in (Diagonal, Full, Kronecker, LastLayer, LowRank, Mixture, Ensemble, Dropout, Signs)
+    s.kind: s for s in (Diagonal, Full, Kronecker, Rotated, LastLayer, LowRank, Mixture, Ensemble, Dropout, Signs)
 }
 
 

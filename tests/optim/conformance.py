@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
+from posterity.optim import EVON, IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
 
 
 def with_defaults(kind, **settings):
@@ -23,6 +23,7 @@ CASES = {
     "Vadam": with_defaults(Vadam, hess_init=1.0),
     "VOGN": with_defaults(VOGN),  # its squared gradients are left to its own tests: losses here have no examples
     "OGN": with_defaults(OGN),
+    "EVON": with_defaults(EVON, betas=(0.9, 0.99), refresh=2),
     "VariationalNewton": with_defaults(VariationalNewton, rho=1e-4),
     "BayesianSAM": with_defaults(BayesianSAM),
     "BayesBiNN": lambda params, weight_decay=None, **options: with_defaults(BayesBiNN)(params, **options),

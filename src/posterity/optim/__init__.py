@@ -6,6 +6,7 @@ from posterity.optim._suggest import Suggestion, suggest
 from posterity.optim._variational import VariationalOptimizer
 from posterity.optim.binary import STE, BayesBiNN
 from posterity.optim.bsam import BayesianSAM
+from posterity.optim.evon import EVON
 from posterity.optim.ivon import IVON
 from posterity.optim.mixture import MixtureIVON
 from posterity.optim.sam import SAM
@@ -15,6 +16,7 @@ from posterity.optim.variational_newton import VariationalNewton
 from posterity.optim.vogn import OGN, VOGN
 
 __all__ = [
+    "EVON",
     "IVON",
     "OGN",
     "SAM",

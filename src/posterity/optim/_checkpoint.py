@@ -61,10 +61,16 @@ def _matched(optimizer: Optimizer, state_dict: StateDict) -> Iterator[tuple[Tens
         yield p, state_dict["state"].get(key, {})
 
 
+def _fits(value: Tensor, p: Tensor) -> bool:
+    """Whether state has a number or a row for each weight, or is a matrix for one side of a weight."""
+    sides = (p.shape[0], p.numel() // p.shape[0]) if p.ndim > 1 else ()
+    square = value.ndim == 2 and value.shape[0] == value.shape[1] and value.shape[0] in sides
+    return value.shape[: p.ndim] == p.shape or square
+
+
 def _check_shapes(p: Tensor, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        # A dense precision keeps a row for each weight.
-        if isinstance(value, Tensor) and value.ndim > 0 and value.shape[: p.ndim] != p.shape:
+        if isinstance(value, Tensor) and value.ndim > 0 and not _fits(value, p):
             raise expected(f"state dict, {name!r} of a parameter", f"shape {tuple(p.shape)}", tuple(value.shape))
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             raise InvalidInput(f"state dict, {name!r} of a parameter: expected finite numbers, got NaN or infinity")

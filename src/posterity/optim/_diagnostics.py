@@ -58,15 +58,15 @@ def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics
         weights, precision = whole(p), precision_of(optimizer, p, group)
         kl += _kl(weights, precision, *prior_of(optimizer, p, group))
         clipped += optimizer.clipped(p, group)
-        mean, sigma = _some(weights, total).abs(), _some(precision, total).rsqrt()
+        mean, sigma = some(weights, total).abs(), some(precision, total).rsqrt()
         sigmas.append(sigma.cpu())
         ratios.append((mean / sigma).cpu())
     return Diagnostics(
         parameters=total,
         steps=max(optimizer._steps(p) for _, p in trained),
         skipped=max(int(group["skipped"]) for group, _ in trained),
-        sigma=_quantiles(sigmas),
-        signal_to_noise=_quantiles(ratios),
+        sigma=quantiles(sigmas),
+        signal_to_noise=quantiles(ratios),
         kl=kl,
         elbo=None if loss is None else -float(trained[0][0]["ess"]) * loss - kl,
         clip_rate=clipped / total,
@@ -115,10 +115,12 @@ def _average(values: Iterator[tuple[Tensor, float]]) -> float:
     return sum(n * value for n, value in pairs) / sum(n for n, _ in pairs)
 
 
-def _some(t: Tensor, total: int) -> Tensor:
+def some(t: Tensor, total: int) -> Tensor:
+    """Some of the weights of a tensor, if there are very many in all."""
     return t.detach().float().reshape(-1)[:: 1 + total // _SAMPLED]
 
 
-def _quantiles(parts: list[Tensor]) -> Quantiles:
+def quantiles(parts: list[Tensor]) -> Quantiles:
+    """The 5 %, 50 % and 95 % quantiles of all parts."""
     low, middle, high = torch.quantile(torch.cat(parts), torch.tensor([0.05, 0.5, 0.95])).tolist()
     return low, middle, high

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import InvalidInput, require
+from posterity.errors import require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._options import check_beta, check_posterior, number
-from posterity.optim._passes import Apart
+from posterity.optim._paired import Paired
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim._variational import Group
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import state_dtype
@@ -26,7 +25,7 @@ from posterity.trees import state_dtype
 LIMIT = 5000  # weights; a step factorises a matrix of this size
 
 
-class VariationalNewton(VariationalOptimizer):
+class VariationalNewton(Paired):
     """Natural-gradient steps for N(m, P⁻¹) with a dense precision P, on the total loss ℓ = λ · mean loss − log prior.
 
         θ = m + L⁻ᵀε,  P = LLᵀ,   Ĥ = λ sym(P(θ − m) ĝᵀ) + S₀
@@ -80,10 +79,6 @@ class VariationalNewton(VariationalOptimizer):
         defaults |= {"weight_decay": weight_decay, "seed": seed}
         super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
 
-    def _forget_transients(self) -> None:
-        super()._forget_transients()
-        self._pairs: list[tuple[Tensor, Tensor]] = []  # noise and gradient of each sample since the last step
-
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         check_posterior(group)
@@ -96,9 +91,6 @@ class VariationalNewton(VariationalOptimizer):
         require(size <= LIMIT, "params", f"at most {LIMIT} weights for a dense precision", size)
 
     # ── one vector of all weights, one matrix ────────────────────────────────────────────────────────────────────
-
-    def _trained(self) -> list[Tensor]:
-        return [p for _, p in self._parameters() if p.requires_grad]
 
     def _matrix(self) -> Tensor:
         """P, in float64; before the first step λ · hess_init · I + S₀."""
@@ -137,33 +129,12 @@ class VariationalNewton(VariationalOptimizer):
             overwritten.append(piece)
             p.copy_(p.double() + step.view(p.shape))
 
-    @contextmanager
-    def sampled_params(self, train: bool = False) -> Iterator[None]:
-        """As for every variational optimizer; noise and gradient of each sample are remembered as a pair."""
-        if not train:
-            with super().sampled_params(train):
-                yield
-            return
-        self._apart = Apart(self._trained())
-        with super().sampled_params(train):
-            with self._apart:
-                yield
-            if self._apart.found:
-                self._remember(self._apart.found)
-            self._apart.add()
+    def remember(self, noise: dict[Tensor, Tensor], gradients: dict[Tensor, Tensor]) -> None:
+        own = _flat([gradients.get(p, torch.zeros_like(p)) for p in noise])
+        self._pairs.append((_flat(list(noise.values())), own))
 
-    @torch.no_grad()
-    def _remember(self, gradients: dict[Tensor, Tensor]) -> None:
-        means = self._samples.means
-        noise = _flat([p.double() - mean.double() for p, mean in means.items()])
-        self._pairs.append((noise, _flat([gradients.get(p, torch.zeros_like(p)) for p in means])))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        if self._context_open:
-            self._apart.drop()
-        else:
-            self._pairs = []
+    def forget_pairs(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,17 +165,14 @@ class VariationalNewton(VariationalOptimizer):
             hessian = symmetrise(matrix @ outer) * self.param_groups[0]["ess"]
             matrix = retract(matrix, hessian + torch.diag(_flat(curvatures)) - matrix, self.param_groups[0]["rho"])
         self._write(step, matrix, outer is not None)
-        self._pairs = []
+        self.forget_pairs()
 
     def _noise_and_gradient(self, pieces: list[Piece], gradient: Tensor) -> Tensor | None:
         """Σₖ nₖ ĝₖᵀ over samples, scaled as Σₖ ĝₖ has been scaled to the gradient of the step."""
         if not self._samples.finished:
             return None
         if not self._pairs:  # an attached model
-            if self._samples.finished > 1:
-                raise InvalidInput("attach: expected one backward pass a step for a full covariance, got several")
-            noise = [piece.tensors["sample"].double() - piece.tensors["p"].double() for piece in pieces]
-            return torch.outer(_flat(noise), gradient)
+            return torch.outer(_flat([self.lone_noise(piece) for piece in pieces]), gradient)
         noises, gradients = (torch.stack(column) for column in zip(*self._pairs, strict=True))
         total = gradients.sum(0).norm()
         return noises.mT @ gradients * torch.where(total > 0, gradient.norm() / total, 1.0)

@@ -1,71 +1,17 @@
 """The Triton kernels against plain tensor operations; needs TRITON_INTERPRET=1 before Triton is loaded, or a GPU."""
 
-import copy
-
 import pytest
 import torch
 import triton
 import triton.language as tl
-from torch import nn
 
-from posterity.noise import Key, bits, normal, words
+from optim.agreement import *  # noqa: F403
+from optim.agreement import DEVICE, SETTINGS, Net
+from posterity.noise import Key, bits, words
 from posterity.optim import IVON
 from posterity.optim.kernels import _triton_table
-from posterity.posterior import Diagonal
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SETTINGS = {"lr": 0.1, "ess": 100.0, "betas": (0.9, 0.9), "hess_init": 0.5}
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # integers that wrap, as they should
-
-
-class Net(nn.Module):
-    """A loss that knows all its weights: of two blocks of noise and more, of one number, and of other layouts."""
-
-    def __init__(self, dtype=torch.float32):
-        super().__init__()
-        torch.manual_seed(0)
-        weights = [torch.randn(2, 600), torch.randn(1), torch.randn(4, 6).T, torch.randn(2, 3, 2, 2)]
-        weights[3] = weights[3].to(memory_format=torch.channels_last)
-        self.weights = nn.ParameterList(w.to(DEVICE, dtype) for w in weights)
-
-    def forward(self, k):
-        return sum(((w.float() - k / 3) ** 2).mean() + w.float().sin().sum() / 50 for w in self.weights)
-
-
-def train(optimizer, model, how="context", steps=2, spoil=()):
-    attachment = optimizer.attach(model, ahead=how == "ahead") if how in ("attached", "ahead") else None
-    for k in range(steps):
-        optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
-        if attachment:
-            model(k).backward()
-        else:
-            with optimizer.sampled_params(train=True, until_step=how == "until_step"):
-                model(k).backward()
-        if k in spoil:
-            model.weights[0].grad[1, 1] = torch.nan
-        optimizer.step()
-        optimizer.zero_grad()
-    if attachment:
-        attachment.remove()
-
-
-def pair(make=IVON, dtype=torch.float32, **options):
-    """The same model twice: under the kernels, and under tensor operations."""
-    models = [Net(dtype), Net(dtype)]
-    fused, plain = (
-        make(m.named_parameters(), **{**SETTINGS, **options, "fused": f})
-        for m, f in zip(models, (None, False), strict=True)
-    )
-    return (fused, models[0]), (plain, models[1])
-
-
-def assert_equal(one, other, rtol=2e-5, atol=2e-6):
-    (fused, model), (plain, twin) = one, other
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=rtol, atol=atol)
-        assert fused.state[p].keys() == plain.state[q].keys()
-        for name, t in fused.state[p].items():
-            torch.testing.assert_close(t.cpu(), plain.state[q][name].cpu(), rtol=10 * rtol, atol=atol, msg=name)
 
 
 @triton.jit
@@ -89,140 +35,3 @@ def test_the_same_integers(seed):
     found = torch.zeros(2, 1024, dtype=torch.int32, device=DEVICE)
     write_bits[1,](found, keys[2].to(DEVICE), COUNT=1024)
     assert torch.equal(found.cpu(), torch.stack(bits(Key(seed, 1, 0, 2), 0, 1024)))
-
-
-def test_normals_within_a_few_units_in_the_last_place():
-    weight = nn.Parameter(torch.zeros(3000, device=DEVICE))
-    optimizer = IVON([weight], lr=0.1, ess=1.0, hess_init=1.0, weight_decay=0.0)
-    with optimizer.sampled_params(train=True):
-        torch.testing.assert_close(weight.detach().cpu(), normal(Key(0, 1), 3000), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("how", ["context", "until_step", "attached", "ahead"])
-def test_equal_to_tensor_operations(how):
-    one, other = pair(clip_radius=2.0)
-    train(*one, how)
-    train(*other)
-    assert one[0]._fast._launcher is not None
-    assert_equal(one, other)
-
-
-def with_prior(params, **options):
-    params = list(params)
-    torch.manual_seed(1)
-    trees = [{name: torch.rand_like(p) for name, p in params} for _ in range(4)]
-    optimizer = IVON(params, prior=Diagonal(trees[0], {n: 10 * t for n, t in trees[1].items()}), **options)
-    optimizer.set_term(linear=trees[2], quadratic=trees[3])
-    return optimizer
-
-
-def with_groups(params, **options):
-    first, *rest = (p for _, p in params)
-    return IVON([{"params": [first], "weight_decay": 0.1, "seed": 5}, {"params": rest, "ess": 50.0}], **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"make": with_prior},
-        {"make": with_groups},
-        {"betas": (0.9, "auto"), "total_steps": 8},
-        {"hess_approx": "gradsq", "batch_size": 4, "debias": False, "rescale_lr": False},
-    ],
-    ids=["prior and term", "groups", "auto", "gradsq"],
-)
-def test_all_equations(options):
-    one, other = pair(**options)
-    train(*one, "until_step")
-    train(*other)
-    assert_equal(one, other)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions(dtype):
-    one, other = pair(dtype=dtype)
-    train(*one)
-    train(*other)
-    assert one[0].state[one[1].weights[0]]["hessian"].dtype == torch.float32
-    unit = torch.finfo(dtype).eps
-    assert_equal(one, other, rtol=2 * unit, atol=2 * unit)
-
-
-def test_the_mean_comes_back_bit_for_bit():
-    (optimizer, model), _ = pair()
-    before = copy.deepcopy(model.state_dict())
-    with optimizer.sampled_params(train=True):
-        assert not torch.equal(model.weights[0], before["weights.0"])
-    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-
-
-@pytest.mark.parametrize("how", ["context", "until_step", "ahead"])
-def test_a_step_with_nan_is_skipped_counted_and_reported(how):
-    one, other = pair()
-    with pytest.warns(UserWarning, match="a step was skipped"):
-        train(*one, how, steps=3, spoil=(1,))
-    with pytest.warns(UserWarning, match="a step was skipped"):
-        train(*other, steps=3, spoil=(1,))
-    assert one[0].diagnostics().skipped == 1
-    assert_equal(one, other)
-
-
-def closure_of(optimizer, model, clear):
-    def closure():
-        if clear:
-            optimizer.zero_grad()
-        value = model(1)
-        value.backward()
-        return value
-
-    return closure
-
-
-@pytest.mark.parametrize("clear", [True, False])
-@pytest.mark.parametrize("samples", [1, 2])
-def test_closures(clear, samples):
-    one, other = pair(mc_samples=samples)
-    for optimizer, model in (one, other):
-        for _ in range(2):
-            optimizer.step(closure_of(optimizer, model, clear))
-    assert_equal(one, other)
-
-
-def test_accumulation():
-    one, other = pair()
-    for optimizer, model in (one, other):
-        for k in range(2):
-            with optimizer.sampled_params(train=True):
-                model(k).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        train(optimizer, model, steps=1)
-    assert_equal(one, other)
-
-
-def test_who_looks_at_a_model_that_is_ahead_sees_the_mean():
-    one, other = pair()
-    train(*other, steps=2)
-    (optimizer, model), (_, plain) = one, other
-    optimizer.attach(model, ahead=True)
-    for k in range(2):
-        optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
-        model(k).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert optimizer._samples.means, "the next sample is in place"
-        if k == 0:
-            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    with torch.no_grad():
-        torch.testing.assert_close(model(7), plain(7))
-    assert_equal(one, other)
-    again = Net()
-    resumed = IVON(again.named_parameters(), lr=1.0, ess=1.0)
-    again.load_state_dict(saved[0])
-    resumed.load_state_dict(saved[1])
-    assert saved[1]["param_groups"][0]["draws"] == 1
-    resumed.attach(again, ahead=True)
-    resumed.param_groups[0]["lr"] = 0.05
-    again(1).backward()
-    resumed.step()
-    assert all(torch.equal(t, model.state_dict()[name]) for name, t in again.state_dict().items())

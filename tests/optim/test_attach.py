@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from optim.reference import data, loss, network
 from posterity.optim import IVON
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 SETTINGS = {"lr": 0.2, "ess": 50, "betas": (0.9, 0.99)}
 
 

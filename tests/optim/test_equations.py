@@ -10,6 +10,8 @@ from optim.reference import Reference, array, data, loss, network
 from posterity.noise import Key, normal
 from posterity.optim import IVON
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 OPTIONS = [
     {},
     {"hess_init": 0.3, "betas": (0.8, 0.9)},

@@ -8,6 +8,8 @@ from optim.reference import data, loss, network
 from posterity.optim import IVON
 from posterity.optim.kernels import _pieces
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 SETTINGS = {"lr": 0.2, "ess": 50, "betas": (0.9, 0.99)}
 
 

@@ -9,6 +9,8 @@ from optim.reference import Reference, array, data, loss, network
 from posterity.optim import IVON
 from posterity.posterior import Diagonal
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 SETTINGS = {"lr": 0.2, "ess": 50, "hess_init": 0.5, "betas": (0.9, 0.9)}
 
 

@@ -9,6 +9,8 @@ from posterity.errors import InvalidInput
 from posterity.optim import IVON
 from posterity.optim.kernels import _eager
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 def values(model):
     return [p.detach().clone() for p in model.parameters()]
@@ -64,7 +66,7 @@ def test_an_exception_in_a_closure_restores_the_mean():
 @pytest.mark.parametrize("fails_at", [0, 3])
 def test_an_exception_while_noise_is_drawn_restores_the_mean(fails_at, monkeypatch):
     model = nn.ParameterList([torch.randn(300_000), torch.randn(10)])
-    _, optimizer = make(model)
+    _, optimizer = make(model, fused=False)
     before = values(model)
     calls = iter(range(100))
     drawn = _eager.normal

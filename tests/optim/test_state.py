@@ -13,6 +13,8 @@ from optim.reference import data, loss, network
 from posterity.errors import InvalidInput
 from posterity.optim import IVON
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 SETTINGS = {"lr": 0.2, "ess": 50, "betas": (0.9, 0.99), "hess_init": 0.5}
 
 

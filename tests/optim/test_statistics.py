@@ -8,6 +8,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from optim.reference import Reference, array, data, loss, network
 from posterity.optim import IVON
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 SETTINGS = {"lr": 0.2, "ess": 50, "hess_init": 0.5, "betas": (0.9, 0.9)}
 
 

@@ -7,6 +7,8 @@ from torch import nn
 
 from posterity.optim import IVON
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 def problem():
     generator = torch.Generator().manual_seed(0)

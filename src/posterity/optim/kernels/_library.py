@@ -1,0 +1,106 @@
+"""A C source compiled for this machine, once; the library is kept in the user's cache folder.
+
+Threads are those of torch where that can be had: the code is compiled with OpenMP and linked without it, so that its
+calls go to the runtime that torch has loaded, and two pools of threads do not fight over the same cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from posterity.progress import track
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-std=c99", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing")
+WAYS = tuple(  # flags to compile with and to link with, best first
+    ((*target, *threads), linked)
+    for target in (("-march=native",), ())
+    for threads, linked in ((("-fopenmp",), ()), (("-fopenmp",), ("-fopenmp",)), ((), ()))
+)
+_log = logging.getLogger("posterity.optim")
+
+
+class NoLibrary(Exception):
+    """Why there is none."""
+
+
+def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
+    """Load the library of a source, compiled now if it has not been before; `NoLibrary` says why it cannot be.
+
+    Args:
+        source: The file.
+        definitions: Its macros, as NAME=value.
+    """
+    compiler = find_compiler()
+    options = [*FLAGS, *(f"-D{definition}" for definition in definitions)]
+    name = f"{source.stem}-{_digest(source, compiler, options)}.so"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posterity"
+    if (folder / name).exists():
+        try:
+            return ctypes.CDLL(str(folder / name))
+        except OSError:
+            _log.info("%s does not load and is made again", folder / name)
+    with tempfile.TemporaryDirectory() as scratch:
+        path, library = _make(source, compiler, options, Path(scratch))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = folder / f".{name}.{os.getpid()}"
+            shutil.copyfile(path, kept)
+            os.replace(kept, folder / name)
+        except OSError as why:
+            _log.info("%s cannot be written (%s): the next process compiles again", folder, why)
+    return library
+
+
+def find_compiler() -> list[str]:
+    """The command in $CC, or the first compiler there is."""
+    command = shlex.split(os.environ.get("CC", "")) or [name for name in COMPILERS if shutil.which(name)][:1]
+    path = shutil.which(command[0]) if command else None
+    if path is None:
+        raise NoLibrary("no C compiler was found; install one, or name one in the environment variable CC")
+    return [path, *command[1:]]
+
+
+def _digest(source: Path, compiler: list[str], options: list[str]) -> str:
+    about = os.stat(compiler[0])
+    parts = [*compiler, about.st_size, about.st_mtime_ns, *options, WAYS, platform.machine(), _processor()]
+    return hashlib.sha256(source.read_bytes() + repr(parts).encode()).hexdigest()[:20]
+
+
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))
+
+
+def _make(source: Path, compiler: list[str], options: list[str], scratch: Path) -> tuple[Path, ctypes.CDLL]:
+    """Compile, link and load in the best way that works."""
+    _log.info("compiling %s for this machine, which takes some seconds, once", source.name)
+    trouble = ""
+    for number, (compiled, linked) in enumerate(track(WAYS, f"compiling {source.name}, once")):
+        target, library = scratch / f"{number}.o", scratch / f"{number}.so"
+        try:
+            _run([*compiler, *options, *compiled, "-c", str(source), "-o", str(target)])
+            _run([*compiler, "-shared", str(target), "-o", str(library), *linked, "-lm"])
+            return library, ctypes.CDLL(str(library))
+        except (OSError, subprocess.SubprocessError) as why:
+            said = getattr(why, "stderr", None) or str(why)
+            trouble = trouble or said.strip().splitlines()[-1]
+    raise NoLibrary(f"{source.name} does not compile with {compiler[0]}: {trouble}")
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)

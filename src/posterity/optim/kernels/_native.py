@@ -1,0 +1,103 @@
+"""Samples and steps of a variational optimizer on a CPU, by `native.c`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from posterity.noise import HALF, ROUNDS
+from posterity.optim.kernels import _library
+from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Table
+from posterity.optim.kernels._fused import SOME
+
+SOURCE = Path(__file__).with_name("native.c")
+GRAIN = 16  # blocks of noise that are worth a thread
+
+
+class Work(ctypes.Structure):
+    """`Work` of `native.c`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("table", "marks", "numbers", "gradients", "kinds", "blocks")),
+        *((name, ctypes.c_void_p) for name in ("keys", "measured")),
+        *((name, ctypes.c_int64) for name in ("tensors", "groups", "count")),
+    )
+
+
+def definitions() -> list[str]:
+    """The layout of the table and the rounds of the hash, as macros of `native.c`."""
+    tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "MARK": MARKS}
+    places = [f"{table}_{name.upper()}={i}" for table, names in tables.items() for i, name in enumerate(names)]
+    widths = [f"{table}_WIDTH={len(names)}" for table, names in tables.items()]
+    rounds = [f"S{i}={shift} M{i}={multiplier}u" for i, (shift, multiplier) in enumerate(ROUNDS, 1)]
+    return [*places, *widths, *" ".join(rounds).split(), f"HALF={HALF}", f"SOME={SOME}"]
+
+
+@cache
+def library() -> ctypes.CDLL | str:
+    """The library, compiled at the first call on a machine; or why there is none."""
+    try:
+        return _library.load(SOURCE, definitions())
+    except _library.NoLibrary as why:
+        return str(why)
+
+
+class NativeLauncher:
+    """The functions of `native.c` at work on one table; as `Launcher`, which does the same on a GPU.
+
+    While the mean is in place, the buffers hold the last sample: nothing is drawn again.
+
+    Args:
+        entries: The parameters; their tensors must stay where they are.
+        marks: Seed, number of draws and number of skipped steps of each group.
+    """
+
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+        found = library()
+        assert isinstance(found, ctypes.CDLL), found
+        self._library, self.table = found, Table(entries, marks)
+        table = self.table
+        kinds = [[DTYPES.index(entry.kind.dtype), int(entry.squares)] for entry in entries]
+        self._kinds = torch.tensor(kinds, dtype=torch.int32)
+        self._blocks = torch.cat([launch.blocks for launch in table.launches])
+        self._keys = torch.zeros(len(entries), 4, dtype=torch.int32)
+        self._measured = torch.zeros(len(entries), 2)
+        given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor)
+        addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, self._keys, self._measured)]
+        self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
+
+    def set_numbers(self, numbers: list[list[float]]) -> None:
+        """Take the numbers of each group, in the order of `NUMBERS`."""
+        self.table.numbers.set(numbers)
+
+    def scale_lr(self, group: int, lr: Tensor) -> None:
+        """Multiply the learning rate of a group with a tensor."""
+        self.table.numbers.multiply((group, NUMBERS.index("lr")), lr)
+
+    def draw(self, *, again: bool = False) -> None:
+        """Put a new sample in place of the means, which go into the buffers; the last one is there `again` already."""
+        if not again:
+            self._library.draw(ctypes.byref(self._work), self._threads())
+
+    def restore(self) -> None:
+        """Put the means back from the buffers."""
+        self._library.swap(ctypes.byref(self._work), self._threads())
+
+    def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
+        """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
+
+        Args:
+            gradients: Of each entry.
+            held: Whether the samples are still in place.
+            ahead: Whether to put the next samples in place.
+        """
+        self.table.set_gradients(gradients)
+        self._library.step(ctypes.byref(self._work), int(held), int(ahead), self._threads())
+
+    def _threads(self) -> int:
+        return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))

@@ -1,0 +1,443 @@
+/* Samples and steps of IVON on a CPU: one pass over memory each, through the table of `_addresses.py`.
+ *
+ * Work comes in noise blocks of 2 * HALF weights, whose halves share their Box-Muller pairs; what a block needs beside
+ * the tensors themselves stays in the first cache. Numbers are float32, as in tensor operations; half precisions are
+ * widened block by block. The equations are those of `posterity.optim.ivon`.
+ *
+ * AT_, NUMBER_ and MARK_ constants, HALF and the rounds of the hash are given by `_native.py` when this is compiled.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK (2 * HALF)
+#define INLINE static inline __attribute__((always_inline))
+
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+
+typedef struct {
+    const int64_t *table, *marks; /* a row for each tensor, and for each group */
+    const double *numbers;        /* a row for each group */
+    const int64_t *gradients;     /* an address for each tensor, or 0 */
+    const int32_t *kinds;         /* dtype and whether squared gradients estimate the Hessian, for each tensor */
+    const int32_t *blocks;        /* pairs (tensor, block) */
+    uint32_t *keys;               /* two words for each tensor's noise, and two for that of the sample ahead */
+    float *measured;              /* 1 / (1 - beta1^t) and 1 - beta2 of each tensor */
+    int64_t tensors, groups, count; /* count of blocks */
+} Work;
+
+typedef struct {
+    const int64_t *row;
+    const double *number;
+    int64_t t, begin;
+    int dtype, size;
+} Block;
+
+INLINE Block find_block(const Work *work, int64_t k) {
+    int64_t t = work->blocks[2 * k], begin = (int64_t)work->blocks[2 * k + 1] * BLOCK;
+    const int64_t *row = work->table + t * AT_WIDTH;
+    int64_t rest = row[AT_SIZE] - begin;
+    return (Block){row, work->numbers + row[AT_GROUP] * NUMBER_WIDTH, t, begin, work->kinds[2 * t],
+                   rest < BLOCK ? (int)rest : BLOCK};
+}
+
+/* ── noise ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+INLINE uint32_t as_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float as_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#define ROUND(x, n) (((x) ^ ((x) >> S##n)) * M##n)
+
+INLINE uint32_t mix(uint32_t x) {
+    x = ROUND(x, 1);
+    x = ROUND(x, 2);
+    return x ^ (x >> 16);
+}
+
+INLINE void absorb(uint32_t *a, uint32_t *b, uint64_t number) {
+    for (int part = 0; part < 2; part++, number >>= 32) {
+        *a = mix((*a ^ (uint32_t)number) + 0x6A09E667u);
+        *b = mix((*b + (uint32_t)number) ^ *a);
+    }
+}
+
+/* `posterity.noise.words` of the sample drawn last (0), or of the one ahead of it (1). */
+static void find_words(const Work *work, int64_t t, int ahead) {
+    const int64_t *row = work->table + t * AT_WIDTH, *mark = work->marks + row[AT_GROUP] * MARK_WIDTH;
+    uint32_t a = 0x9E3779B9u, b = 0x85EBCA6Bu;
+    absorb(&a, &b, mark[MARK_SEED]);
+    absorb(&a, &b, *(int64_t *)mark[MARK_DRAWS] + ahead);
+    absorb(&a, &b, 0);
+    absorb(&a, &b, row[AT_INDEX]);
+    work->keys[4 * t + 2 * ahead] = a;
+    work->keys[4 * t + 2 * ahead + 1] = b;
+}
+
+/* -2 log of a number in (0, 1]: its exponent, and a polynomial on [sqrt(1/2), sqrt(2)). */
+INLINE float minus_two_log(float x) {
+    int32_t exponent = ((int32_t)as_bits(x) - 0x3F3504F3) >> 23;
+    float f = as_float(as_bits(x) - ((uint32_t)exponent << 23)) - 1.0f;
+    float p = -0.0785961524f;
+    p = p * f + 0.128816485f;
+    p = p * f - 0.131287545f;
+    p = p * f + 0.141811922f;
+    p = p * f - 0.166245535f;
+    p = p * f + 0.200022861f;
+    p = p * f - 0.250008106f;
+    p = p * f + 0.333333164f;
+    return -2.0f * ((float)exponent * 0.693147181f + (f + f * f * (f * p - 0.5f)));
+}
+
+INLINE void hash_pair(uint32_t counter, uint32_t a, uint32_t b, uint32_t *first, uint32_t *second) {
+    uint32_t x = ROUND(counter + a, 1) + b;
+    x = ROUND(x, 2);
+    x = ROUND(x, 3);
+    *first = ROUND(x, 4);
+    x = *first + a;
+    x = ROUND(x, 5);
+    *second = ROUND(x, 6);
+}
+
+/* Two normals from two words. The quadrant of the angle is read off its integer: nothing has to be reduced. */
+INLINE void box_muller(uint32_t first, uint32_t second, float *left, float *right) {
+    float radius = sqrtf(minus_two_log((fabsf((float)(int32_t)first) + 0.5f) * 0x1p-31f));
+    uint32_t turned = second + (1u << 29), odd = turned & 0x40000000u; /* the upper two bits are the quadrant */
+    float t = (float)(int32_t)(second - (turned & 0xC0000000u)) * 0x1p-30f, z = t * t; /* in quarters of a turn */
+    float sine = t * (1.57079637f + z * (-0.64596349f + z * (0.0796802267f - z * 0.00460217707f)));
+    float cosine = 1.0f + z * (-1.23370051f + z * (0.253669202f + z * (-0.0208600722f + z * 0.000903631677f)));
+    uint32_t c = as_bits(odd ? sine : cosine) ^ ((turned + 0x40000000u) & 0x80000000u);
+    uint32_t s = as_bits(odd ? cosine : sine) ^ (turned & 0x80000000u);
+    *left = as_float(c) * radius;
+    *right = as_float(s) * radius;
+}
+
+INLINE void normals(uint32_t counter, const uint32_t *key, float *left, float *right) {
+    uint32_t first, second;
+    hash_pair(counter, key[0], key[1], &first, &second);
+    box_muller(first, second, left, right);
+}
+
+/* Where an index goes when each matrix of (outer, inner) in a batch of them is transposed. */
+INLINE int64_t transposed(int64_t index, int64_t inner, int64_t outer) {
+    int64_t within = index % (inner * outer);
+    return index - within + within % inner * outer + within / inner;
+}
+
+/* The normals of a block of memory. */
+static void draw_block(const Block *block, const uint32_t *key, float *restrict noise) {
+    const uint32_t words[2] = {key[0], key[1]};
+    if (block->row[AT_INNER] == 1) {
+        uint32_t first = (uint32_t)(block->begin / 2);
+        int pairs = block->size < HALF ? block->size : HALF;
+        for (int j = 0; j < pairs; j++)
+            normals(first + (uint32_t)j, words, noise + j, noise + HALF + j);
+        return;
+    }
+    uint32_t counters[BLOCK], late[BLOCK];
+    for (int j = 0; j < block->size; j++) {
+        int64_t index = transposed(block->begin + j, block->row[AT_INNER], block->row[AT_OUTER]), within = index % BLOCK;
+        counters[j] = (uint32_t)(index / BLOCK * HALF + within % HALF);
+        late[j] = within >= HALF;
+    }
+    for (int j = 0; j < block->size; j++) {
+        float left, right;
+        normals(counters[j], words, &left, &right);
+        noise[j] = late[j] ? right : left;
+    }
+}
+
+/* ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+INLINE float widen_half(uint16_t x) {
+    float scaled = as_float((uint32_t)(x & 0x7FFF) << 13) * 0x1p112f; /* subnormal numbers too */
+    uint32_t bits = (x & 0x7C00) == 0x7C00 ? as_bits(scaled) | 0x7F800000u : as_bits(scaled);
+    return as_float(bits | (uint32_t)(x & 0x8000) << 16);
+}
+
+INLINE uint16_t narrow_half(float x) {
+    uint32_t bits = as_bits(x), sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFFu;
+    uint32_t normal = (size + 0xFFF + (size >> 13 & 1) - 0x38000000u) >> 13;
+    uint32_t small = as_bits(as_float(size) + 0.5f) - 0x3F000000u; /* the sum rounds at 2^-24, the smallest step */
+    uint32_t large = size > 0x7F800000u ? 0x7E00 : 0x7C00;
+    return (uint16_t)(sign | (size >= 0x477FF000u ? large : size < 0x38800000u ? small : normal));
+}
+
+INLINE float widen_bfloat(uint16_t x) { return as_float((uint32_t)x << 16); }
+
+INLINE uint16_t narrow_bfloat(float x) {
+    uint32_t bits = as_bits(x);
+    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+INLINE size_t width_of(int dtype) { return dtype == FLOAT32 ? 4 : 2; }
+
+INLINE char *place(const Block *block, int64_t address) {
+    return (char *)address + (size_t)block->begin * width_of(block->dtype);
+}
+
+/* The numbers of a block as float32: in place if they are, or else widened into the room. */
+static float *get(const Block *block, int64_t address, float *restrict room) {
+    char *from = place(block, address);
+    if (block->dtype == FLOAT32)
+        return (float *)from;
+    const uint16_t *restrict narrow = (uint16_t *)from;
+    if (block->dtype == BFLOAT16)
+        for (int j = 0; j < block->size; j++) room[j] = widen_bfloat(narrow[j]);
+    else
+        for (int j = 0; j < block->size; j++) room[j] = widen_half(narrow[j]);
+    return room;
+}
+
+/* Write numbers back that `get` has widened. */
+static void put(const Block *block, int64_t address, const float *restrict room) {
+    uint16_t *restrict narrow = (uint16_t *)place(block, address);
+    if (block->dtype == BFLOAT16)
+        for (int j = 0; j < block->size; j++) narrow[j] = narrow_bfloat(room[j]);
+    else if (block->dtype == FLOAT16)
+        for (int j = 0; j < block->size; j++) narrow[j] = narrow_half(room[j]);
+}
+
+INLINE float *state(const Block *block, int column) {
+    int64_t address = block->row[column];
+    return address ? (float *)address + block->begin : 0;
+}
+
+/* ── samples ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* p <- m + noise / sqrt(ess (h + delta)). */
+static void perturb(const Block *block, const float *restrict noise, float *restrict p) {
+    const float *restrict hessian = state(block, AT_HESSIAN), *restrict prior = state(block, AT_PRIOR_PRECISION);
+    float ess = (float)block->number[NUMBER_ESS], delta = (float)block->number[NUMBER_DELTA];
+    if (prior)
+        for (int j = 0; j < block->size; j++) p[j] += noise[j] / sqrtf(hessian[j] * ess + prior[j]);
+    else
+        for (int j = 0; j < block->size; j++) p[j] += noise[j] / sqrtf((hessian[j] + delta) * ess);
+}
+
+static void sample_block(const Work *work, const Block *block, int ahead) {
+    float noise[BLOCK], room[BLOCK];
+    draw_block(block, work->keys + 4 * block->t + 2 * ahead, noise);
+    float *p = get(block, block->row[AT_P], room);
+    memcpy(place(block, block->row[AT_BUFFER]), place(block, block->row[AT_P]), block->size * width_of(block->dtype));
+    perturb(block, noise, p);
+    put(block, block->row[AT_P], p);
+}
+
+/* Put the next sample in place of the means, which go into the buffers. */
+void draw(const Work *work, int threads) {
+    for (int64_t group = 0; group < work->groups; group++)
+        ++*(int64_t *)work->marks[group * MARK_WIDTH + MARK_DRAWS];
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for
+        for (int64_t t = 0; t < work->tensors; t++)
+            find_words(work, t, 0);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < work->count; k++) {
+            Block block = find_block(work, k);
+            sample_block(work, &block, 0);
+        }
+    }
+}
+
+/* Exchange parameters and buffers, bit for bit. */
+void swap(const Work *work, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < work->count; k++) {
+        Block block = find_block(work, k);
+        char *restrict p = place(&block, block.row[AT_P]), *restrict buffer = place(&block, block.row[AT_BUFFER]);
+        for (size_t j = 0; j < block.size * width_of(block.dtype); j++) {
+            char kept = p[j];
+            p[j] = buffer[j];
+            buffer[j] = kept;
+        }
+    }
+}
+
+/* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Whether all gradients of a block are finite; by their exponents, which no compiler takes for granted. */
+static int finite(const Block *block, int64_t address) {
+    uint32_t wrong = 0;
+    if (block->dtype == FLOAT32) {
+        const uint32_t *bits = (uint32_t *)place(block, address);
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7F800000u) == 0x7F800000u;
+    } else {
+        const uint16_t *bits = (uint16_t *)place(block, address), mask = block->dtype == BFLOAT16 ? 0x7F80 : 0x7C00;
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & mask) == mask;
+    }
+    return !wrong;
+}
+
+typedef struct {
+    float ess, share, delta, rho1, rate, debias, lr, clip, batch; /* share is 1 / ess */
+} Numbers;
+
+typedef struct {
+    const float *sample, *gradient, *precision, *mean, *linear, *quadratic; /* the last four: prior and extra term */
+} Terms;
+
+/* (h_hat - h) / (h + delta). */
+INLINE float surprise(float product, float gradient, float hessian, float reciprocal, float quadratic, Numbers n,
+                      int squares) {
+    float found = squares ? (gradient * gradient * n.batch - hessian) * reciprocal
+                          : product * n.ess - hessian * reciprocal;
+    return found + quadratic * reciprocal * n.share;
+}
+
+INLINE void equations(int size, float *restrict mean, float *restrict momentum, float *restrict hessian, Terms terms,
+                      Numbers n, int prior, int term, int squares) {
+    const float *restrict sample = terms.sample, *restrict gradient = terms.gradient;
+    for (int j = 0; j < size; j++) {
+        float m = mean[j], g = gradient[j], h = hessian[j];
+        float delta = prior ? terms.precision[j] * n.share : n.delta;
+        float center = prior ? terms.mean[j] : 0.0f;
+        float linear = term ? terms.linear[j] : 0.0f, quadratic = term ? terms.quadratic[j] : 0.0f;
+        float precision = h + delta;
+        float x = n.rate * surprise((sample[j] - m) * g, g, h, 1.0f / precision, quadratic, n, squares);
+        float average = momentum[j] + n.rho1 * (g - momentum[j]);
+        h += precision * (x + 0.5f * x * x);
+        float force = average * n.debias + (m - center) * delta + (quadratic * m - linear) * n.share;
+        float direction = force / (h + delta);
+        direction = direction > n.clip ? n.clip : direction < -n.clip ? -n.clip : direction;
+        momentum[j] = average;
+        hessian[j] = h;
+        mean[j] = m - n.lr * direction;
+    }
+}
+
+static Numbers numbers_of(const double *number, const float *measured) {
+    return (Numbers){(float)number[NUMBER_ESS],   (float)(1 / number[NUMBER_ESS]), (float)number[NUMBER_DELTA],
+                     (float)number[NUMBER_RHO1],  measured[1],                     measured[0],
+                     (float)number[NUMBER_LR],    (float)number[NUMBER_CLIP_RADIUS],
+                     (float)number[NUMBER_BATCH_SIZE]};
+}
+
+static void step_block(const Work *work, const Block *block, int held) {
+    float rooms[3][BLOCK];
+    float *mean = get(block, block->row[held ? AT_BUFFER : AT_P], rooms[0]);
+    float *momentum = state(block, AT_MOMENTUM), *hessian = state(block, AT_HESSIAN);
+    Terms terms = {get(block, block->row[held ? AT_P : AT_BUFFER], rooms[1]),
+                   get(block, work->gradients[block->t], rooms[2]),
+                   state(block, AT_PRIOR_PRECISION), state(block, AT_PRIOR_MEAN),
+                   state(block, AT_LINEAR), state(block, AT_QUADRATIC)};
+    Numbers n = numbers_of(block->number, work->measured + 2 * block->t);
+    int squares = work->kinds[2 * block->t + 1];
+    if (!terms.precision && !terms.quadratic && !squares)
+        equations(block->size, mean, momentum, hessian, terms, n, 0, 0, 0);
+    else
+        equations(block->size, mean, momentum, hessian, terms, n, terms.precision != 0, terms.quadratic != 0, squares);
+    put(block, block->row[held ? AT_BUFFER : AT_P], mean);
+}
+
+/* Numbers from here and there as float32; whole memory lines are fetched for them, so all are asked for at once. */
+static void gather(int dtype, int64_t address, const int64_t *restrict places, int count, float *restrict room) {
+    if (dtype == FLOAT32)
+        for (int j = 0; j < count; j++) room[j] = ((const float *)address)[places[j]];
+    else if (dtype == BFLOAT16)
+        for (int j = 0; j < count; j++) room[j] = widen_bfloat(((const uint16_t *)address)[places[j]]);
+    else
+        for (int j = 0; j < count; j++) room[j] = widen_half(((const uint16_t *)address)[places[j]]);
+}
+
+/* `IVON.observe`: averages of h_hat + delta, (h_hat - h)^2 / (h + delta) and h + delta over some of the weights. */
+static void observe(const Work *work, int64_t t, int held, float steps) {
+    const int64_t *row = work->table + t * AT_WIDTH;
+    int64_t stride = 1 + row[AT_SIZE] / SOME, some = (row[AT_SIZE] + stride - 1) / stride, places[HALF];
+    int dtype = work->kinds[2 * t], squares = work->kinds[2 * t + 1];
+    Numbers n = numbers_of(work->numbers + row[AT_GROUP] * NUMBER_WIDTH, work->measured + 2 * t);
+    double level = 0, scatter = 0, total = 0;
+    float mean[HALF], sample[HALF], gradient[HALF], hessian[HALF], delta[HALF], quadratic[HALF];
+    for (int64_t begin = 0; begin < some; begin += HALF) {
+        int count = some - begin < HALF ? (int)(some - begin) : HALF;
+        for (int j = 0; j < count; j++) {
+            int64_t index = (begin + j) * stride;
+            places[j] = row[AT_INNER] == 1 ? index : transposed(index, row[AT_OUTER], row[AT_INNER]);
+            delta[j] = n.delta * n.ess;
+            quadratic[j] = 0.0f;
+        }
+        gather(dtype, row[held ? AT_BUFFER : AT_P], places, count, mean);
+        gather(dtype, row[held ? AT_P : AT_BUFFER], places, count, sample);
+        gather(dtype, work->gradients[t], places, count, gradient);
+        gather(FLOAT32, row[AT_HESSIAN], places, count, hessian);
+        if (row[AT_PRIOR_PRECISION])
+            gather(FLOAT32, row[AT_PRIOR_PRECISION], places, count, delta);
+        if (row[AT_QUADRATIC])
+            gather(FLOAT32, row[AT_QUADRATIC], places, count, quadratic);
+#pragma omp simd reduction(+ : level, scatter, total)
+        for (int j = 0; j < count; j++) {
+            float h = hessian[j], precision = h + delta[j] * n.share;
+            float product = (sample[j] - mean[j]) * gradient[j];
+            float found = surprise(product, gradient[j], h, 1.0f / precision, quadratic[j], n, squares);
+            level += precision * (1 + found);
+            scatter += precision * found * found;
+            total += precision;
+        }
+    }
+    double weight = fmax(1 / (steps <= 10 ? steps : 10 + floor(steps / 10)), 0.02);
+    float *levels = (float *)row[AT_LEVEL], *scatters = (float *)row[AT_SCATTER];
+    *levels += (float)(weight * (level / some - *levels));
+    *scatters += (float)(weight * (scatter / some - *scatters));
+    *(float *)row[AT_SPREAD] = *scatters / fmaxf(*levels, (float)(total / some));
+}
+
+/* What the step of a tensor needs to know: step count, debiasing, 1 - beta2. */
+static void measure(const Work *work, int64_t t, int held) {
+    const int64_t *row = work->table + t * AT_WIDTH;
+    const double *number = work->numbers + row[AT_GROUP] * NUMBER_WIDTH;
+    float steps = ++*(float *)row[AT_STEP];
+    if (steps <= 10 || fmodf(steps, 10) == 0)
+        observe(work, t, held, steps);
+    double rate = number[NUMBER_RHO2], spread = *(float *)row[AT_SPREAD];
+    if (spread > 0)
+        rate = fmin(rate, number[NUMBER_BIAS] / spread);
+    *(float *)row[AT_FORGETTING] -= (float)log(fmax(1 - rate, 1e-9));
+    work->measured[2 * t] = (float)(1 / (1 - exp(number[NUMBER_LOG_BETA1] * steps)));
+    work->measured[2 * t + 1] = (float)rate;
+}
+
+/* Update everything from the sample in the buffers, or skip it all if a gradient is not finite.
+ *
+ * With `held` the sample is still in the parameters and the mean in the buffers; it is put back whatever happens.
+ * With `ahead` the next sample is put in place, and the mean into the buffers.
+ */
+void step(const Work *work, int held, int ahead, int threads) {
+    int wrong = 0;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) reduction(| : wrong)
+        for (int64_t k = 0; k < work->count; k++) {
+            Block block = find_block(work, work->count - 1 - k); /* the first blocks last, which the update begins with */
+            wrong |= work->gradients[block.t] && !finite(&block, work->gradients[block.t]);
+        }
+#pragma omp for schedule(dynamic)
+        for (int64_t t = 0; t < work->tensors; t++) {
+            find_words(work, t, 1);
+            if (work->gradients[t] && !wrong)
+                measure(work, t, held);
+        }
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < work->count; k++) {
+            Block block = find_block(work, k);
+            if (work->gradients[block.t] && !wrong)
+                step_block(work, &block, held);
+            if (held)
+                memcpy(place(&block, block.row[AT_P]), place(&block, block.row[AT_BUFFER]),
+                       block.size * width_of(block.dtype));
+            if (ahead)
+                sample_block(work, &block, 1);
+        }
+    }
+    for (int64_t group = 0; group < work->groups; group++)
+        *(int64_t *)work->marks[group * MARK_WIDTH + MARK_SKIPPED] += wrong;
+}

@@ -21,7 +21,7 @@ import torch
 
 from posterity.files import write_json
 from posterity.merging.checkpoint import Entry, open_checkpoint
-from posterity.merging.shards import plan_shards, write_index, write_shard
+from posterity.merging.shards import plan_shards, write_index, write_shards
 
 HIDDEN, INNER, VOCABULARY, SHARD = 1024, 2816, 32000, 10**8
 METHODS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,8 @@ def make(folder: Path, layers: int, seed: int) -> None:
         return (0.02 * common + 0.002 * own).to(entry.dtype)
 
     for i, shard in enumerate(shards):
-        write_shard(folder, shard, (tensor(100 * i + j, entry) for j, entry in enumerate(shard.entries.values())))
+        tensors = (tensor(100 * i + j, entry) for j, entry in enumerate(shard.entries.values()))
+        write_shards(folder, [(shard, tensors)])
     write_index(folder, shards)
     write_json(
         folder / "config.json",

@@ -36,3 +36,12 @@ def one_thread_each() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def keep_memory() -> None:
+    """Let the allocator keep the memory of pieces for the next ones.
+
+    That of glibc hands large blocks back when they are freed, and each piece would be paged in anew; but it learns from
+    the first that is freed to keep those that are no larger. This one is never touched and takes no memory.
+    """
+    torch.UntypedStorage(1 << 24)

@@ -14,7 +14,7 @@ from posterity.errors import InvalidInput, expected
 from posterity.likelihoods import Likelihood
 from posterity.merging.checkpoint import Entry
 from posterity.merging.gram import gram_matrices
-from posterity.merging.shards import Shard, write_shard
+from posterity.merging.shards import Shard, write_shards
 
 KINDS = ("true", "empirical", "sampled", "gram")
 
@@ -61,5 +61,6 @@ def write_curvature(
             raise InvalidInput(f"{name}: expected a finite curvature, got NaN or infinity in the model or the data")
     out = Path(out)
     entries = {name: Entry(t.dtype, tuple(t.shape)) for name, t in mean.items()}
-    write_shard(out.parent, Shard(out.name, entries, {"kind": kind, "examples": str(source.n)}), mean.values())
+    shard = Shard(out.name, entries, {"kind": kind, "examples": str(source.n)})
+    write_shards(out.parent, [(shard, mean.values())])
     return out

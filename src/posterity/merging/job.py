@@ -18,7 +18,9 @@ from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
 
-CHUNK = 1 << 16  # elements in memory at a time, for each file that is read: they stay in caches and in used memory
+CHUNK = (
+    1 << 18
+)  # elements in memory at a time, for each file that is read: enough to outweigh the calls, few for caches
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,16 @@ class Opened:
         every = [self.base, *self.models, self.base_curvature, *self.curvatures]
         return [checkpoint for checkpoint in every if checkpoint is not None]
 
-    def reads(self, name: str, chunks: int = 1) -> Iterator[Callable[[], Stretch]]:
-        """One tensor, some chunks at a time, each read when it is called."""
+    def reads(self, name: str) -> Iterator[Callable[[], Stretch]]:
+        """One tensor, a chunk at a time, each read when it is called."""
         entry = self.like.entries[name]
-        step = entry.count if self.job.method.scope == "whole" else chunks * CHUNK
+        step = entry.count if self.job.method.scope == "whole" else CHUNK
         for start in range(0, entry.count, max(step, 1)):
             yield partial(self._stretch, name, entry, start, min(step, entry.count - start))
 
     def stretches(self, name: str) -> Iterator[Stretch]:
-        """One tensor, a few chunks at a time (statistics cost the same for any size), read ahead of their use."""
-        return ahead(self.reads(name, chunks=4))
+        """One tensor, a chunk at a time, read ahead of their use."""
+        return ahead(self.reads(name))
 
     def _stretch(self, name: str, entry: Entry, start: int, count: int) -> Stretch:
         dtype, sources = state_dtype(entry.dtype), list(self.job.models.values())

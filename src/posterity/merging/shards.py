@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,12 +63,24 @@ def plan_shards(
     return [Shard(file, _aligned(group), dict(metadata)) for file, group in zip(files, groups, strict=True)]
 
 
-def write_shard(folder: Path, shard: Shard, pieces: Iterable[Tensor]) -> None:
-    """Write a shard atomically from its tensors' pieces, in the order of its entries; one piece in memory at a time."""
-    with atomic(folder / shard.file) as file:
-        file.write(shard.header)
-        for piece in pieces:
-            file.write(piece.reshape(-1).view(torch.uint8).numpy().data)
+def write_shards(folder: Path, shards: Iterable[tuple[Shard, Iterable[Tensor]]]) -> None:
+    """Write each shard atomically from its tensors' pieces, in the order of its entries; one piece in memory at a time.
+
+    While the disk takes in one shard, the next is being written.
+    """
+    with ThreadPoolExecutor(1) as disk:
+        before: Future[None] | None = None
+        for shard, pieces in shards:
+            with ExitStack() as stack:
+                file = stack.enter_context(atomic(folder / shard.file))
+                file.write(shard.header)
+                for piece in pieces:
+                    file.write(piece.reshape(-1).view(torch.uint8).numpy().data)
+                if before is not None:
+                    before.result()
+                before = disk.submit(stack.pop_all().close)
+        if before is not None:
+            before.result()
 
 
 def write_index(folder: Path, shards: list[Shard], stem: str = "model") -> None:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.files import read_json, write_bytes, write_json
-from posterity.merging._ahead import ahead, one_thread_each
+from posterity.merging._ahead import ahead, keep_memory, one_thread_each
 from posterity.merging._card import card
 from posterity.merging._method import Stretch
 from posterity.merging.job import CHUNK, Job, Opened, open_job
-from posterity.merging.shards import Shard, plan_shards, write_index, write_shard
+from posterity.merging.shards import Shard, plan_shards, write_index, write_shards
 from posterity.progress import track
 
 PLAN = "merge-plan.json"
@@ -53,6 +53,7 @@ def merge_checkpoints(job: Job, out: str | Path) -> Path:
     _check_space(out.parent, missing)
     partial.mkdir(exist_ok=True)
     write_json(partial / PLAN, plan)
+    keep_memory()
     try:
         with one_thread_each():
             _write(opened, partial, missing)
@@ -75,26 +76,26 @@ def _write(opened: Opened, folder: Path, shards: list[Shard]) -> None:
     if shards and method.scope == "model":
         shared = method.measure(lambda: (s for name in floating for s in opened.stretches(name)))
     names = track([name for shard in shards for name in shard.entries], "Merging")
-    for shard in shards:
-        # The bar advances by one name for every tensor that the shard takes.
-        write_shard(folder, shard, (piece for _ in shard.entries for piece in _merged(opened, next(names), shared)))
+    # The bar advances by one name for every tensor that a shard takes.
+    pieces = (ahead(p for _ in shard.entries for p in _pieces(opened, next(names), shared)) for shard in shards)
+    write_shards(folder, zip(shards, pieces, strict=True))
 
 
-def _merged(opened: Opened, name: str, shared: object) -> Iterator[Tensor]:
-    """The merged tensor, piece by piece, in the dtype it had."""
+def _pieces(opened: Opened, name: str, shared: object) -> Iterator[Callable[[], Tensor]]:
+    """The merged tensor in the dtype it had, as pieces that are made when they are called."""
     entry, method = opened.like.entries[name], opened.job.method
     if not entry.dtype.is_floating_point:
         for start in range(0, entry.count, CHUNK):
-            yield opened.like.read(name, start, min(CHUNK, entry.count - start))
+            yield functools.partial(opened.like.read, name, start, min(CHUNK, entry.count - start))
         return
     measured = method.measure(lambda: opened.stretches(name)) if method.scope == "tensor" and entry.count else shared
 
     def piece(read: Callable[[], Stretch]) -> Tensor:
         stretch = read()
-        merged = method.combine(stretch, measured)
-        return _stored(name, merged, entry.dtype, stretch)
+        return _stored(name, method.combine(stretch, measured), entry.dtype, stretch)
 
-    yield from ahead(functools.partial(piece, read) for read in opened.reads(name))
+    for read in opened.reads(name):
+        yield functools.partial(piece, read)
 
 
 def _stored(name: str, merged: Tensor, dtype: torch.dtype, stretch: Stretch) -> Tensor:

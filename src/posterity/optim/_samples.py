@@ -26,7 +26,7 @@ from torch import Tensor
 
 from posterity.errors import expected
 from posterity.optim._distributed import local, on_all, sharded
-from posterity.optim.kernels import swap
+from posterity.optim.kernels import require_dense, swap
 from posterity.trees import state_dtype
 
 SKIPPED = "a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them"
@@ -84,14 +84,13 @@ class Samples:
         Earlier samples that left no gradient are forgotten. Shards that accumulate without communication show no
         gradient before the last pass, whose product has to be that of all: they keep their sample.
         """
-        some_sharded = any(map(sharded, parameters))
-        if self.per_rank and some_sharded:
+        if self.per_rank and any(map(sharded, parameters)):
             raise expected("noise='per_rank'", "whole parameters on each process", "sharded ones")
         self.train = train
-        unused = self.finished > 0 and all(p.grad is None for p in parameters)
-        if unused:
-            self.discard()
-        return not (unused and some_sharded)
+        if not self.finished or any(p.grad is not None for p in parameters):
+            return True
+        self.discard()
+        return not any(map(sharded, parameters))
 
     def tensors(self, p: Tensor) -> dict[str, Tensor]:
         """What the update of a parameter needs beside its gradient: the sums, and the last sample."""
@@ -190,8 +189,9 @@ class Samples:
 
     def discard(self) -> None:
         """Forget all statistics; a sample in place stays there."""
-        for kept in self.kept.values():
-            kept.forget()
+        if not self.lazy:  # otherwise nothing is stored
+            for kept in self.kept.values():
+                kept.forget()
         self.finished = self.closed = 0
         self.lazy = self.lazy and bool(self.means)
 
@@ -223,12 +223,6 @@ class Samples:
 def _take_product(kept: Kept, sample: Tensor, gradient: Tensor) -> None:
     """Add noise times gradient for a gradient that is about to be accumulated."""
     kept.accumulate(sample, kept.buffer, gradient)
-
-
-def require_dense(gradient: Tensor) -> None:
-    """Raise unless the gradient is an ordinary tensor."""
-    if gradient.layout is not torch.strided:
-        raise expected("gradient", "a dense tensor; sparse gradients are not supported", gradient.layout)
 
 
 def norm(gradient: Tensor) -> Tensor:

@@ -149,10 +149,10 @@ class VariationalOptimizer(Optimizer):
     @torch.no_grad()
     def _put_sample(self, train: bool) -> None:
         samples = self._samples
-        trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
-        fresh = samples.begin(train, [p for _, _, p in trainable])
+        fresh = samples.begin(train, [p for _, p in self._parameters() if p.requires_grad])
         if train and self._fast.put_sample():
             return
+        trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
         for group in self.param_groups:
             group["draws"] += train and fresh
         self._predictions += not train

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from posterity.errors import expected
 from posterity.noise import HALF
 from posterity.optim.kernels._pieces import Views
 
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
 SCALARS = ("step", "forgetting", "level", "scatter", "spread")
 COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "inner", "outer")  # of a parameter: int64
+TILE = (*TENSORS, "tensor", "begin", "rest")  # of one noise block of a parameter, where the addresses point: int64
 NUMBERS = (
     "ess",
     "delta",
@@ -26,6 +29,7 @@ NUMBERS = (
     "clip_radius",
     "batch_size",
 )  # of a group: float64
+FACTS = (*NUMBERS, "rate", "debias", "active", *(4 * ("",)))  # of a parameter in this step: float32, 64 bytes
 MARKS = ("seed", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -50,10 +54,10 @@ class Entry:
     index: int
     squares: bool
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         names, p = self.tensors, self.tensors["p"]
-        aligned = all(names[name].data_ptr() % 16 == 0 for name in TENSORS if name in names)
+        aligned = p.numel() % 4 == 0 and all(names[name].data_ptr() % 16 == 0 for name in TENSORS if name in names)
         prior, term = "prior_precision" in names, "quadratic" in names
         return Kind(p.dtype, prior, term, self.squares, layout(p) != (1, p.numel()), aligned)
 
@@ -62,6 +66,13 @@ class Entry:
         p = self.tensors["p"]
         addresses = [self.tensors[name].data_ptr() if name in self.tensors else 0 for name in (*TENSORS, *SCALARS)]
         return [*addresses, p.numel(), self.group, self.index, *(layout(p) or ())]
+
+    def fitting(self, gradient: Tensor) -> Tensor:
+        """The gradient, or a copy that is laid out as the parameter is."""
+        p = self.tensors["p"]
+        if self.kind.aligned and gradient.data_ptr() % 16:  # a part of something larger
+            return torch.empty_like(p, requires_grad=False).copy_(gradient)
+        return gradient if gradient.stride() == p.stride() and gradient.dtype == p.dtype else _like(p, gradient)
 
 
 class Launch(NamedTuple):
@@ -93,14 +104,31 @@ class Table:
         self.gradients = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
         self.numbers = Uploaded(torch.zeros(len(marks), len(NUMBERS), dtype=torch.float64, device=device))
         self.launches = list(_launches(entries, device))
+        self._looks: list[Any] = []  # of the gradients of the last step
+        self._copies: list[Tensor | None] = []  # of some of them
+        self._at: list[int] = []
 
     def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Point to the gradients of this step; one of another layout or type is copied first."""
-        self._gradients = [
-            None if g is None else _like(entry.tensors["p"], g)
-            for entry, g in zip(self.entries, gradients, strict=True)
-        ]
-        self.gradients.set([0 if g is None else g.data_ptr() for g in self._gradients])
+        for g in gradients:
+            if g is not None:
+                require_dense(g)
+        looks = [None if g is None else (g.dtype, g.data_ptr(), g.stride()) for g in gradients]
+        if looks != self._looks or self._copies:
+            pairs = zip(self.entries, gradients, strict=True)
+            found = [None if g is None else entry.fitting(g) for entry, g in pairs]
+            self._copies = [mine for mine, g in zip(found, gradients, strict=True) if mine is not g]
+            self._looks, self._at = looks, [0 if g is None else g.data_ptr() for g in found]
+        self.gradients.set(self._at)
+
+    def tiles(self, launch: Launch) -> Tensor:
+        """The blocks of a launch with the addresses of their tensors, see `TILE`."""
+        t, block = launch.blocks.long().unbind(1)
+        rows, begin = self.table[t], block * 2 * HALF
+        sizes = [launch.kind.dtype.itemsize] * 2 + [torch.float32.itemsize] * (len(TENSORS) - 2)
+        addresses = rows[:, : len(TENSORS)] + begin[:, None] * torch.tensor(sizes, device=self.device)
+        rest = rows[:, COLUMNS.index("size")] - begin
+        return torch.cat([addresses, torch.stack([t, begin, rest.clamp(max=2 * HALF)], dim=1)], dim=1)
 
 
 class Uploaded:
@@ -164,6 +192,12 @@ def _like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if layout(t) == layout(p) and t.dtype == (dtype or p.dtype) and t.device == p.device:
         return t
     return torch.empty_like(p, dtype=dtype, requires_grad=False).copy_(t)
+
+
+def require_dense(gradient: Tensor) -> None:
+    """Raise unless the gradient is an ordinary tensor."""
+    if gradient.layout is not torch.strided:
+        raise expected("gradient", "a dense tensor; sparse gradients are not supported", gradient.layout)
 
 
 def _launches(entries: Sequence[Entry], device: torch.device) -> Sequence[Launch]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import NUMBERS, Entry, Kind, Table
+from posterity.noise import HALF
+from posterity.optim.kernels._addresses import FACTS, NUMBERS, Entry, Table, supported
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 SOME = 4096  # weights of a tensor that its statistics are measured on
@@ -29,6 +30,12 @@ def launchable(device: torch.device) -> bool:
     return available() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
+def usable(parameters: Sequence[Tensor]) -> bool:
+    """Whether the kernels can work on these parameters: on one device, of known layout and type."""
+    devices = {p.device for p in parameters}
+    return len(devices) == 1 and launchable(devices.pop()) and all(map(supported, parameters))
+
+
 class Launcher:
     """The kernels at work on one table.
 
@@ -38,7 +45,14 @@ class Launcher:
     """
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+        from posterity.optim.kernels import _triton_sample, _triton_step
+
         self.table = Table(entries, marks)
+        self._samples, self._steps = _triton_sample, _triton_step
+        self._tiles = [self.table.tiles(launch) for launch in self.table.launches]
+        self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
+        self._lanes = torch.arange(HALF, dtype=torch.int32, device=self.table.device)
+        self._bound: dict[Any, Callable[[], None]] = {}
 
     def set_numbers(self, numbers: list[list[float]]) -> None:
         """Take the numbers of each group, in the order of `NUMBERS`."""
@@ -50,25 +64,21 @@ class Launcher:
 
     def draw(self, *, again: bool = False) -> None:
         """Put a new sample in place of the means, which go into the buffers; or write the last one there `again`."""
-        from posterity.optim.kernels import _triton_sample as kernels
-
-        table = self.table
+        table, kernels = self.table, self._samples
+        numbers, shared = table.numbers.tensor, (table.keys, self._facts)
         with self._device():
-            kernels.draw[1,](
-                table.table, table.marks, table.keys, len(table.entries), len(table.marks), int(not again), LANES=128
-            )
-            for kind, _, blocks in table.launches:
-                arguments = (table.table, table.numbers.tensor, table.keys, blocks)
-                options = self._options(kind, "PRIOR", "TRANSPOSED", "ALIGNED")
-                kernels.sample[len(blocks),](*arguments, KEEP=again, **options)
+            counts = len(table.entries), len(table.marks)
+            every = (table.table, table.marks, numbers, *shared, *counts)
+            self._launch(kernels.draw, 0, 1, every, ADVANCE=int(not again), LANES=256)
+            for number, tiles in enumerate(self._tiles):
+                arguments = (table.table, tiles, *shared, self._lanes)
+                self._launch(kernels.sample, number, len(tiles), arguments, KEEP=again)
 
     def restore(self) -> None:
         """Put the means back from the buffers."""
-        from posterity.optim.kernels import _triton_sample as kernels
-
         with self._device():
-            for kind, _, blocks in self.table.launches:
-                kernels.restore[len(blocks),](self.table.table, blocks, **self._options(kind, "ALIGNED"))
+            for number, tiles in enumerate(self._tiles):
+                self._launch(self._samples.restore, number, len(tiles), (tiles,))
 
     def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
         """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
@@ -78,32 +88,41 @@ class Launcher:
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
         """
-        from posterity.optim.kernels import _triton_step as kernels
-
-        table = self.table
+        table, kernels = self.table, self._steps
         table.set_gradients(gradients)
-        addresses = (table.table, table.gradients.tensor)
-        shared = (table.measured, table.keys, table.flags)
-        names = ("PRIOR", "TERM", "SQUARES", "TRANSPOSED")
+        pointers, shared = table.gradients.tensor, (table.keys, self._facts, table.flags)
         with self._device():
-            for kind, _, blocks in table.launches:
-                kernels.check[len(blocks),](*addresses, blocks, table.flags, **self._options(kind, "ALIGNED"))
-            for kind, members, _ in table.launches:
-                about = (*addresses, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
-                options = self._options(kind, *names)
-                kernels.measure[len(members),](*about, HELD=held, SOME=SOME, LANES=512, **options)
-            for kind, _, blocks in table.launches:
-                arguments = (*addresses, table.numbers.tensor, *shared, blocks)
-                options = self._options(kind, *names, "ALIGNED")
-                kernels.step[len(blocks),](*arguments, AHEAD=ahead, HELD=held, **options)
+            for number, tiles in enumerate(self._tiles):
+                self._launch(kernels.check, number, len(tiles), (tiles, pointers, table.flags))
+            for number, (_, members, _) in enumerate(table.launches):
+                about = (table.table, pointers, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
+                self._launch(kernels.measure, number, len(members), about, HELD=held, SOME=SOME, LANES=512)
+            for number, tiles in enumerate(self._tiles):
+                arguments = (table.table, tiles, pointers, *shared, self._lanes)
+                self._launch(kernels.step, number, len(tiles), arguments, AHEAD=ahead, HELD=held)
+
+    def _launch(self, kernel: Any, number: int, programs: int, arguments: tuple[Any, ...], **options: Any) -> None:
+        """Start a kernel on the tensors of one launch; its arguments are the same ones every time."""
+        key = (kernel.__name__, number, *options.values())
+        bound = self._bound.get(key)
+        if bound is not None:
+            bound()
+            return
+        kind = self.table.launches[number].kind
+        every = {name.upper(): value for name, value in kind._asdict().items()} | options
+        every["DTYPE"] = _triton_dtype(kind.dtype)
+        constants = {name: every[name] for name in kernel.arg_names[len(arguments) :]}
+        compiled = kernel[programs,](*arguments, **constants, num_warps=WARPS)
+        if compiled is not None:  # as Triton's interpreter has it: nothing is
+            # Triton looks at every argument to find what it has compiled for them, which takes longer than the rest.
+            addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+            self._bound[key] = partial(compiled[programs, 1, 1], *addresses, *constants.values())
 
     def _device(self) -> AbstractContextManager[Any]:
-        return torch.cuda.device(self.table.device) if self.table.device.type == "cuda" else nullcontext()
-
-    def _options(self, kind: Kind, *names: str) -> dict[str, Any]:
-        return {"DTYPE": _triton_dtype(kind.dtype), "num_warps": WARPS} | {
-            name: getattr(kind, name.lower()) for name in names
-        }
+        device = self.table.device
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
+            return nullcontext()
+        return torch.cuda.device(device)
 
 
 @cache

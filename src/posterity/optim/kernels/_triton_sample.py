@@ -11,6 +11,7 @@ from posterity.optim.kernels._triton_table import (
     DELTA,
     DRAWS,
     ESS,
+    FACTS,
     GROUP,
     HALF,
     HESSIAN,
@@ -19,28 +20,33 @@ from posterity.optim.kernels._triton_table import (
     PRIOR_PRECISION,
     WIDTH,
     P,
-    find_block,
+    address_of,
+    find_tile,
     get,
-    get_number,
+    halves,
     noise_of,
-    places_of,
     put,
     words,
 )
 
 
 @triton.jit
-def draw(table, marks, keys, count, groups, advance, LANES: tl.constexpr):
-    """Write the words of every tensor's noise, of the next draw with `advance` 1, which is then counted."""
+def draw(table, marks, numbers, keys, facts, count, groups, ADVANCE: tl.constexpr, LANES: tl.constexpr):
+    """Write the words of every tensor's noise in the last draw, or in the next with ADVANCE 1, which then counts."""
     for begin in range(0, count, LANES):
         t = begin + tl.arange(0, LANES)
-        a, b = words(table + tl.minimum(t, count - 1) * WIDTH, marks, advance)
-        tl.store(keys + 4 * t, a.to(tl.int32, bitcast=True), mask=t < count)
-        tl.store(keys + 4 * t + 1, b.to(tl.int32, bitcast=True), mask=t < count)
+        here = t < count
+        row = table + tl.minimum(t, count - 1) * WIDTH
+        number = numbers + tl.load(row + GROUP) * NUMBERED
+        a, b = words(row, marks, ADVANCE)
+        tl.store(keys + 4 * t, a.to(tl.int32, bitcast=True), mask=here)
+        tl.store(keys + 4 * t + 1, b.to(tl.int32, bitcast=True), mask=here)
+        tl.store(facts + FACTS * t + ESS, tl.load(number + ESS).to(tl.float32), mask=here)
+        tl.store(facts + FACTS * t + DELTA, tl.load(number + DELTA).to(tl.float32), mask=here)
     tl.debug_barrier()
     for group in range(0, groups):
         counter = tl.load(marks + group * MARKED + DRAWS).to(tl.pointer_type(tl.int64))
-        tl.store(counter, tl.load(counter) + advance)
+        tl.store(counter, tl.load(counter) + ADVANCE)
 
 
 @triton.jit
@@ -50,83 +56,62 @@ def key_of(keys, t, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def get_delta(row, number, offset, mask, PRIOR: tl.constexpr, ALIGNED: tl.constexpr):
+def get_delta(row, fact, offset, mask, PRIOR: tl.constexpr, ALIGNED: tl.constexpr):
     if PRIOR:
-        delta = get(row + PRIOR_PRECISION, offset, mask, tl.float32, ALIGNED) / get_number(number, ESS)
+        precision = get(address_of(row + PRIOR_PRECISION, tl.float32, ALIGNED), offset, mask)
+        delta = precision / tl.load(fact + ESS)
     else:
-        delta = get_number(number, DELTA)
+        delta = tl.load(fact + DELTA)
     return delta
 
 
 @triton.jit
 def width_of(hessian, delta, ess):
-    return 1.0 / tl.sqrt((hessian + delta) * ess)
+    return tl.rsqrt((hessian + delta) * ess)
 
 
 @triton.jit
 def sample(
     table,
-    numbers,
+    tiles,
     keys,
-    blocks,
+    facts,
+    lanes,
     KEEP: tl.constexpr,
     PRIOR: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε."""
-    t, row, begin, size = find_block(blocks, table, tl.program_id(0))
-    number = numbers + tl.load(row + GROUP) * NUMBERED
+    """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε. Reads come before writes."""
+    tile, t, begin, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
+    lane, (left, right), (some, others) = halves(lanes, rest, ALIGNED)
+    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
+    hessian = address_of(tile + HESSIAN, tl.float32, ALIGNED)
+    mean1, mean2 = get(p, left, some), get(p, right, others)
+    hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
+    fact = facts + t * FACTS
+    delta1 = get_delta(tile, fact, left, some, PRIOR, ALIGNED)
+    delta2 = get_delta(tile, fact, right, others, PRIOR, ALIGNED)
     a, b = key_of(keys, t, 0)
-    lane = tl.arange(0, HALF)
-    noise = noise_of(row, begin, lane, a, b, TRANSPOSED)
-    offsets = begin + lane, begin + HALF + lane
-    if begin + 2 * HALF <= size:
-        _sample(row, number, noise, offsets, (None, None), KEEP, PRIOR, DTYPE, ALIGNED)
-    else:
-        _sample(row, number, noise, offsets, (offsets[0] < size, offsets[1] < size), KEEP, PRIOR, DTYPE, ALIGNED)
-
-
-@triton.jit
-def _sample(
-    row,
-    number,
-    noise,
-    offsets,
-    masks,
-    KEEP: tl.constexpr,
-    PRIOR: tl.constexpr,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    """Both halves of a block; all is read before anything is written, so that nothing waits."""
-    ess = get_number(number, ESS)
-    mean1 = get(row + P, offsets[0], masks[0], DTYPE, ALIGNED)
-    mean2 = get(row + P, offsets[1], masks[1], DTYPE, ALIGNED)
-    hessian1 = get(row + HESSIAN, offsets[0], masks[0], tl.float32, ALIGNED)
-    hessian2 = get(row + HESSIAN, offsets[1], masks[1], tl.float32, ALIGNED)
-    delta1 = get_delta(row, number, offsets[0], masks[0], PRIOR, ALIGNED)
-    delta2 = get_delta(row, number, offsets[1], masks[1], PRIOR, ALIGNED)
+    noise = noise_of(table, t, begin, lane, a, b, TRANSPOSED)
+    ess = tl.load(fact + ESS)
     theta1 = mean1 + noise[0] * width_of(hessian1, delta1, ess)
     theta2 = mean2 + noise[1] * width_of(hessian2, delta2, ess)
     if KEEP:
-        put(row + BUFFER, theta1, offsets[0], masks[0], DTYPE, ALIGNED)
-        put(row + BUFFER, theta2, offsets[1], masks[1], DTYPE, ALIGNED)
+        put(buffer, theta1, left, some)
+        put(buffer, theta2, right, others)
     else:
-        put(row + BUFFER, mean1, offsets[0], masks[0], DTYPE, ALIGNED)
-        put(row + BUFFER, mean2, offsets[1], masks[1], DTYPE, ALIGNED)
-        put(row + P, theta1, offsets[0], masks[0], DTYPE, ALIGNED)
-        put(row + P, theta2, offsets[1], masks[1], DTYPE, ALIGNED)
+        put(buffer, mean1, left, some)
+        put(buffer, mean2, right, others)
+        put(p, theta1, left, some)
+        put(p, theta2, right, others)
 
 
 @triton.jit
-def restore(table, blocks, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def restore(tiles, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """p ← buffer, bit for bit."""
-    _, row, begin, size = find_block(blocks, table, tl.program_id(0))
-    offset = begin + tl.arange(0, 2 * HALF)
-    here, there = places_of(row + P, offset, DTYPE, ALIGNED), places_of(row + BUFFER, offset, DTYPE, ALIGNED)
-    if begin + 2 * HALF <= size:
-        tl.store(here, tl.load(there))
-    else:
-        tl.store(here, tl.load(there, mask=offset < size), mask=offset < size)
+    tile, _, _, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
+    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
+    offset = tl.arange(0, 2 * HALF)
+    tl.store(p + offset, tl.load(buffer + offset, mask=offset < rest), mask=offset < rest)

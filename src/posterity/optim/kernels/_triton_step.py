@@ -16,11 +16,14 @@ from posterity.optim.kernels._triton_sample import (
     width_of,
 )
 from posterity.optim.kernels._triton_table import (
+    ACTIVE,
     BATCH,
     BIAS,
     BUFFER,
     CLIP,
+    DEBIAS,
     ESS,
+    FACTS,
     FORGETTING,
     GROUP,
     HALF,
@@ -36,6 +39,7 @@ from posterity.optim.kernels._triton_table import (
     OUTER,
     PRIOR_MEAN,
     QUADRATIC,
+    RATE,
     RHO1,
     RHO2,
     SCATTER,
@@ -45,12 +49,12 @@ from posterity.optim.kernels._triton_table import (
     STEP,
     WIDTH,
     P,
-    find_block,
+    address_of,
+    find_tile,
     get,
-    get_number,
+    halves,
     noise_of,
     normal_at,
-    places_of,
     put,
     transposed,
     words,
@@ -58,28 +62,36 @@ from posterity.optim.kernels._triton_table import (
 
 
 @triton.jit
-def check(table, gradients, blocks, flags, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Raise the flag if a gradient is NaN or infinite; last blocks first: `step` then finds the first ones cached."""
-    t, _, begin, size = find_block(blocks, table, tl.num_programs(0) - 1 - tl.program_id(0))
-    offset = begin + tl.arange(0, 2 * HALF)
-    if tl.load(gradients + t) != 0:
-        if begin + 2 * HALF <= size:
-            gradient = get(gradients + t, offset, None, DTYPE, ALIGNED)
-        else:
-            gradient = get(gradients + t, offset, offset < size, DTYPE, ALIGNED)
-        if tl.max((tl.abs(gradient) < float("inf")).to(tl.int32) ^ 1, axis=0) != 0:
-            tl.store(flags, 1)
+def gradient_of(gradients, t, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Where the gradient of a tile stands."""
+    address = tl.load(gradients + t).to(tl.pointer_type(DTYPE)) + begin
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    return address
 
 
 @triton.jit
-def _surprise(product, gradient, hessian, delta, quadratic, number, SQUARES: tl.constexpr):
+def check(tiles, gradients, flags, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Raise the flag if a gradient is NaN or infinite; last blocks first: `step` then finds the first ones cached."""
+    _, t, begin, rest = find_tile(tiles, tl.num_programs(0) - 1 - tl.program_id(0), ALIGNED)
+    offset = tl.arange(0, 2 * HALF)
+    rest *= (tl.load(gradients + t) != 0).to(tl.int32)
+    address = gradient_of(gradients, t, begin, DTYPE, ALIGNED)
+    gradient = tl.load(address + offset, mask=offset < rest, other=0.0).to(tl.float32)
+    spoilt = tl.sum(tl.reshape(gradient * 0.0, (HALF // 2, 4)), axis=1)  # NaN where a number was not finite
+    tl.store(flags + tl.zeros_like(spoilt).to(tl.int32), 1, mask=spoilt != 0.0)
+
+
+@triton.jit
+def _surprise(product, gradient, hessian, inverse, quadratic, fact, SQUARES: tl.constexpr, TERM: tl.constexpr):
     """(ĥ − h)/(h + δ)."""
-    precision = hessian + delta
     if SQUARES:
-        surprise = (gradient * gradient * get_number(number, BATCH) - hessian) / precision
+        surprise = (gradient * gradient * tl.load(fact + BATCH) - hessian) * inverse
     else:
-        surprise = product * get_number(number, ESS) - hessian / precision
-    return surprise + quadratic / precision / get_number(number, ESS)
+        surprise = product * tl.load(fact + ESS) - hessian * inverse
+    if TERM:
+        surprise += quadratic * inverse / tl.load(fact + ESS)
+    return surprise
 
 
 @triton.jit
@@ -90,98 +102,56 @@ def _equations(
     hessian,
     noise,
     terms,
-    number,
-    measured,
-    SQUARES: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """`IVON.update` of one half of a block."""
-    delta, prior_mean, linear, quadratic = terms
-    ess = get_number(number, ESS)
-    theta = (mean + noise * width_of(hessian, delta, ess)).to(DTYPE).to(tl.float32)
-    momentum += get_number(number, RHO1) * (gradient - momentum)
-    surprise = _surprise((theta - mean) * gradient, gradient, hessian, delta, quadratic, number, SQUARES)
-    x = surprise * tl.load(measured + 1)
-    hessian += (hessian + delta) * (x + 0.5 * x * x)
-    force = momentum * tl.load(measured) + (mean - prior_mean) * delta + (quadratic * mean - linear) / ess
-    clip = get_number(number, CLIP)
-    direction = tl.minimum(tl.maximum(force / (hessian + delta), -clip), clip)
-    return mean - get_number(number, LR) * direction, momentum, hessian
-
-
-@triton.jit
-def _get_terms(row, number, offset, mask, PRIOR: tl.constexpr, TERM: tl.constexpr, ALIGNED: tl.constexpr):
-    """δ, the mean of the prior, and the extra term; zeros where there is none."""
-    delta = get_delta(row, number, offset, mask, PRIOR, ALIGNED)
-    prior_mean, linear, quadratic = 0.0, 0.0, 0.0
-    if PRIOR:
-        prior_mean = get(row + PRIOR_MEAN, offset, mask, tl.float32, ALIGNED)
-    if TERM:
-        linear = get(row + LINEAR, offset, mask, tl.float32, ALIGNED)
-        quadratic = get(row + QUADRATIC, offset, mask, tl.float32, ALIGNED)
-    return delta, prior_mean, linear, quadratic
-
-
-@triton.jit
-def _step(
-    row,
-    gradient,
-    number,
-    measured,
-    active,
-    noise,
-    ahead,
-    offsets,
-    masks,
-    AHEAD: tl.constexpr,
-    MEAN: tl.constexpr,
+    fact,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
     DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
 ):
-    """Both halves of a block; all is read before anything is written."""
-    mean1 = get(row + MEAN, offsets[0], masks[0], DTYPE, ALIGNED)
-    mean2 = get(row + MEAN, offsets[1], masks[1], DTYPE, ALIGNED)
-    momentum1 = get(row + MOMENTUM, offsets[0], masks[0], tl.float32, ALIGNED)
-    momentum2 = get(row + MOMENTUM, offsets[1], masks[1], tl.float32, ALIGNED)
-    hessian1 = get(row + HESSIAN, offsets[0], masks[0], tl.float32, ALIGNED)
-    hessian2 = get(row + HESSIAN, offsets[1], masks[1], tl.float32, ALIGNED)
-    terms1 = _get_terms(row, number, offsets[0], masks[0], PRIOR, TERM, ALIGNED)
-    terms2 = _get_terms(row, number, offsets[1], masks[1], PRIOR, TERM, ALIGNED)
-    if active:
-        gradient1 = get(gradient, offsets[0], masks[0], DTYPE, ALIGNED)
-        gradient2 = get(gradient, offsets[1], masks[1], DTYPE, ALIGNED)
-        mean1, momentum1, hessian1 = _equations(
-            mean1, gradient1, momentum1, hessian1, noise[0], terms1, number, measured, SQUARES, DTYPE
-        )
-        mean2, momentum2, hessian2 = _equations(
-            mean2, gradient2, momentum2, hessian2, noise[1], terms2, number, measured, SQUARES, DTYPE
-        )
-        put(row + MOMENTUM, momentum1, offsets[0], masks[0], tl.float32, ALIGNED)
-        put(row + MOMENTUM, momentum2, offsets[1], masks[1], tl.float32, ALIGNED)
-        put(row + HESSIAN, hessian1, offsets[0], masks[0], tl.float32, ALIGNED)
-        put(row + HESSIAN, hessian2, offsets[1], masks[1], tl.float32, ALIGNED)
-    if AHEAD:
-        put(row + BUFFER, mean1, offsets[0], masks[0], DTYPE, ALIGNED)
-        put(row + BUFFER, mean2, offsets[1], masks[1], DTYPE, ALIGNED)
-        ess = get_number(number, ESS)
-        mean1 = mean1.to(DTYPE).to(tl.float32) + ahead[0] * width_of(hessian1, terms1[0], ess)
-        mean2 = mean2.to(DTYPE).to(tl.float32) + ahead[1] * width_of(hessian2, terms2[0], ess)
-    put(row + P, mean1, offsets[0], masks[0], DTYPE, ALIGNED)
-    put(row + P, mean2, offsets[1], masks[1], DTYPE, ALIGNED)
+    """`IVON.update` of one half of a block; λ·width² stands for 1/(h + δ)."""
+    delta, prior_mean, linear, quadratic = terms
+    ess = tl.load(fact + ESS)
+    width = width_of(hessian, delta, ess)
+    theta = (mean + noise * width).to(DTYPE).to(tl.float32)
+    momentum += tl.load(fact + RHO1) * (gradient - momentum)
+    product = (theta - mean) * gradient
+    surprise = _surprise(product, gradient, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
+    x = surprise * tl.load(fact + RATE)
+    hessian += (hessian + delta) * (x + 0.5 * x * x)
+    width = width_of(hessian, delta, ess)
+    pulled = mean
+    if PRIOR:
+        pulled = mean - prior_mean
+    force = momentum * tl.load(fact + DEBIAS) + pulled * delta
+    if TERM:
+        force += (quadratic * mean - linear) / ess
+    clip = tl.load(fact + CLIP)
+    direction = tl.minimum(tl.maximum(force * (width * width * ess), -clip), clip)
+    return mean - tl.load(fact + LR) * direction, momentum, hessian, width
+
+
+@triton.jit
+def _get_terms(row, fact, offset, mask, PRIOR: tl.constexpr, TERM: tl.constexpr, ALIGNED: tl.constexpr):
+    """δ, the mean of the prior, and the extra term; zeros where there is none."""
+    delta = get_delta(row, fact, offset, mask, PRIOR, ALIGNED)
+    prior_mean, linear, quadratic = 0.0, 0.0, 0.0
+    if PRIOR:
+        prior_mean = get(address_of(row + PRIOR_MEAN, tl.float32, ALIGNED), offset, mask)
+    if TERM:
+        linear = get(address_of(row + LINEAR, tl.float32, ALIGNED), offset, mask)
+        quadratic = get(address_of(row + QUADRATIC, tl.float32, ALIGNED), offset, mask)
+    return delta, prior_mean, linear, quadratic
 
 
 @triton.jit
 def step(
     table,
+    tiles,
     gradients,
-    numbers,
-    measured,
     keys,
+    facts,
     flags,
-    blocks,
+    lanes,
     AHEAD: tl.constexpr,
     HELD: tl.constexpr,
     PRIOR: tl.constexpr,
@@ -193,34 +163,47 @@ def step(
 ):
     """Update momentum, Hessian and mean; p gets the mean, or the sample AHEAD while the buffer gets the mean.
 
-    With HELD the mean is in the buffer, because p still has the sample; it is put back even if the step is skipped.
+    With HELD the mean is in the buffer, because p still has the sample; it is put back even if the step is skipped:
+    then the rates of all averages are 0, and gradients are not read. All is read before anything is written.
     """
-    t, row, begin, size = find_block(blocks, table, tl.program_id(0))
+    tile, t, begin, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
+    lane, (left, right), (some, others) = halves(lanes, rest, ALIGNED)
     if tl.program_id(0) == 0:
-        tl.store(flags, 0)  # `measure` has copied it to the second place
-    number = numbers + tl.load(row + GROUP) * NUMBERED
-    active = (tl.load(gradients + t) != 0) & (tl.load(flags + 1) == 0)
-    lane = tl.arange(0, HALF)
+        tl.store(flags, 0)  # `measure` has acted on it
+    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
+    momentum = address_of(tile + MOMENTUM, tl.float32, ALIGNED)
+    hessian = address_of(tile + HESSIAN, tl.float32, ALIGNED)
+    mean = buffer if HELD else p
+    mean1, mean2 = get(mean, left, some), get(mean, right, others)
+    momentum1, momentum2 = get(momentum, left, some), get(momentum, right, others)
+    hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
+    fact = facts + t * FACTS
+    gradient, there = gradient_of(gradients, t, begin, DTYPE, ALIGNED), rest * tl.load(fact + ACTIVE).to(tl.int32)
+    gradient1 = tl.load(gradient + left, mask=left < there, other=0.0).to(tl.float32)
+    gradient2 = tl.load(gradient + right, mask=right < there, other=0.0).to(tl.float32)
+    terms1 = _get_terms(tile, fact, left, some, PRIOR, TERM, ALIGNED)
+    terms2 = _get_terms(tile, fact, right, others, PRIOR, TERM, ALIGNED)
     a, b = key_of(keys, t, 0)
-    noise = noise_of(row, begin, lane, a, b, TRANSPOSED)
-    ahead = noise
+    noise = noise_of(table, t, begin, lane, a, b, TRANSPOSED)
+    mean1, momentum1, hessian1, width1 = _equations(
+        mean1, gradient1, momentum1, hessian1, noise[0], terms1, fact, PRIOR, TERM, SQUARES, DTYPE
+    )
+    mean2, momentum2, hessian2, width2 = _equations(
+        mean2, gradient2, momentum2, hessian2, noise[1], terms2, fact, PRIOR, TERM, SQUARES, DTYPE
+    )
+    put(momentum, momentum1, left, some)
+    put(momentum, momentum2, right, others)
+    put(hessian, hessian1, left, some)
+    put(hessian, hessian2, right, others)
     if AHEAD:
+        put(buffer, mean1, left, some)
+        put(buffer, mean2, right, others)
         c, d = key_of(keys, t, 1)
-        ahead = noise_of(row, begin, lane, c, d, TRANSPOSED)
-    MEAN: tl.constexpr = BUFFER if HELD else P
-    offsets = begin + lane, begin + HALF + lane
-    if begin + 2 * HALF <= size:
-        masks = None, None
-        _step(
-            row, gradients + t, number, measured + 2 * t, active, noise, ahead, offsets, masks,
-            AHEAD, MEAN, PRIOR, TERM, SQUARES, DTYPE, ALIGNED,
-        )  # fmt: skip
-    else:
-        tail = offsets[0] < size, offsets[1] < size
-        _step(
-            row, gradients + t, number, measured + 2 * t, active, noise, ahead, offsets, tail,
-            AHEAD, MEAN, PRIOR, TERM, SQUARES, DTYPE, ALIGNED,
-        )  # fmt: skip
+        ahead = noise_of(table, t, begin, lane, c, d, TRANSPOSED)
+        mean1 = mean1.to(DTYPE).to(tl.float32) + ahead[0] * width1
+        mean2 = mean2.to(DTYPE).to(tl.float32) + ahead[1] * width2
+    put(p, mean1, left, some)
+    put(p, mean2, right, others)
 
 
 # ── once for each tensor ─────────────────────────────────────────────────────────────────────────────────────────
@@ -232,8 +215,8 @@ def measure(
     gradients,
     numbers,
     marks,
-    measured,
     keys,
+    facts,
     flags,
     members,
     groups,
@@ -250,43 +233,50 @@ def measure(
     t = tl.load(members + tl.program_id(0))
     row = table + t.to(tl.int64) * WIDTH
     number = numbers + tl.load(row + GROUP) * NUMBERED
+    fact = facts + t * FACTS
+    flag = tl.load(flags)
+    active = (tl.load(gradients + t) != 0) & (flag == 0)
+    for name in tl.static_range(NUMBERED):
+        tl.store(fact + name, tl.load(number + name).to(tl.float32))
+    tl.debug_barrier()  # they are read again below
     a, b = words(row, marks, 0)
     c, d = words(row, marks, 1)
     tl.store(keys + 4 * t, a.to(tl.int32, bitcast=True))
     tl.store(keys + 4 * t + 1, b.to(tl.int32, bitcast=True))
     tl.store(keys + 4 * t + 2, c.to(tl.int32, bitcast=True))
     tl.store(keys + 4 * t + 3, d.to(tl.int32, bitcast=True))
-    flag = tl.load(flags)
     if t == 0:
-        tl.store(flags + 1, flag)
         for group in range(0, groups):
             skipped = tl.load(marks + group * MARKED + SKIPPED).to(tl.pointer_type(tl.int64))
             tl.store(skipped, tl.load(skipped) + flag)
-    if (tl.load(gradients + t) != 0) & (flag == 0):
-        counter = places_of(row + STEP, 0, tl.float32, False)
+    tl.store(fact + ACTIVE, active.to(tl.float32))
+    if active:
+        counter = address_of(row + STEP, tl.float32, False)
         steps = tl.load(counter) + 1
         tl.store(counter, steps)
         if (steps <= 10) | (steps % 10 == 0):
             MEAN: tl.constexpr = BUFFER if HELD else P
-            _observe(
-                row, gradients + t, number, a, b, steps, MEAN, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME, LANES
-            )
+            _observe(row, gradients + t, fact, a, b, steps, MEAN, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME, LANES)
         rate = tl.load(number + RHO2)
-        spread = tl.load(places_of(row + SPREAD, 0, tl.float32, False)).to(tl.float64)
+        spread = tl.load(address_of(row + SPREAD, tl.float32, False)).to(tl.float64)
         if spread > 0:
             rate = tl.minimum(rate, tl.load(number + BIAS) / spread)
-        forgetting = places_of(row + FORGETTING, 0, tl.float32, False)
+        forgetting = address_of(row + FORGETTING, tl.float32, False)
         tl.store(forgetting, tl.load(forgetting) - tl.log(tl.maximum(1 - rate, 1e-9)).to(tl.float32))
         debias = 1 / (1 - tl.exp(tl.load(number + LOG_BETA1) * steps.to(tl.float64)))
-        tl.store(measured + 2 * t, debias.to(tl.float32))
-        tl.store(measured + 2 * t + 1, rate.to(tl.float32))
+        tl.store(fact + DEBIAS, debias.to(tl.float32))
+        tl.store(fact + RATE, rate.to(tl.float32))
+    else:
+        tl.store(fact + RHO1, 0.0)
+        tl.store(fact + RATE, 0.0)
+        tl.store(fact + LR, 0.0)
 
 
 @triton.jit
 def _observe(
     row,
     gradient,
-    number,
+    fact,
     a,
     b,
     steps,
@@ -313,24 +303,26 @@ def _observe(
         offset = index
         if TRANSPOSED:
             offset = transposed(index, tl.load(row + OUTER), tl.load(row + INNER))
-        mean = get(row + MEAN, offset, mask, DTYPE, False)
-        g = get(gradient, offset, mask, DTYPE, False)
-        hessian = get(row + HESSIAN, offset, mask, tl.float32, False)
-        delta, _, _, quadratic = _get_terms(row, number, offset, mask, PRIOR, TERM, False)
-        width = width_of(hessian, delta, get_number(number, ESS))
+        mean = get(address_of(row + MEAN, DTYPE, False), offset, mask)
+        g = get(address_of(gradient, DTYPE, False), offset, mask)
+        hessian = get(address_of(row + HESSIAN, tl.float32, False), offset, mask)
+        delta, _, _, quadratic = _get_terms(row, fact, offset, mask, PRIOR, TERM, False)
+        ess = tl.load(fact + ESS)
+        width = width_of(hessian, delta, ess)
         theta = (mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32)
-        surprise = _surprise((theta - mean) * g, g, hessian, delta, quadratic, number, SQUARES)
+        inverse = width * width * ess
+        surprise = _surprise((theta - mean) * g, g, hessian, inverse, quadratic, fact, SQUARES, TERM)
         precision = hessian + delta
         level += tl.where(mask, precision * (1 + surprise), 0.0)
         scatter += tl.where(mask, precision * surprise * surprise, 0.0)
         total += tl.where(mask, precision, 0.0)
     count = ((size + stride - 1) // stride).to(tl.float32)
     weight = tl.maximum(1 / tl.where(steps <= 10, steps, 10 + tl.floor(steps / 10)), 0.02)
-    places = places_of(row + LEVEL, 0, tl.float32, False)
+    places = address_of(row + LEVEL, tl.float32, False)
     new_level = tl.load(places) + weight * (tl.sum(level, axis=0) / count - tl.load(places))
     tl.store(places, new_level)
-    places = places_of(row + SCATTER, 0, tl.float32, False)
+    places = address_of(row + SCATTER, tl.float32, False)
     new_scatter = tl.load(places) + weight * (tl.sum(scatter, axis=0) / count - tl.load(places))
     tl.store(places, new_scatter)
     spread = new_scatter / tl.maximum(new_level, tl.sum(total, axis=0) / count)
-    tl.store(places_of(row + SPREAD, 0, tl.float32, False), spread)
+    tl.store(address_of(row + SPREAD, tl.float32, False), spread)

@@ -13,19 +13,24 @@ import triton.language as tl
 
 from posterity.noise import HALF as _HALF
 from posterity.noise import ROUNDS
-from posterity.optim.kernels._addresses import COLUMNS, MARKS, NUMBERS
+from posterity.optim.kernels._addresses import COLUMNS, MARKS, NUMBERS, TILE
+from posterity.optim.kernels._addresses import FACTS as _FACTS
 
 HALF = tl.constexpr(_HALF)
 S1, S2, S3, S4, S5, S6 = (tl.constexpr(shift) for shift, _ in ROUNDS)
 M1, M2, M3, M4, M5, M6 = (tl.constexpr(multiplier) for _, multiplier in ROUNDS)
 UNIT, TURN = tl.constexpr(2.0**-31), tl.constexpr(math.pi * 2.0**-31)
+QUARTER = tl.constexpr(1 << 30)  # of a turn
+TWO_THIRDS, EXPONENT = tl.constexpr(0x3F2AAAAB), tl.constexpr(-(1 << 23))  # bits of 2/3, and those of an exponent
+LOG_BIT = tl.constexpr(math.log(2) * 2.0**-23)
 
-# In the order of COLUMNS, NUMBERS and MARKS:
+# In the order of COLUMNS, TILE, NUMBERS, FACTS and MARKS:
 P, BUFFER, MOMENTUM, HESSIAN, PRIOR_MEAN, PRIOR_PRECISION, LINEAR, QUADRATIC = map(tl.constexpr, range(8))
 STEP, FORGETTING, LEVEL, SCATTER, SPREAD, SIZE, GROUP, INDEX, INNER, OUTER = map(tl.constexpr, range(8, 18))
-ESS, DELTA, RHO1, RHO2, BIAS, LOG_BETA1, LR, CLIP, BATCH = map(tl.constexpr, range(9))
+TENSOR, BEGIN, REST = map(tl.constexpr, range(8, 11))
+ESS, DELTA, RHO1, RHO2, BIAS, LOG_BETA1, LR, CLIP, BATCH, RATE, DEBIAS, ACTIVE = map(tl.constexpr, range(12))
 SEED, DRAWS, SKIPPED = map(tl.constexpr, range(3))
-WIDTH, NUMBERED, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, NUMBERS, MARKS))
+WIDTH, TILED, NUMBERED, FACTS, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, TILE, NUMBERS, _FACTS, MARKS))
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -48,23 +53,40 @@ def _normals(counter, a, b):
     """Both normals of each pair counter."""
     first, second = hash_pairs(counter, a, b)
     uniform = (tl.abs(first.to(tl.int32, bitcast=True).to(tl.float32)) + 0.5) * UNIT
-    radius = tl.sqrt(-2.0 * tl.log(uniform))
-    cosine, sine = _cos_sin(second.to(tl.int32, bitcast=True).to(tl.float32) * TURN)
+    radius = tl.sqrt(-2.0 * _log(uniform))
+    cosine, sine = _cos_sin(second.to(tl.int32, bitcast=True))
     return cosine * radius, sine * radius
 
 
 @triton.jit
-def _cos_sin(angle):
-    """Both, within two units in the last place for |angle| <= π, in half the instructions of the general functions."""
-    quarter = tl.floor(angle * 0.6366197723675814 + 0.5)
-    x = (angle - quarter * 1.57079637050628662109375) + quarter * 4.371139000186241e-8  # π/2 in two parts
+def _log(u):
+    """Within two units in the last place, for normal numbers above 0 alone: 2^k (1 + f) with |f| <= 1/3."""
+    bits = u.to(tl.int32, bitcast=True)
+    k = (bits - TWO_THIRDS) & EXPONENT
+    f = (bits - k).to(tl.float32, bitcast=True) - 1.0
+    q = -0.15122190005 + f * 0.13820138852
+    q = -0.16472325062 + f * (0.14042327767 + f * q)
+    q = 0.33333266034 + f * (-0.25004237818 + f * (0.20007918541 + f * q))
+    return k.to(tl.float32) * LOG_BIT + (f + f * f * (-0.5 + f * q))
+
+
+@triton.jit
+def _cos_sin(word):
+    """Of word/2³¹ half turns, within two units in the last place; the nearest quarter turn is in the leading bits."""
+    quarters = (word + QUARTER // 2) >> 30
+    x = (word - quarters * QUARTER).to(tl.float32) * TURN
     z = x * x
     sine = x + x * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4))
     cosine = 1.0 - 0.5 * z + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5))
-    turns = quarter.to(tl.int32)
-    odd = (turns & 1) != 0
+    odd = (quarters & 1) != 0
     c, s = tl.where(odd, sine, cosine), tl.where(odd, cosine, sine)
-    return tl.where(((turns + 1) & 2) != 0, -c, c), tl.where((turns & 2) != 0, -s, s)
+    return _flip(c, (quarters + 1) & 2), _flip(s, quarters & 2)
+
+
+@triton.jit
+def _flip(x, two):
+    """−x where `two` is 2, x where it is 0."""
+    return (x.to(tl.int32, bitcast=True) ^ (two << 30)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -84,14 +106,15 @@ def transposed(index, inner, outer):
 
 
 @triton.jit
-def noise_of(row, begin, lane, a, b, TRANSPOSED: tl.constexpr):
+def noise_of(table, t, begin, lane, a, b, TRANSPOSED: tl.constexpr):
     """The normals of both halves of a block of memory."""
     if TRANSPOSED:
+        row = table + t * WIDTH
         inner, outer = tl.load(row + INNER), tl.load(row + OUTER)
         left = normal_at(transposed(begin + lane, inner, outer), a, b)
         right = normal_at(transposed(begin + HALF + lane, inner, outer), a, b)
     else:
-        left, right = _normals((begin // 2 + lane).to(tl.uint32), a, b)
+        left, right = _normals((begin // 2).to(tl.uint32) + lane.to(tl.uint32), a, b)
     return left, right
 
 
@@ -126,36 +149,44 @@ def words(row, marks, ahead):
 
 
 @triton.jit
-def places_of(cell, offset, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    places = tl.load(cell).to(tl.pointer_type(DTYPE)) + offset
+def address_of(cell, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """What a cell holds; read once, since every write may change it for all that the compiler knows."""
+    address = tl.load(cell).to(tl.pointer_type(DTYPE))
     if ALIGNED:
-        places = tl.multiple_of(places, 16)  # lets the compiler move four numbers at a time
-    return places
+        address = tl.multiple_of(address, 16)  # lets the compiler move four numbers at a time
+    return address
 
 
 @triton.jit
-def get(cell, offset, mask, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    places = places_of(cell, offset, DTYPE, ALIGNED)
-    if mask is None:  # noqa: SIM108 (Triton compiles both sides of an expression)
-        values = tl.load(places)
-    else:
-        values = tl.load(places, mask=mask, other=1.0)
-    return values.to(tl.float32)
+def get(address, offset, mask):
+    return tl.load(address + offset, mask=mask).to(tl.float32)
 
 
 @triton.jit
-def put(cell, values, offset, mask, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    tl.store(places_of(cell, offset, DTYPE, ALIGNED), values.to(DTYPE), mask=mask)
+def put(address, values, offset, mask):
+    tl.store(address + offset, values.to(address.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def get_number(number, NAME: tl.constexpr):
-    return tl.load(number + NAME).to(tl.float32)
+def find_tile(tiles, program, ALIGNED: tl.constexpr):
+    """A tile, whose cells hold addresses as a row's do, its tensor, where in that it begins, and how much is left."""
+    tile = tiles + program.to(tl.int64) * TILED
+    rest = tl.load(tile + REST).to(tl.int32)
+    if ALIGNED:
+        rest = tl.multiple_of(rest, 4)  # so that four numbers share a mask
+    return tile, tl.load(tile + TENSOR), tl.load(tile + BEGIN), rest
 
 
 @triton.jit
-def find_block(blocks, table, program):
-    """The tensor that a program works on, its row, where in it to begin, and its size."""
-    t, block = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
-    row = table + t.to(tl.int64) * WIDTH
-    return t, row, block.to(tl.int64) * (2 * HALF), tl.load(row + SIZE)
+def halves(lanes, rest, ALIGNED: tl.constexpr):
+    """Lanes for the noise of a tile, and for each half of it offsets and which of them there are.
+
+    A load decides how numbers are laid out over threads, and what follows from it keeps that: lanes that are loaded,
+    too, spare the way of all noise through shared memory.
+    """
+    left = tl.arange(0, HALF)
+    lane = left
+    if ALIGNED:
+        lane = tl.load(lanes + left)
+    right = left + HALF
+    return lane, (left, right), (left < rest, right < rest)

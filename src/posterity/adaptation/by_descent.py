@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.combined import labels_of
+from posterity.adaptation.lost_classes import lost_classes, without_classes
 from posterity.adaptation.past import Past, joined, refreshed, rows_of_batch
 from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
@@ -68,7 +69,9 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
 def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome:
     """A network that has learnt the new data and the past together, from the old weights."""
     model, change, posterior = situation.new, situation.change, situation.posterior
-    past = carried(situation.past, model)
+    past, lost = carried(situation.past, model), lost_classes(situation)
+    if len(lost):
+        past = without_classes(situation, past, lost)
     objective = past.penalty(posterior, settings.batch_size) + situation.scale * Quadratic(situation.prior)
     if change.added is not None:
         new = Memory(change.added.inputs, change.added.targets, change.added.ids)

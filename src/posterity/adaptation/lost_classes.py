@@ -1,0 +1,67 @@
+"""Classes that lose all their examples: the model loses the outcome, and what the examples held apart may meet again.
+
+A softmax is saturated on examples that are learnt: at θ* they hardly pull, and without them hardly anything pulls the
+other way. So the outcome goes first: its output is silenced, the old predictions are those given that it is another
+class,
+
+    h(f*)_k / (1 − Σ_lost h(f*)_c),
+
+and the weights set out from m₀ + s (θ* − m₀), nearer to the prior, where outputs that had to stay low on the lost
+examples may rise again. Old predictions on the memory bring everything else back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.heads import find_head
+from posterity.adaptation.past import Past, data_gradient, rows_of_batch
+from posterity.adaptation.replay import predictions_of
+from posterity.adaptation.situation import Situation
+from posterity.likelihoods import CategoricalLikelihood
+from posterity.trees import trainable
+
+KEPT = 0.8  # s
+SILENT = -30.0  # as a logit: a probability that no loss can see
+
+
+def lost_classes(situation: Situation) -> Tensor:
+    """Labels of removed examples that no other example has."""
+    removed, left = situation.change.removed, situation.past.memory
+    if removed is None or left is None or not isinstance(situation.posterior.likelihood, CategoricalLikelihood):
+        return torch.empty(0, dtype=torch.int64)
+    added = situation.change.added
+    there = left.targets if added is None else torch.cat((left.targets, added.targets.to(left.targets)))
+    labels: Tensor = removed.targets.unique()
+    return labels[~torch.isin(labels, there.to(labels))]
+
+
+@torch.no_grad()
+def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
+    """The past without some outcomes; the model to be trained is silenced and pulled back, in place."""
+    model, change, prior = situation.new, situation.change, situation.prior
+    assert past.memory is not None
+    assert change.removed is not None
+    for name, p in trainable(model).items():
+        centre = prior.mean[name].to(p)
+        p.copy_(centre + KEPT * (p - centre))
+    head = find_head(model, past.memory.inputs)
+    if head is not None:
+        _silence(head.layer, lost)
+    old = predictions_of(past.memory).clone()
+    old[:, lost.to(old.device)] = SILENT
+    theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0]
+    pull = data_gradient(
+        situation.old, rows_of_batch(change.removed, theirs.cpu()), situation.posterior.likelihood, tuple(past.pull)
+    )
+    memory = replace(past.memory, predictions=old)
+    return Past(memory, past.rest, {name: g + pull[name].to(g) for name, g in past.pull.items()})
+
+
+def _silence(layer: nn.Linear, lost: Tensor) -> None:
+    if layer.bias is not None:
+        layer.weight[lost.to(layer.weight.device)] = 0.0
+        layer.bias[lost.to(layer.bias.device)] = SILENT

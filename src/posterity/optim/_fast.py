@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from posterity.optim._samples import SKIPPED, Kept, norm
-from posterity.optim.kernels import Entry, Launcher, laid_out, launchable, usable
+from posterity.optim.kernels import Entry, Launcher, NativeLauncher, kernels_for, laid_out, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -30,13 +30,15 @@ class FastPath:
         self.ahead = False  # whether a step puts the next sample in place
         self.lingers = False  # whether a sample stays in place from the end of its context to the step
         self._optimizer = optimizer
-        self._launcher: Launcher | None = None
+        self._launcher: Launcher | NativeLauncher | None = None
         self._places: list[int] = []
         self._seen: list[Any] = []
         self._parameters: list[Tensor] = []
         self._buffers: dict[Tensor, Tensor] = {}
         self._before: dict[Tensor, tuple[Tensor, Tensor]] = {}  # gradients older than the sample, and copies of them
+        self._waiting: dict[Tensor, Any] = {}  # the state of parameters before their first update
         self._report: Tensor | None = None  # skipped steps, as far as the host knows
+        self._told = 0  # how many of them have been said
 
     def put_sample(self) -> bool:
         """Put a sample to learn from in place; False where that is left to tensor operations."""
@@ -122,10 +124,13 @@ class FastPath:
                 kept.norm = None if p.grad is None else norm(p.grad)
 
     def _possible(self) -> bool:
-        optimizer = self._optimizer
-        first = optimizer.param_groups[0]
-        fits = optimizer.fused is not False and not optimizer._replicas.per_rank
-        return fits and launchable(first["params"][0].device) and bool(optimizer.constants(first))
+        optimizer, first = self._optimizer, self._optimizer.param_groups[0]
+        if optimizer.fused is False or optimizer._replicas.per_rank or not optimizer.constants(first):
+            return False
+        kernels = kernels_for(first["params"][0].device)
+        if optimizer.fused and isinstance(kernels, str):
+            optimizer._warn(f"fused=True has no effect: {kernels}")
+        return not isinstance(kernels, str)
 
     def _store(self) -> None:
         """Write the last sample down, for whoever needs it beside the next one."""
@@ -139,7 +144,7 @@ class FastPath:
         every = ((number, p) for number, group in groups for p in group["params"])
         return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
 
-    def _ready(self, thorough: bool = True) -> Launcher | None:
+    def _ready(self, thorough: bool = True) -> Launcher | NativeLauncher | None:
         """The kernels, with the numbers of this step; set up anew if a tensor is another one than before.
 
         Args:
@@ -171,15 +176,19 @@ class FastPath:
         none = object()
         return all(map(operator.is_, chain(self._all_tensors(), (none,)), chain(self._seen, (none,))))
 
-    def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher:
+    def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher | NativeLauncher:
         optimizer, samples = self._optimizer, self._optimizer._samples
-        device, entries = trainable[0][2].device, []
+        device, entries, self._waiting = trainable[0][2].device, [], {}
+        self._told = int(optimizer.param_groups[0]["skipped"])
         for group in optimizer.param_groups:
             for name in ("draws", "skipped"):
                 group[name] = torch.as_tensor(group[name], dtype=torch.int64, device=device).clone()
         for index, number, p in trainable:
             group = optimizer.param_groups[number]
+            new = p not in optimizer.state
             state = optimizer._state_of(p, group)
+            if new and device.type == "cpu":
+                self._waiting[p] = optimizer.state.pop(p)
             state.update(laid_out(state, p.detach()))
             state["step"] = state["step"].to(device)
             kept = samples.kept.setdefault(p, Kept(torch.empty_like(p, requires_grad=False)))
@@ -188,10 +197,22 @@ class FastPath:
         self._parameters = [p for _, _, p in trainable]
         self._buffers = {p: samples.kept[p].buffer for p in self._parameters}
         self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
-        return Launcher(entries, [(g["seed"], g["draws"], g["skipped"]) for g in optimizer.param_groups])
+        kernels = kernels_for(device)
+        assert not isinstance(kernels, str), kernels
+        return kernels(entries, [(g["seed"], g["draws"], g["skipped"]) for g in optimizer.param_groups])
 
     def _say_what_was_skipped(self) -> None:
+        skipped = self._optimizer.param_groups[0]["skipped"]
         assert self._report is not None
-        if self._report > 0:
+        known = self._report if skipped.is_cuda else skipped
+        if known > self._told:
             self._optimizer._warn(SKIPPED)
-        self._report.copy_(self._optimizer.param_groups[0]["skipped"], non_blocking=True)
+            self._told = int(known)
+        else:
+            self._show_state()
+        self._report.copy_(skipped, non_blocking=True)
+
+    def _show_state(self) -> None:
+        """Parameters have state from their first update on."""
+        for p in [p for p in self._waiting if p.grad is not None]:
+            self._optimizer.state[p] = self._waiting.pop(p)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posterity.noise import HALF
-from posterity.optim.kernels._addresses import FACTS, NUMBERS, Entry, Table, supported
+from posterity.optim.kernels._addresses import FACTS, NUMBERS, Entry, Table
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 SOME = 4096  # weights of a tensor that its statistics are measured on
@@ -28,12 +28,6 @@ def available() -> bool:
 def launchable(device: torch.device) -> bool:
     """Whether kernels run on a device: on a GPU, or anywhere in Triton's interpreter."""
     return available() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
-
-
-def usable(parameters: Sequence[Tensor]) -> bool:
-    """Whether the kernels can work on these parameters: on one device, of known layout and type."""
-    devices = {p.device for p in parameters}
-    return len(devices) == 1 and launchable(devices.pop()) and all(map(supported, parameters))
 
 
 class Launcher:

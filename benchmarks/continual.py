@@ -92,6 +92,7 @@ class Protocol:
         ewc: λ of EWC.
         si: c of synaptic intelligence.
         si_damping: ξ of synaptic intelligence.
+        si_lr: Learning rate of synaptic intelligence.
         vcl_epochs: Passes over each task of VCL, in batches of `vcl_batch`, and five times as many over its coresets.
         vcl_batch: Examples a step of VCL.
         vcl_lr: Learning rate of VCL, which falls to zero along a cosine.
@@ -114,6 +115,7 @@ class Protocol:
     ewc: float
     si: float
     si_damping: float
+    si_lr: float
     vcl_epochs: int
     vcl_batch: int
     vcl_lr: float
@@ -134,7 +136,7 @@ class Protocol:
         return {
             "fine-tuning": lambda: FineTuning(point),
             "EWC": lambda: EWC(point, self.prior_precision, strength=self.ewc),
-            "SI": lambda: SI(point, strength=self.si, damping=self.si_damping),
+            "SI": lambda: SI({**point, "lr": self.si_lr}, strength=self.si, damping=self.si_damping),
             "replay": lambda: ReplayMemory(point, **weighted),
             "FROMP": lambda: FunctionalPrior(clipped, **functional),
             "FRORP": lambda: FunctionalPrior(clipped, **functional, by="random"),
@@ -162,18 +164,18 @@ class Protocol:
 PROTOCOLS = {
     "permuted": Protocol(
         epochs=10, batch_size=128, lr=1e-3, schedule="cosine", clip=0.01, size=200, prior_precision=1e-5, tau=0.5,
-        jitter=1e-5, memory_batch=256, kprior=1.0, ewc=10.0, si=0.5, si_damping=0.1, vcl_epochs=60,
-        vcl_batch=1024, vcl_lr=5e-3, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.2,
+        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=60,
+        vcl_batch=1024, vcl_lr=5e-3, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
     ),
     "split": Protocol(
         epochs=15, batch_size=128, lr=1e-4, schedule="constant", clip=0.1, size=40, prior_precision=1e-3, tau=10.0,
-        jitter=1e-6, memory_batch=None, kprior=1.0, ewc=100.0, si=1.0, si_damping=1e-3, vcl_epochs=120,
+        jitter=1e-6, memory_batch=None, kprior=10.0, ewc=1000.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=120,
         vcl_batch=256, vcl_lr=1e-3, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.2,
     ),
     "cifar": Protocol(
-        epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=10.0,
-        jitter=1e-6, memory_batch=256, kprior=1.0, ewc=100.0, si=1.0, si_damping=1e-3, vcl_epochs=80,
-        vcl_batch=256, vcl_lr=1e-3, ivon_epochs=80, ivon_lr=0.3, ivon_hess=0.2,
+        epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=1.0,
+        jitter=1e-6, memory_batch=256, kprior=10.0, ewc=100.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=80,
+        vcl_batch=256, vcl_lr=1e-3, ivon_epochs=80, ivon_lr=0.1, ivon_hess=0.2,
     ),
 }  # fmt: skip
 

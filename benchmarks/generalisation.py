@@ -48,7 +48,7 @@ class Setting:
     batch_size: int = 50
     lr: float = 1e-2  # of Adam
     sgd_lr: float = 0.1
-    asked: int | None = None  # the average is over so many random examples; the posterior has seen all
+    asked: int | None = None  # random examples that curvature and average are taken over, where all would take too long
 
 
 def split_digits(options: argparse.Namespace) -> tuple[Data, Data]:
@@ -151,7 +151,9 @@ def look(
     priors = {"": setting.delta} | ({} if stopping is None else {", with early stopping": setting.delta + stopping})
     for structure in setting.structures:
         for label, delta in priors.items():
-            posterior = po.laplace(model, train, structure=structure, prior_precision=delta, batch_size=1024)
+            posterior = po.laplace(
+                model, asked, n=len(train[1]), structure=structure, prior_precision=delta, batch_size=1024
+            )
             for deflate in (True, False) if structure in ("full", "last_layer") else (False,):
                 loo = leave_one_out(model, posterior, asked, deflate=deflate, batch_size=1024)
                 point[f"{structure}, {'deflated' if deflate else 'first order'}{label}"] = loo.nll.mean().item()
@@ -208,7 +210,9 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
                 stops = " / ".join(f"{f['epoch']:.0f} ({f['true epoch']:.0f})" for f in found)
                 shares = [f"{mid['cost']:+.1%}", f"{mid['level']:+.0%}", f"{mid['last']:+.0%}"]
                 rows.append([estimate, stops, *shares, f"{mid['spearman']:.2f}"])
-        text += f"\n### {name}, {method} ({len(mine)} seeds)\n\n"
+        part = SETTINGS[name].asked
+        note = f"; curvature and average over {part:,} random examples" if part else ""
+        text += f"\n### {name}, {method} ({len(mine)} seeds{note})\n\n"
         columns = ["estimate", "stop (truly best), by seed", "cost", "level at best", "level at last", "Spearman"]
         text += report.table(columns, rows)
     report.publish("generalisation", text, options.out)

@@ -7,6 +7,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 Data = tuple[Tensor, Tensor]
+BINARY = ("bayesbinn", "ste")  # methods for networks without biases
 
 
 def digits() -> tuple[Data, Data]:
@@ -33,8 +34,8 @@ def line(n: int = 400, noise: float = 0.5, seed: int = 0) -> Data:
     return x, y + noise * torch.randn(n, 1, generator=generator)
 
 
-def mlp(inputs: int = 2, hidden: int = 8, outputs: int = 3, seed: int = 0) -> nn.Sequential:
+def mlp(inputs: int = 2, hidden: int = 8, outputs: int = 3, seed: int = 0, bias: bool = True) -> nn.Sequential:
     """A network with one hidden layer, the same for the same seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+        return nn.Sequential(nn.Linear(inputs, hidden, bias), nn.ReLU(), nn.Linear(hidden, outputs, bias))

@@ -55,7 +55,7 @@ BAD = {
         "counts: expected whole numbers >= 0",
     ),
     "unknown likelihood": ({"likelihood": "gauss"}, r"likelihood: expected one of \['bernoulli'"),
-    "unknown method": ({"method": "adam"}, r"method: expected one of \['adamw', .*'swag'\], got 'adam'"),
+    "unknown method": ({"method": "adam"}, r"method: expected one of \['adamw', .*'vogn'\], got 'adam'"),
     "unknown option": ({"hess": 1.0}, r"option of method 'ivon': expected one of \['prior', 'ess', .* got 'hess'"),
     "option of another method": ({"method": "sgd", "ess": 1.0}, "option of method 'sgd'.*got 'ess'"),
     "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from learning.problems import blobs, digits, line, mlp
+from learning.problems import BINARY, blobs, digits, line, mlp
 from posterity.batches import batches
 from posterity.errors import InvalidInput, PosterityError
 from posterity.learning import Callback, fit
@@ -24,7 +24,7 @@ from posterity.prediction import predict
 from posterity.trees import to_vector, trainable
 
 # Most runs here are far too short for IVON's Hessian, and it says so.
-pytestmark = pytest.mark.filterwarnings("ignore:IVON. only .* of the Hessian has been learnt")
+pytestmark = pytest.mark.filterwarnings("ignore:.* only .* of the Hessian has been learnt")
 
 
 def weights(model):
@@ -154,8 +154,9 @@ def test_an_interrupted_run_is_usable(method):
                 raise KeyboardInterrupt
 
     options = {"p": 0.2} if method == "dropout" else {}
+    model = mlp(bias=method not in BINARY)
     before = signal.getsignal(signal.SIGINT)
-    run = fit(mlp(), blobs(), method=method, epochs=10, batch_size=20, callbacks=[Impatient()], **options)
+    run = fit(model, blobs(), method=method, epochs=10, batch_size=20, callbacks=[Impatient()], **options)
     assert run.interrupted
     assert run.steps == 7
     assert len(run.history) == 1

@@ -190,12 +190,12 @@ class Loop:
         self._restore(state["learnt"])
 
     def _learnt(self) -> dict[str, Any]:
-        model = self.learner.model
+        model, optimizer = self.learner.model, self.learner.optimizer.state_dict()
         return {
             "parameters": snapshot(trainable(model)),
             "buffers": snapshot(dict(model.named_buffers())),
-            "optimizer": _copied(self.learner.optimizer.state_dict()["state"]),
-            "groups": [_numbers(group) for group in self.learner.optimizer.param_groups],
+            "optimizer": _copied(optimizer["state"]),
+            "groups": [_numbers(group) for group in optimizer["param_groups"]],
             "method": snapshot(self.learner.state()),
             "noise": None if self.noise is None else torch.tensor(list(self.noise.window), dtype=torch.float64),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from posterity.errors import expected, require
 from posterity.learning._train import Request, Run, train
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS
-from posterity.learning.seeding import own_randomness, seed_step
+from posterity.learning.starts import fresh
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Ensemble, Mixture, Posterior, Structure
 from posterity.trees import Tree, snapshot, trainable
@@ -30,11 +29,12 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
     options = dict(request.options)
     members, base = options.pop("members", 5), options.pop("base", "adamw")
     require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)
-    if base not in METHODS:
-        raise expected("base", f"one of {sorted(METHODS)}", base)
+    mixable = sorted(name for name, learner in METHODS.items() if learner.mixes)
+    if base not in mixable:
+        raise expected("base", f"one of {mixable}", base)
     runs: list[Run] = []
     for k in range(members):
-        run = train(_make(model, request.seed, k), data, _of_member(request, k, base, options))
+        run = train(fresh(model, request.seed, k), data, _of_member(request, k, base, options))
         if run.interrupted and runs:
             break
         runs.append(run)
@@ -51,29 +51,6 @@ def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) 
     begun = request.resume and (k == 0 or (folder is not None and holds_checkpoint(folder)))
     seed = request.seed * 1_000_003 + k
     return replace(request, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
-
-
-def _make(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
-    """Member k before training: made by the function, or a copy with its weights drawn anew."""
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    device = torch.device("cpu") if parameter is None else parameter.device
-    with own_randomness(device):
-        seed_step(seed, k, device)
-        if not isinstance(model, nn.Module):
-            made = model()
-            if not isinstance(made, nn.Module):
-                raise expected("model", "a function that makes a torch.nn.Module", type(made).__name__)
-            return made
-        member = copy.deepcopy(model)
-        for name, module in member.named_modules():
-            reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
-            if reset is not None:
-                reset()
-            elif next(module.parameters(recurse=False), None) is not None:
-                raise expected(
-                    f"module {name!r}", "a method reset_parameters (or a function that makes the model)", None
-                )
-        return member
 
 
 def _together(runs: list[Run]) -> Posterior:

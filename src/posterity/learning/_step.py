@@ -57,17 +57,15 @@ class Stepper:
             if check:
                 check_inputs(self.learner.model, batch)
             inputs = batch.inputs if self.augment is None else self.augment(batch.inputs)
+            seen = Batch(inputs, batch.targets, batch.ids)
             for sample in range(self.learner.draws):
-                share = 1 / (len(batches) * self.learner.draws)
-                with self.learner.draw(step, i * self.learner.draws + sample):
-                    f = self._forward(inputs)
-                    if check:
-                        objective.check(f, batch.targets)
-                    total = objective.total(f, batch.targets)
-                    # A batch without any target has mass 0 and loss 0.
-                    loss = total / (mass.clamp_min(1e-12) * self.learner.draws)
-                    self.scaler.scale(self._penalised(loss, share)).backward()
-                tally.add(objective, f, batch.targets, total, 1 / self.learner.draws)
+                number = i * self.learner.draws + sample
+                for first, place in enumerate(self.learner.passes(step, number, self.scaler)):
+                    with place:
+                        found = self._differentiate(seen, objective, mass, len(batches), check)
+                    if first == 0:
+                        for f, total in found:
+                            tally.add(objective, f, batch.targets, total, 1 / (self.learner.draws * len(found)))
         self.scaler.unscale_(optimizer)
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
@@ -84,10 +82,29 @@ class Stepper:
         if state:
             self.scaler.load_state_dict(dict(state))
 
-    def _forward(self, inputs: Inputs) -> Tensor:
+    def _differentiate(
+        self, batch: Batch, objective: Objective, mass: Tensor, batches: int, check: bool
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Forward and backward through every network at the weights in place; their outputs and summed losses."""
+        found = []
+        share = 1 / (batches * self.learner.draws)
+        factor = 1 / share if self.learner.averages else 1.0
+        for k, forward in enumerate(self.learner.forwards()):
+            f = self._forward(forward, batch.inputs)
+            if check:
+                objective.check(f, batch.targets)
+            total = objective.total(f, batch.targets)
+            # A batch without any target has mass 0 and loss 0.
+            loss = factor * total / (mass.clamp_min(1e-12) * self.learner.draws)
+            penalised = self._penalised(loss, factor * share) if k == 0 else loss
+            self.learner.backward(self.scaler.scale(penalised), batch, objective.likelihood)
+            found.append((f.detach(), total.detach()))
+        return found
+
+    def _forward(self, forward: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
         dtype = _HALF.get(self.amp or "")
         with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            f = self.learner.forward(inputs)
+            f = forward(inputs)
         return f.float() if f.dtype in _HALF.values() else f
 
     def _penalised(self, loss: Tensor, share: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ from posterity.posterior import Posterior
 from posterity.trees import evaluating, fingerprint, trainable
 
 _FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
+_PLAIN = {"accumulate": 1, "label_smoothing": 0.0, "class_weights": None, "ignore_index": None, "penalty": None}
+_PLAIN |= {"amp": None}
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 
 
@@ -102,10 +103,13 @@ class Request:
         if self.method not in METHODS:
             raise expected("method", f"one of {sorted([*METHODS, 'ensemble'])}", self.method)
         learner = METHODS[self.method]
-        known = [p.name for p in inspect.signature(learner).parameters.values() if p.kind is p.KEYWORD_ONLY]
         for name in self.options:
-            if name not in known:
-                raise expected(f"option of method {self.method!r}", f"one of {known}", name)
+            if name not in learner.options():
+                raise expected(f"option of method {self.method!r}", f"one of {learner.options()}", name)
+        for name in learner.refused:
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and value == _PLAIN[name]):
+                raise expected(name, f"its default, for method {self.method!r} has no use for it", value)
         return learner
 
     def settings(self, model: nn.Module, plan: Plan) -> dict[str, str]:
@@ -163,7 +167,7 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
             loop.load(state)
     loop.run()
     posterior = learner.posterior(loop.objective.likelihood, stream)
-    posterior.apply(model)
+    learner.leave(posterior)
     return Run(model, posterior, loop.history, request.method, loop.step, loop.interrupted)
 
 

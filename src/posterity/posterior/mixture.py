@@ -18,9 +18,10 @@ from posterity.posterior.full import Full
 from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
+from posterity.posterior.rotated import Rotated
 from posterity.trees import Tree, check_same_shapes
 
-_COMPONENTS: dict[str, type[Structure]] = {c.kind: c for c in (Diagonal, Full, Kronecker, LastLayer, LowRank)}
+_COMPONENTS: dict[str, type[Structure]] = {c.kind: c for c in (Diagonal, Full, Kronecker, Rotated, LastLayer, LowRank)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,5 +1,6 @@
 """The methods that `fit` knows, by name."""
 
+from posterity.learning.learners import family
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.learning.learners.bayes_by_backprop import BayesByBackprop
 from posterity.learning.learners.dropout import DropoutLearner
@@ -16,6 +17,17 @@ METHODS: dict[str, type[Learner]] = {
     "dropout": DropoutLearner,
     "swag": Swag,
     "bayes_by_backprop": BayesByBackprop,
+    "evon": family.Evon,
+    "soba": family.Soba,
+    "vadam": family.VadamLearner,
+    "vogn": family.PerExample,
+    "ogn": family.PerExampleAtTheMean,
+    "variational_newton": family.Dense,
+    "mixture_ivon": family.Mixed,
+    "bsam": family.SharpnessAware,
+    "sam": family.SharpnessAwarePoint,
+    "bayesbinn": family.Binary,
+    "ste": family.BinaryPoint,
 }
 
 __all__ = ["METHODS", "Learner", "Plan", "Prior", "as_prior"]

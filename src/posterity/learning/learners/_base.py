@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from posterity.batches import Batches
+from posterity.batches import Batch, Batches
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call
 from posterity.learning.schedules import Cosine, Schedule
@@ -51,10 +54,18 @@ class Learner(ABC):
     optimizer: Optimizer
     prior: Diagonal
     draws: int = 1  # weight draws for each batch
+    refused: ClassVar[tuple[str, ...]] = ()  # arguments of `fit` that the method has no use for
+    averages: ClassVar[bool] = False  # whether the optimizer divides by the batches and draws of a step itself
+    mixes: ClassVar[bool] = True  # whether the posteriors of several runs make one of an ensemble
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model = model
         self.plan = plan
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Names of what the method takes beyond the arguments of `fit`."""
+        return [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
     def schedule(self) -> Schedule:
         """The schedule for users who do not choose one."""
@@ -68,9 +79,21 @@ class Learner(ABC):
         """A context in which forward and backward see weights drawn from q; the point itself by default."""
         return nullcontext()
 
+    def passes(self, step: int, sample: int, scaler: GradScaler) -> Iterator[AbstractContextManager[object]]:
+        """The contexts of all passes of a draw, one after the other."""
+        yield self.draw(step, sample)
+
     def forward(self, inputs: Inputs) -> Tensor:
         """Outputs at the drawn weights."""
         return call(self.model, inputs)
+
+    def forwards(self) -> Sequence[Callable[[Inputs], Tensor]]:
+        """The networks that are trained together, each on the whole loss."""
+        return [self.forward]
+
+    def backward(self, loss: Tensor, batch: Batch, likelihood: Likelihood) -> None:
+        """Leave the gradient of the loss of a batch in `.grad`."""
+        loss.backward()
 
     def penalty(self) -> Tensor | None:
         """What the method adds to the mean loss."""
@@ -93,6 +116,10 @@ class Learner(ABC):
     @abstractmethod
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         """The posterior at this moment."""
+
+    def leave(self, posterior: Posterior) -> None:
+        """Put the model where training ends: at the mean."""
+        posterior.apply(self.model)
 
     def hand_over(self, structure: Structure, likelihood: Likelihood, ess: float | None = None) -> Posterior:
         """A structure with everything that makes it a posterior of this model and these data."""

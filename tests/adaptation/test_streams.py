@@ -172,3 +172,17 @@ def test_five_permutations_of_digits_are_remembered():
     scores = learn_stream(model, permuted(train, test, 5, seed=2), strategy, seed=2)
     assert scores.average > 0.922
     assert scores.forgetting < 0.06
+
+
+def test_wide_weights_drown_a_task_unless_it_starts_narrow():
+    raw = load_digits()
+    x, y = torch.tensor(raw.data / 16).float(), torch.tensor(raw.target)
+    tasks = permuted((x[:1000], y[:1000]), (x[1000:], y[1000:]), 1)
+    found = {}
+    for width in (VCL.width, 1.0):  # the prior has width 1, as weights have that no task has needed
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
+        strategy = VCL({"epochs": 15, "batch_size": 100, "lr": 1e-2}, width=width)
+        found[width] = learn_stream(model, tasks, strategy).average
+    assert found[VCL.width] > 0.8
+    assert found[1.0] < found[VCL.width] - 0.3

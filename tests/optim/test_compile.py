@@ -1,4 +1,4 @@
-"""torch.compile: of the model, of the step, and of the optimizer's own arithmetic."""
+"""torch.compile of the model and of the step."""
 
 import pytest
 import torch

@@ -44,7 +44,7 @@ class VariationalOptimizer(Optimizer):
         defaults: Options of the parameter groups; `seed`, `ess` and `weight_decay` are read here.
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
-        fused: One pass over memory for sampling and one for the update, by Triton or else compiled; None: by Triton.
+        fused: Whether kernels may take samples and steps, where there are some; True says why if there are none.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
     """
@@ -176,7 +176,7 @@ class VariationalOptimizer(Optimizer):
 
     def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
         """Put a sample in place of each mean, and the mean into the buffer."""
-        (kernels.compiled if self.fused else kernels.eager).perturb(self.precision, pieces, overwritten)
+        kernels.perturb(self.precision, pieces, overwritten)
 
     def _put_mean(self) -> None:
         if self._samples.means:
@@ -255,7 +255,7 @@ class VariationalOptimizer(Optimizer):
 
     def _update(self, pieces: list[Piece]) -> None:
         """Update mean and state of each parameter from its statistics."""
-        (kernels.compiled if self.fused else kernels.eager).update(self.update, pieces, self.written)
+        kernels.update(self.update, pieces, self.written)
 
     def _sampled_loss(self, closure: Callable[[], Any]) -> Any:
         if self.mc_samples > 1 and self._samples.finished:

@@ -53,8 +53,9 @@ class IVON(VariationalOptimizer):
         seed: Seed of the noise; the same on every process.
         total_steps: Length of the training, for β₂ = "auto".
         batch_size: Examples behind each gradient, for "gradsq".
-        fused: One pass over memory for a sample and one for an update. By default on a GPU, with Triton; True compiles
-            them on a CPU, which needs a C++ compiler and some tens of seconds at the first step; False forbids both.
+        fused: Whether kernels may do a sample or an update in one pass over memory: Triton's on a GPU, and on a CPU a
+            C file that is compiled when it is first needed (some seconds, once on a machine). By default they do where
+            Triton or a C compiler is found; True says why if they do not, False leaves all to tensor operations.
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.

@@ -38,7 +38,6 @@ class SOBA(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
-        fused: Compile sample and update into one pass over memory each.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -66,10 +65,9 @@ class SOBA(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
-        fused: bool = False,
     ) -> None:
         defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "seed": seed}, mc_samples=mc_samples, prior=prior, fused=fused)
+        super().__init__(params, {**defaults, "seed": seed}, mc_samples=mc_samples, prior=prior)
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}

@@ -37,7 +37,6 @@ class Vadam(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
-        fused: Compile sample and update into one pass over memory each.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -67,11 +66,10 @@ class Vadam(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
-        fused: bool = False,
     ) -> None:
         defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "weight_decay": weight_decay}
         defaults |= {"eps": eps, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior, fused=fused)
+        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}

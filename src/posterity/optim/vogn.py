@@ -43,7 +43,6 @@ class VOGN(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
-        fused: Compile sample and update into one pass over memory each.
 
     Examples:
         >>> model = nn.Linear(2, 3)
@@ -73,11 +72,10 @@ class VOGN(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
-        fused: bool = False,
     ) -> None:
         defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "weight_decay": weight_decay}
         defaults |= {"damping": damping, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior, fused=fused)
+        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
 
     def _forget_transients(self) -> None:
         super()._forget_transients()

@@ -1,10 +1,8 @@
-"""The arithmetic of samples and updates, in plain tensor operations or compiled into one pass over memory."""
+"""The arithmetic of samples and updates, in plain tensor operations or by kernels in one pass over memory."""
 
-from posterity.optim.kernels import _compiled as compiled
-from posterity.optim.kernels import _eager as eager
 from posterity.optim.kernels._addresses import Entry, laid_out, require_dense
 from posterity.optim.kernels._choice import kernels_for, usable
-from posterity.optim.kernels._eager import statistics
+from posterity.optim.kernels._eager import perturb, statistics, update
 from posterity.optim.kernels._fused import Launcher
 from posterity.optim.kernels._native import NativeLauncher
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
@@ -16,12 +14,12 @@ __all__ = [
     "Numbers",
     "Piece",
     "Views",
-    "compiled",
-    "eager",
     "kernels_for",
     "laid_out",
+    "perturb",
     "require_dense",
     "statistics",
     "swap",
+    "update",
     "usable",
 ]

@@ -15,13 +15,13 @@ T = TypeVar("T")
 WORKERS = min(4, os.cpu_count() or 1)
 
 
-def ahead(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+def ahead(tasks: Iterable[Callable[[], T]], threads: int = WORKERS) -> Iterator[T]:
     """Results of tasks in their order; as many as there are threads, and one more, are under way at a time."""
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[T]] = deque()
         for task in tasks:
             waiting.append(pool.submit(task))
-            if len(waiting) > WORKERS:
+            if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -44,4 +44,4 @@ def keep_memory() -> None:
     That of glibc hands large blocks back when they are freed, and each piece would be paged in anew; but it learns from
     the first that is freed to keep those that are no larger. This one is never touched and takes no memory.
     """
-    torch.UntypedStorage(1 << 24)
+    torch.UntypedStorage(1 << 23)

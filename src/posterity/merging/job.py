@@ -107,8 +107,8 @@ class Opened:
             yield partial(self._stretch, name, entry, start, min(step, entry.count - start))
 
     def stretches(self, name: str) -> Iterator[Stretch]:
-        """One tensor, a chunk at a time, read ahead of their use."""
-        return ahead(self.reads(name))
+        """One tensor, a chunk at a time, read ahead of its use."""
+        return ahead(self.reads(name), threads=1)
 
     def _stretch(self, name: str, entry: Entry, start: int, count: int) -> Stretch:
         dtype, sources = state_dtype(entry.dtype), list(self.job.models.values())

@@ -167,6 +167,21 @@ def test_threads_change_no_bit():
         torch.set_num_threads(before)
 
 
+def test_neither_vectors_nor_optimisation_change_a_bit(monkeypatch, tmp_path):
+    def trained():
+        optimizer, model = pair()[0]
+        train(optimizer, model, steps=3)
+        return model
+
+    fast = trained()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(_library, "WAYS", (((), ()),))
+    monkeypatch.setattr(_library, "FLAGS", (*_library.FLAGS, "-O1"))
+    plain = _library.load(_native.SOURCE, _native.definitions())
+    monkeypatch.setattr(_native, "library", lambda: plain)
+    assert all(torch.equal(p, q) for p, q in zip(trained().parameters(), fast.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("continued", [None, False])
 def test_a_checkpoint_of_one_path_continues_on_the_other(continued):
     (optimizer, model), (plain, twin) = pair()

@@ -374,7 +374,6 @@ static void observe(const Work *work, int64_t t, int held, float steps) {
             gather(FLOAT32, row[AT_PRIOR_PRECISION], places, count, delta);
         if (row[AT_QUADRATIC])
             gather(FLOAT32, row[AT_QUADRATIC], places, count, quadratic);
-#pragma omp simd reduction(+ : level, scatter, total)
         for (int j = 0; j < count; j++) {
             float h = hessian[j], precision = h + delta[j] * n.share;
             float product = (sample[j] - mean[j]) * gradient[j];

@@ -52,6 +52,7 @@ class FastPath:
         if launcher is None:
             return False
         self._remember_gradients()
+        self._set_numbers(launcher)
         launcher.draw()
         increment_version(self._parameters)
         samples.hold(self._buffers)
@@ -73,13 +74,18 @@ class FastPath:
         samples = self._optimizer._samples
         if samples.fresh or not samples.lazy or samples.finished + bool(samples.means) != 1 or samples.closed:
             return False
-        launcher, gradients = self._ready(thorough=self.ahead), [p.grad for p in self._parameters]
+        if not self._unmoved(thorough=self.ahead):  # the sample is one of other tensors
+            self.take_away()
+            self._store()
+            return False
+        launcher, gradients = self._launcher, [p.grad for p in self._parameters]
         if self._accumulated():
             self.take_away()
             return False
         if launcher is None or all(g is None for g in gradients):
             self._store()
             return False
+        self._set_numbers(launcher)
         launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
         increment_version(self._parameters)
         self._say_what_was_skipped()
@@ -144,26 +150,38 @@ class FastPath:
         every = ((number, p) for number, group in groups for p in group["params"])
         return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
 
-    def _ready(self, thorough: bool = True) -> Launcher | NativeLauncher | None:
-        """The kernels, with the numbers of this step; set up anew if a tensor is another one than before.
-
-        Args:
-            thorough: Whether to look at the state as well, and not at the addresses of the parameters alone.
-        """
-        groups = self._optimizer.param_groups
-        places = [p.data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
-        if places != self._places or (thorough and not self._as_seen()):
+    def _ready(self) -> Launcher | NativeLauncher | None:
+        """The kernels, set up anew if a tensor is another one than before."""
+        if not self._unmoved():
             trainable = self._trainable()
             self._launcher = None
             if self._possible() and usable([p for _, _, p in trainable]):
                 self._launcher = self._build(trainable)
-            self._places, self._seen = places, list(self._all_tensors())
-        if self._launcher is not None:
-            self._launcher.set_numbers([self._optimizer.constants(group) for group in groups])
-            for number, group in enumerate(groups):
-                if isinstance(group["lr"], Tensor):
-                    self._launcher.scale_lr(number, group["lr"])
+            self._places, self._seen = self._addresses(), list(self._all_tensors())
         return self._launcher
+
+    def _set_numbers(self, launcher: Launcher | NativeLauncher) -> None:
+        groups = self._optimizer.param_groups
+        launcher.set_numbers([self._optimizer.constants(group) for group in groups])
+        for number, group in enumerate(groups):
+            if isinstance(group["lr"], Tensor):
+                launcher.scale_lr(number, group["lr"])
+
+    def _unmoved(self, thorough: bool = True) -> bool:
+        """Whether the tensors are those whose addresses the kernels have.
+
+        Args:
+            thorough: Whether to look at the state as well, and not at the addresses of the parameters alone.
+        """
+        if self._addresses() != self._places:
+            return False
+        none = object()
+        pairs = chain(self._all_tensors(), (none,)), chain(self._seen, (none,))
+        return not thorough or all(map(operator.is_, *pairs))
+
+    def _addresses(self) -> list[int]:
+        groups = self._optimizer.param_groups
+        return [p.data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
 
     def _all_tensors(self) -> Iterator[Any]:
         """Parameters, counters and state: whatever addresses were taken of."""
@@ -171,10 +189,6 @@ class FastPath:
         counters = (group[name] for group in groups for name in ("draws", "skipped"))
         state = chain.from_iterable(map(dict.values, self._optimizer.state.values()))
         return chain(counters, *(group["params"] for group in groups), state)
-
-    def _as_seen(self) -> bool:
-        none = object()
-        return all(map(operator.is_, chain(self._all_tensors(), (none,)), chain(self._seen, (none,))))
 
     def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher | NativeLauncher:
         optimizer, samples = self._optimizer, self._optimizer._samples
@@ -214,5 +228,8 @@ class FastPath:
 
     def _show_state(self) -> None:
         """Parameters have state from their first update on."""
-        for p in [p for p in self._waiting if p.grad is not None]:
+        shown = [p for p in self._waiting if p.grad is not None]
+        for p in shown:
             self._optimizer.state[p] = self._waiting.pop(p)
+        if shown:
+            self._seen = list(self._all_tensors())

@@ -17,7 +17,6 @@ from posterity.optim.kernels._pieces import Views
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
 SCALARS = ("step", "forgetting", "level", "scatter", "spread")
 COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "inner", "outer")  # of a parameter: int64
-TILE = (*TENSORS, "tensor", "begin", "rest")  # of one noise block of a parameter, where the addresses point: int64
 NUMBERS = (
     "ess",
     "delta",
@@ -120,15 +119,6 @@ class Table:
             self._copies = [mine for mine, g in zip(found, gradients, strict=True) if mine is not g]
             self._looks, self._at = looks, [0 if g is None else g.data_ptr() for g in found]
         self.gradients.set(self._at)
-
-    def tiles(self, launch: Launch) -> Tensor:
-        """The blocks of a launch with the addresses of their tensors, see `TILE`."""
-        t, block = launch.blocks.long().unbind(1)
-        rows, begin = self.table[t], block * 2 * HALF
-        sizes = [launch.kind.dtype.itemsize] * 2 + [torch.float32.itemsize] * (len(TENSORS) - 2)
-        addresses = rows[:, : len(TENSORS)] + begin[:, None] * torch.tensor(sizes, device=self.device)
-        rest = rows[:, COLUMNS.index("size")] - begin
-        return torch.cat([addresses, torch.stack([t, begin, rest.clamp(max=2 * HALF)], dim=1)], dim=1)
 
 
 class Uploaded:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.noise import HALF
 from posterity.optim.kernels._addresses import FACTS, NUMBERS, Entry, Table
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
+TOGETHER = 4  # blocks whose gradients one program looks at
 SOME = 4096  # weights of a tensor that its statistics are measured on
 
 
@@ -43,9 +43,7 @@ class Launcher:
 
         self.table = Table(entries, marks)
         self._samples, self._steps = _triton_sample, _triton_step
-        self._tiles = [self.table.tiles(launch) for launch in self.table.launches]
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
-        self._lanes = torch.arange(HALF, dtype=torch.int32, device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
     def set_numbers(self, numbers: list[list[float]]) -> None:
@@ -64,15 +62,14 @@ class Launcher:
             counts = len(table.entries), len(table.marks)
             every = (table.table, table.marks, numbers, *shared, *counts)
             self._launch(kernels.draw, 0, 1, every, ADVANCE=int(not again), LANES=256)
-            for number, tiles in enumerate(self._tiles):
-                arguments = (table.table, tiles, *shared, self._lanes)
-                self._launch(kernels.sample, number, len(tiles), arguments, KEEP=again)
+            for number, (_, _, blocks) in enumerate(table.launches):
+                self._launch(kernels.sample, number, len(blocks), (table.table, blocks, *shared), KEEP=again)
 
     def restore(self) -> None:
         """Put the means back from the buffers."""
         with self._device():
-            for number, tiles in enumerate(self._tiles):
-                self._launch(self._samples.restore, number, len(tiles), (tiles,))
+            for number, (_, _, blocks) in enumerate(self.table.launches):
+                self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks))
 
     def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
         """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
@@ -86,16 +83,26 @@ class Launcher:
         table.set_gradients(gradients)
         pointers, shared = table.gradients.tensor, (table.keys, self._facts, table.flags)
         with self._device():
-            for number, tiles in enumerate(self._tiles):
-                self._launch(kernels.check, number, len(tiles), (tiles, pointers, table.flags))
+            for number, (_, _, blocks) in enumerate(table.launches):
+                about = (table.table, blocks, pointers, table.flags, len(blocks))
+                self._launch(kernels.check, number, -(-len(blocks) // TOGETHER), about, TOGETHER=TOGETHER)
             for number, (_, members, _) in enumerate(table.launches):
-                about = (table.table, pointers, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
-                self._launch(kernels.measure, number, len(members), about, HELD=held, SOME=SOME, LANES=512)
-            for number, tiles in enumerate(self._tiles):
-                arguments = (table.table, tiles, pointers, *shared, self._lanes)
-                self._launch(kernels.step, number, len(tiles), arguments, AHEAD=ahead, HELD=held)
+                each = (table.table, pointers, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
+                self._launch(kernels.measure, number, len(members), each, warps=SOME // 256, HELD=held, SOME=SOME)
+            for number, (_, _, blocks) in enumerate(table.launches):
+                arguments = (table.table, blocks, pointers, *shared)
+                self._launch(kernels.step, number, len(blocks), arguments, AHEAD=ahead, HELD=held)
 
-    def _launch(self, kernel: Any, number: int, programs: int, arguments: tuple[Any, ...], **options: Any) -> None:
+    def _launch(
+        self,
+        kernel: Any,
+        number: int,
+        programs: int,
+        arguments: tuple[Any, ...],
+        *,
+        warps: int = WARPS,
+        **options: Any,
+    ) -> None:
         """Start a kernel on the tensors of one launch; its arguments are the same ones every time."""
         key = (kernel.__name__, number, *options.values())
         bound = self._bound.get(key)
@@ -106,7 +113,7 @@ class Launcher:
         every = {name.upper(): value for name, value in kind._asdict().items()} | options
         every["DTYPE"] = _triton_dtype(kind.dtype)
         constants = {name: every[name] for name in kernel.arg_names[len(arguments) :]}
-        compiled = kernel[programs,](*arguments, **constants, num_warps=WARPS)
+        compiled = kernel[programs,](*arguments, **constants, num_warps=warps)
         if compiled is not None:  # as Triton's interpreter has it: nothing is
             # Triton looks at every argument to find what it has compiled for them, which takes longer than the rest.
             addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]

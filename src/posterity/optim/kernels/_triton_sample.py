@@ -21,9 +21,8 @@ from posterity.optim.kernels._triton_table import (
     WIDTH,
     P,
     address_of,
-    find_tile,
+    find_block,
     get,
-    halves,
     noise_of,
     put,
     words,
@@ -56,9 +55,9 @@ def key_of(keys, t, AHEAD: tl.constexpr):
 
 
 @triton.jit
-def get_delta(row, fact, offset, mask, PRIOR: tl.constexpr, ALIGNED: tl.constexpr):
+def get_delta(row, begin, fact, offset, mask, PRIOR: tl.constexpr, ALIGNED: tl.constexpr):
     if PRIOR:
-        precision = get(address_of(row + PRIOR_PRECISION, tl.float32, ALIGNED), offset, mask)
+        precision = get(address_of(row + PRIOR_PRECISION, begin, tl.float32, ALIGNED), offset, mask)
         delta = precision / tl.load(fact + ESS)
     else:
         delta = tl.load(fact + DELTA)
@@ -73,10 +72,9 @@ def width_of(hessian, delta, ess):
 @triton.jit
 def sample(
     table,
-    tiles,
+    blocks,
     keys,
     facts,
-    lanes,
     KEEP: tl.constexpr,
     PRIOR: tl.constexpr,
     TRANSPOSED: tl.constexpr,
@@ -84,17 +82,19 @@ def sample(
     ALIGNED: tl.constexpr,
 ):
     """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε. Reads come before writes."""
-    tile, t, begin, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
-    lane, (left, right), (some, others) = halves(lanes, rest, ALIGNED)
-    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
-    hessian = address_of(tile + HESSIAN, tl.float32, ALIGNED)
+    t, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
+    left = tl.arange(0, HALF)
+    right = left + HALF
+    some, others = left < rest, right < rest
+    p, buffer = address_of(row + P, begin, DTYPE, ALIGNED), address_of(row + BUFFER, begin, DTYPE, ALIGNED)
+    hessian = address_of(row + HESSIAN, begin, tl.float32, ALIGNED)
     mean1, mean2 = get(p, left, some), get(p, right, others)
     hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
     fact = facts + t * FACTS
-    delta1 = get_delta(tile, fact, left, some, PRIOR, ALIGNED)
-    delta2 = get_delta(tile, fact, right, others, PRIOR, ALIGNED)
+    delta1 = get_delta(row, begin, fact, left, some, PRIOR, ALIGNED)
+    delta2 = get_delta(row, begin, fact, right, others, PRIOR, ALIGNED)
     a, b = key_of(keys, t, 0)
-    noise = noise_of(table, t, begin, lane, a, b, TRANSPOSED)
+    noise = noise_of(row, begin, left, a, b, TRANSPOSED)
     ess = tl.load(fact + ESS)
     theta1 = mean1 + noise[0] * width_of(hessian1, delta1, ess)
     theta2 = mean2 + noise[1] * width_of(hessian2, delta2, ess)
@@ -109,9 +109,9 @@ def sample(
 
 
 @triton.jit
-def restore(tiles, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def restore(table, blocks, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """p ← buffer, bit for bit."""
-    tile, _, _, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
-    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
+    _, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
+    p, buffer = address_of(row + P, begin, DTYPE, ALIGNED), address_of(row + BUFFER, begin, DTYPE, ALIGNED)
     offset = tl.arange(0, 2 * HALF)
     tl.store(p + offset, tl.load(buffer + offset, mask=offset < rest), mask=offset < rest)

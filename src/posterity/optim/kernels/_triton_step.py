@@ -50,9 +50,8 @@ from posterity.optim.kernels._triton_table import (
     WIDTH,
     P,
     address_of,
-    find_tile,
+    find_block,
     get,
-    halves,
     noise_of,
     normal_at,
     put,
@@ -62,24 +61,17 @@ from posterity.optim.kernels._triton_table import (
 
 
 @triton.jit
-def gradient_of(gradients, t, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Where the gradient of a tile stands."""
-    address = tl.load(gradients + t).to(tl.pointer_type(DTYPE)) + begin
-    if ALIGNED:
-        address = tl.multiple_of(address, 16)
-    return address
-
-
-@triton.jit
-def check(tiles, gradients, flags, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def check(table, blocks, gradients, flags, count, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, TOGETHER: tl.constexpr):
     """Raise the flag if a gradient is NaN or infinite; last blocks first: `step` then finds the first ones cached."""
-    _, t, begin, rest = find_tile(tiles, tl.num_programs(0) - 1 - tl.program_id(0), ALIGNED)
     offset = tl.arange(0, 2 * HALF)
-    rest *= (tl.load(gradients + t) != 0).to(tl.int32)
-    address = gradient_of(gradients, t, begin, DTYPE, ALIGNED)
-    gradient = tl.load(address + offset, mask=offset < rest, other=0.0).to(tl.float32)
-    spoilt = tl.sum(tl.reshape(gradient * 0.0, (HALF // 2, 4)), axis=1)  # NaN where a number was not finite
-    tl.store(flags + tl.zeros_like(spoilt).to(tl.int32), 1, mask=spoilt != 0.0)
+    for k in tl.static_range(TOGETHER):
+        program = count - 1 - tl.program_id(0) * TOGETHER - k
+        t, _, begin, rest = find_block(blocks, table, tl.maximum(program, 0), ALIGNED)
+        rest *= (tl.load(gradients + t) != 0).to(tl.int32)
+        address = address_of(gradients + t, begin, DTYPE, ALIGNED)
+        gradient = tl.load(address + offset, mask=offset < rest, other=0.0).to(tl.float32)
+        spoilt = tl.sum(tl.reshape(gradient * 0.0, (HALF // 2, 4)), axis=1)  # NaN where a number was not finite
+        tl.store(flags + tl.zeros_like(spoilt).to(tl.int32), 1, mask=spoilt != 0.0)
 
 
 @triton.jit
@@ -131,27 +123,26 @@ def _equations(
 
 
 @triton.jit
-def _get_terms(row, fact, offset, mask, PRIOR: tl.constexpr, TERM: tl.constexpr, ALIGNED: tl.constexpr):
+def _get_terms(row, begin, fact, offset, mask, PRIOR: tl.constexpr, TERM: tl.constexpr, ALIGNED: tl.constexpr):
     """δ, the mean of the prior, and the extra term; zeros where there is none."""
-    delta = get_delta(row, fact, offset, mask, PRIOR, ALIGNED)
+    delta = get_delta(row, begin, fact, offset, mask, PRIOR, ALIGNED)
     prior_mean, linear, quadratic = 0.0, 0.0, 0.0
     if PRIOR:
-        prior_mean = get(address_of(row + PRIOR_MEAN, tl.float32, ALIGNED), offset, mask)
+        prior_mean = get(address_of(row + PRIOR_MEAN, begin, tl.float32, ALIGNED), offset, mask)
     if TERM:
-        linear = get(address_of(row + LINEAR, tl.float32, ALIGNED), offset, mask)
-        quadratic = get(address_of(row + QUADRATIC, tl.float32, ALIGNED), offset, mask)
+        linear = get(address_of(row + LINEAR, begin, tl.float32, ALIGNED), offset, mask)
+        quadratic = get(address_of(row + QUADRATIC, begin, tl.float32, ALIGNED), offset, mask)
     return delta, prior_mean, linear, quadratic
 
 
 @triton.jit
 def step(
     table,
-    tiles,
+    blocks,
     gradients,
     keys,
     facts,
     flags,
-    lanes,
     AHEAD: tl.constexpr,
     HELD: tl.constexpr,
     PRIOR: tl.constexpr,
@@ -166,25 +157,27 @@ def step(
     With HELD the mean is in the buffer, because p still has the sample; it is put back even if the step is skipped:
     then the rates of all averages are 0, and gradients are not read. All is read before anything is written.
     """
-    tile, t, begin, rest = find_tile(tiles, tl.program_id(0), ALIGNED)
-    lane, (left, right), (some, others) = halves(lanes, rest, ALIGNED)
+    t, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
     if tl.program_id(0) == 0:
         tl.store(flags, 0)  # `measure` has acted on it
-    p, buffer = address_of(tile + P, DTYPE, ALIGNED), address_of(tile + BUFFER, DTYPE, ALIGNED)
-    momentum = address_of(tile + MOMENTUM, tl.float32, ALIGNED)
-    hessian = address_of(tile + HESSIAN, tl.float32, ALIGNED)
+    left = tl.arange(0, HALF)
+    right = left + HALF
+    some, others = left < rest, right < rest
+    p, buffer = address_of(row + P, begin, DTYPE, ALIGNED), address_of(row + BUFFER, begin, DTYPE, ALIGNED)
+    momentum = address_of(row + MOMENTUM, begin, tl.float32, ALIGNED)
+    hessian = address_of(row + HESSIAN, begin, tl.float32, ALIGNED)
     mean = buffer if HELD else p
     mean1, mean2 = get(mean, left, some), get(mean, right, others)
     momentum1, momentum2 = get(momentum, left, some), get(momentum, right, others)
     hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
     fact = facts + t * FACTS
-    gradient, there = gradient_of(gradients, t, begin, DTYPE, ALIGNED), rest * tl.load(fact + ACTIVE).to(tl.int32)
+    gradient, there = address_of(gradients + t, begin, DTYPE, ALIGNED), rest * tl.load(fact + ACTIVE).to(tl.int32)
     gradient1 = tl.load(gradient + left, mask=left < there, other=0.0).to(tl.float32)
     gradient2 = tl.load(gradient + right, mask=right < there, other=0.0).to(tl.float32)
-    terms1 = _get_terms(tile, fact, left, some, PRIOR, TERM, ALIGNED)
-    terms2 = _get_terms(tile, fact, right, others, PRIOR, TERM, ALIGNED)
+    terms1 = _get_terms(row, begin, fact, left, some, PRIOR, TERM, ALIGNED)
+    terms2 = _get_terms(row, begin, fact, right, others, PRIOR, TERM, ALIGNED)
     a, b = key_of(keys, t, 0)
-    noise = noise_of(table, t, begin, lane, a, b, TRANSPOSED)
+    noise = noise_of(row, begin, left, a, b, TRANSPOSED)
     mean1, momentum1, hessian1, width1 = _equations(
         mean1, gradient1, momentum1, hessian1, noise[0], terms1, fact, PRIOR, TERM, SQUARES, DTYPE
     )
@@ -199,7 +192,7 @@ def step(
         put(buffer, mean1, left, some)
         put(buffer, mean2, right, others)
         c, d = key_of(keys, t, 1)
-        ahead = noise_of(table, t, begin, lane, c, d, TRANSPOSED)
+        ahead = noise_of(row, begin, left, c, d, TRANSPOSED)
         mean1 = mean1.to(DTYPE).to(tl.float32) + ahead[0] * width1
         mean2 = mean2.to(DTYPE).to(tl.float32) + ahead[1] * width2
     put(p, mean1, left, some)
@@ -227,7 +220,6 @@ def measure(
     TRANSPOSED: tl.constexpr,
     DTYPE: tl.constexpr,
     SOME: tl.constexpr,
-    LANES: tl.constexpr,
 ):
     """What `step` needs to know about each tensor, and `IVON.observe`: step count, debiasing, 1 − β₂, noise keys."""
     t = tl.load(members + tl.program_id(0))
@@ -251,17 +243,17 @@ def measure(
             tl.store(skipped, tl.load(skipped) + flag)
     tl.store(fact + ACTIVE, active.to(tl.float32))
     if active:
-        counter = address_of(row + STEP, tl.float32, False)
+        counter = address_of(row + STEP, 0, tl.float32, False)
         steps = tl.load(counter) + 1
         tl.store(counter, steps)
         if (steps <= 10) | (steps % 10 == 0):
             MEAN: tl.constexpr = BUFFER if HELD else P
-            _observe(row, gradients + t, fact, a, b, steps, MEAN, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME, LANES)
+            _observe(row, gradients + t, fact, a, b, steps, MEAN, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME)
         rate = tl.load(number + RHO2)
-        spread = tl.load(address_of(row + SPREAD, tl.float32, False)).to(tl.float64)
+        spread = tl.load(address_of(row + SPREAD, 0, tl.float32, False)).to(tl.float64)
         if spread > 0:
             rate = tl.minimum(rate, tl.load(number + BIAS) / spread)
-        forgetting = address_of(row + FORGETTING, tl.float32, False)
+        forgetting = address_of(row + FORGETTING, 0, tl.float32, False)
         tl.store(forgetting, tl.load(forgetting) - tl.log(tl.maximum(1 - rate, 1e-9)).to(tl.float32))
         debias = 1 / (1 - tl.exp(tl.load(number + LOG_BETA1) * steps.to(tl.float64)))
         tl.store(fact + DEBIAS, debias.to(tl.float32))
@@ -287,42 +279,32 @@ def _observe(
     TRANSPOSED: tl.constexpr,
     DTYPE: tl.constexpr,
     SOME: tl.constexpr,
-    LANES: tl.constexpr,
 ):
     """Averages of ĥ + δ, (ĥ − h)²/(h + δ) and h + δ over some of the weights."""
     size = tl.load(row + SIZE)
     stride = 1 + size // SOME
-    level, scatter, total = (
-        tl.zeros((LANES,), tl.float32),
-        tl.zeros((LANES,), tl.float32),
-        tl.zeros((LANES,), tl.float32),
-    )
-    for begin in range(0, (size + stride - 1) // stride, LANES):
-        index = (begin + tl.arange(0, LANES)) * stride
-        mask = index < size
-        offset = index
-        if TRANSPOSED:
-            offset = transposed(index, tl.load(row + OUTER), tl.load(row + INNER))
-        mean = get(address_of(row + MEAN, DTYPE, False), offset, mask)
-        g = get(address_of(gradient, DTYPE, False), offset, mask)
-        hessian = get(address_of(row + HESSIAN, tl.float32, False), offset, mask)
-        delta, _, _, quadratic = _get_terms(row, fact, offset, mask, PRIOR, TERM, False)
-        ess = tl.load(fact + ESS)
-        width = width_of(hessian, delta, ess)
-        theta = (mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32)
-        inverse = width * width * ess
-        surprise = _surprise((theta - mean) * g, g, hessian, inverse, quadratic, fact, SQUARES, TERM)
-        precision = hessian + delta
-        level += tl.where(mask, precision * (1 + surprise), 0.0)
-        scatter += tl.where(mask, precision * surprise * surprise, 0.0)
-        total += tl.where(mask, precision, 0.0)
+    index = tl.arange(0, SOME) * stride
+    mask = index < size
+    offset = index
+    if TRANSPOSED:
+        offset = transposed(index, tl.load(row + OUTER), tl.load(row + INNER))
+    mean = get(address_of(row + MEAN, 0, DTYPE, False), offset, mask)
+    g = get(address_of(gradient, 0, DTYPE, False), offset, mask)
+    hessian = get(address_of(row + HESSIAN, 0, tl.float32, False), offset, mask)
+    delta, _, _, quadratic = _get_terms(row, 0, fact, offset, mask, PRIOR, TERM, False)
+    ess = tl.load(fact + ESS)
+    width = width_of(hessian, delta, ess)
+    theta = (mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32)
+    surprise = _surprise((theta - mean) * g, g, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
+    precision = tl.where(mask, hessian + delta, 0.0)
+    surprise = tl.where(mask, surprise, 0.0)
     count = ((size + stride - 1) // stride).to(tl.float32)
     weight = tl.maximum(1 / tl.where(steps <= 10, steps, 10 + tl.floor(steps / 10)), 0.02)
-    places = address_of(row + LEVEL, tl.float32, False)
-    new_level = tl.load(places) + weight * (tl.sum(level, axis=0) / count - tl.load(places))
-    tl.store(places, new_level)
-    places = address_of(row + SCATTER, tl.float32, False)
-    new_scatter = tl.load(places) + weight * (tl.sum(scatter, axis=0) / count - tl.load(places))
-    tl.store(places, new_scatter)
-    spread = new_scatter / tl.maximum(new_level, tl.sum(total, axis=0) / count)
-    tl.store(address_of(row + SPREAD, tl.float32, False), spread)
+    places = address_of(row + LEVEL, 0, tl.float32, False)
+    level = tl.load(places) + weight * (tl.sum(precision * (1 + surprise), axis=0) / count - tl.load(places))
+    tl.store(places, level)
+    places = address_of(row + SCATTER, 0, tl.float32, False)
+    scatter = tl.load(places) + weight * (tl.sum(precision * surprise * surprise, axis=0) / count - tl.load(places))
+    tl.store(places, scatter)
+    spread = scatter / tl.maximum(level, tl.sum(precision, axis=0) / count)
+    tl.store(address_of(row + SPREAD, 0, tl.float32, False), spread)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from posterity.noise import HALF as _HALF
 from posterity.noise import ROUNDS
-from posterity.optim.kernels._addresses import COLUMNS, MARKS, NUMBERS, TILE
+from posterity.optim.kernels._addresses import COLUMNS, MARKS, NUMBERS
 from posterity.optim.kernels._addresses import FACTS as _FACTS
 
 HALF = tl.constexpr(_HALF)
@@ -21,16 +21,13 @@ S1, S2, S3, S4, S5, S6 = (tl.constexpr(shift) for shift, _ in ROUNDS)
 M1, M2, M3, M4, M5, M6 = (tl.constexpr(multiplier) for _, multiplier in ROUNDS)
 UNIT, TURN = tl.constexpr(2.0**-31), tl.constexpr(math.pi * 2.0**-31)
 QUARTER = tl.constexpr(1 << 30)  # of a turn
-TWO_THIRDS, EXPONENT = tl.constexpr(0x3F2AAAAB), tl.constexpr(-(1 << 23))  # bits of 2/3, and those of an exponent
-LOG_BIT = tl.constexpr(math.log(2) * 2.0**-23)
 
-# In the order of COLUMNS, TILE, NUMBERS, FACTS and MARKS:
+# In the order of COLUMNS, FACTS (which begin with NUMBERS) and MARKS:
 P, BUFFER, MOMENTUM, HESSIAN, PRIOR_MEAN, PRIOR_PRECISION, LINEAR, QUADRATIC = map(tl.constexpr, range(8))
 STEP, FORGETTING, LEVEL, SCATTER, SPREAD, SIZE, GROUP, INDEX, INNER, OUTER = map(tl.constexpr, range(8, 18))
-TENSOR, BEGIN, REST = map(tl.constexpr, range(8, 11))
 ESS, DELTA, RHO1, RHO2, BIAS, LOG_BETA1, LR, CLIP, BATCH, RATE, DEBIAS, ACTIVE = map(tl.constexpr, range(12))
 SEED, DRAWS, SKIPPED = map(tl.constexpr, range(3))
-WIDTH, TILED, NUMBERED, FACTS, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, TILE, NUMBERS, _FACTS, MARKS))
+WIDTH, NUMBERED, FACTS, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, NUMBERS, _FACTS, MARKS))
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,21 +50,9 @@ def _normals(counter, a, b):
     """Both normals of each pair counter."""
     first, second = hash_pairs(counter, a, b)
     uniform = (tl.abs(first.to(tl.int32, bitcast=True).to(tl.float32)) + 0.5) * UNIT
-    radius = tl.sqrt(-2.0 * _log(uniform))
+    radius = tl.sqrt(-2.0 * tl.log(uniform))
     cosine, sine = _cos_sin(second.to(tl.int32, bitcast=True))
     return cosine * radius, sine * radius
-
-
-@triton.jit
-def _log(u):
-    """Within two units in the last place, for normal numbers above 0 alone: 2^k (1 + f) with |f| <= 1/3."""
-    bits = u.to(tl.int32, bitcast=True)
-    k = (bits - TWO_THIRDS) & EXPONENT
-    f = (bits - k).to(tl.float32, bitcast=True) - 1.0
-    q = -0.15122190005 + f * 0.13820138852
-    q = -0.16472325062 + f * (0.14042327767 + f * q)
-    q = 0.33333266034 + f * (-0.25004237818 + f * (0.20007918541 + f * q))
-    return k.to(tl.float32) * LOG_BIT + (f + f * f * (-0.5 + f * q))
 
 
 @triton.jit
@@ -106,10 +91,9 @@ def transposed(index, inner, outer):
 
 
 @triton.jit
-def noise_of(table, t, begin, lane, a, b, TRANSPOSED: tl.constexpr):
+def noise_of(row, begin, lane, a, b, TRANSPOSED: tl.constexpr):
     """The normals of both halves of a block of memory."""
     if TRANSPOSED:
-        row = table + t * WIDTH
         inner, outer = tl.load(row + INNER), tl.load(row + OUTER)
         left = normal_at(transposed(begin + lane, inner, outer), a, b)
         right = normal_at(transposed(begin + HALF + lane, inner, outer), a, b)
@@ -149,9 +133,9 @@ def words(row, marks, ahead):
 
 
 @triton.jit
-def address_of(cell, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """What a cell holds; read once, since every write may change it for all that the compiler knows."""
-    address = tl.load(cell).to(tl.pointer_type(DTYPE))
+def address_of(cell, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Where a block begins; read once, since every write may change the cell for all that the compiler knows."""
+    address = tl.load(cell).to(tl.pointer_type(DTYPE)) + begin
     if ALIGNED:
         address = tl.multiple_of(address, 16)  # lets the compiler move four numbers at a time
     return address
@@ -168,25 +152,11 @@ def put(address, values, offset, mask):
 
 
 @triton.jit
-def find_tile(tiles, program, ALIGNED: tl.constexpr):
-    """A tile, whose cells hold addresses as a row's do, its tensor, where in that it begins, and how much is left."""
-    tile = tiles + program.to(tl.int64) * TILED
-    rest = tl.load(tile + REST).to(tl.int32)
+def find_block(blocks, table, program, ALIGNED: tl.constexpr):
+    """The tensor that a program works on, its row, where in it to begin, and how much of it is left from there."""
+    t, block = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
+    row, begin = table + t.to(tl.int64) * WIDTH, block.to(tl.int64) * (2 * HALF)
+    rest = tl.minimum(tl.load(row + SIZE) - begin, 2 * HALF).to(tl.int32)
     if ALIGNED:
         rest = tl.multiple_of(rest, 4)  # so that four numbers share a mask
-    return tile, tl.load(tile + TENSOR), tl.load(tile + BEGIN), rest
-
-
-@triton.jit
-def halves(lanes, rest, ALIGNED: tl.constexpr):
-    """Lanes for the noise of a tile, and for each half of it offsets and which of them there are.
-
-    A load decides how numbers are laid out over threads, and what follows from it keeps that: lanes that are loaded,
-    too, spare the way of all noise through shared memory.
-    """
-    left = tl.arange(0, HALF)
-    lane = left
-    if ALIGNED:
-        lane = tl.load(lanes + left)
-    right = left + HALF
-    return lane, (left, right), (left < rest, right < rest)
+    return t, row, begin, rest

@@ -1,6 +1,7 @@
 """The commands on runs, as a newcomer would type them, and what they say about mistakes."""
 
 import json
+import re
 import sys
 
 import pandas as pd
@@ -10,6 +11,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from posterity.cli import app, main
+from posterity.cli._fit import METHODS as NAMED
+from posterity.learning.learners import METHODS
 from runs.problems import flowers, line
 
 QUICK = ("--model", "linear", "--epochs", "3", "--lr", "0.5", "--hess-init", "1")
@@ -162,3 +165,16 @@ def test_help_does_not_import_torch():
 
     code = "import sys; from posterity.cli import app; print(sorted({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_method_of_fit_is_named():
+    assert set(re.findall(r"\w+", NAMED)) >= {*METHODS, "ensemble"}
+
+
+def test_a_method_of_the_family(run):
+    said = posterity("fit", "flowers.csv", "--target", "species", "--out", "soba", "--method", "soba", *QUICK)
+    assert "with soba" in said
+    posterity("predict", "soba", "new.csv", "--out", "soba.csv")
+    assert len(pd.read_csv("soba.csv")) == 12
+    said = posterity("map", "soba", "--top", "3", "--out", "soba-map.csv")
+    assert "most suspicious" in said

@@ -63,26 +63,23 @@ def test_logistic_regression_is_gaussian_inference():
     assert divergence(*found, mean, exact) < 5e-3
 
 
-def second_moment(inputs, targets, precision, mean, n, pull):
-    """E[gᵀg] of a converged run: θ ~ N(mean, precision⁻¹), g the gradient of the mean loss (and of the prior)."""
-    hessian = inputs.T @ inputs / n
-    centre = inputs.T @ (inputs @ mean - targets) / n + pull * PRIOR_PRECISION / n * mean
-    return hessian @ torch.linalg.inv(precision) @ hessian + torch.outer(centre, centre)
-
-
-def test_the_gradient_of_the_loss_alone_tilts_the_basis():
-    """The counter-example of the documentation: with a strong prior the published average has other eigenvectors."""
+@pytest.mark.parametrize(
+    ("pull", "batch", "low", "high"),
+    [(1, None, -1e-12, 1e-12), (0, None, 0.008, 0.01), (1, 10, 0.04, 0.06)],
+    ids=["with the prior", "as published", "minibatches"],
+)
+def test_what_tilts_the_basis(pull, batch, low, high):
+    """The best Gaussian in the eigenbasis of the gradients' second moment, where training has converged."""
     inputs, targets, mean, _ = linear_data()
-    n = len(targets)
-    exact = inputs.T @ inputs + PRIOR_PRECISION * torch.eye(3, dtype=DOUBLE)
-
-    def divergence_of(pull):
-        basis = torch.linalg.eigh(second_moment(inputs, targets, exact, mean, n, pull)).eigenvectors
-        fitted = basis @ torch.diag((basis.T @ exact @ basis).diagonal()) @ basis.T
-        return divergence(mean, fitted, mean, exact)
-
-    assert divergence_of(pull=True) < 1e-12
-    assert divergence_of(pull=False) > 1e-3
+    n, exact = len(targets), inputs.T @ inputs + PRIOR_PRECISION * torch.eye(3, dtype=DOUBLE)
+    hessian, each = inputs.T @ inputs / n, inputs * (inputs @ mean - targets)[:, None]
+    centre = each.mean(0) + pull * PRIOR_PRECISION / n * mean
+    moment = hessian @ torch.linalg.inv(exact) @ hessian + torch.outer(centre, centre)
+    if batch is not None:
+        moment += each.T.cov(correction=0) / batch
+    basis = torch.linalg.eigh(moment).eigenvectors
+    fitted = basis @ torch.diag((basis.T @ exact @ basis).diagonal()) @ basis.T
+    assert low < divergence(mean, fitted, mean, exact) < high
 
 
 def test_trajectory():

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from posterity.runs.data import Data
     from posterity.runs.fitting import Config, Plan
 
+METHODS = (  # said here so that `--help` need not load torch
+    "ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, ogn, "
+    "variational_newton, bsam; for weights of ±1 bayesbinn; without a posterior adamw, sgd, sam, ste"
+)
 _TARGETS = ("y", "labels", "label", "targets", "target")
 
 
@@ -29,9 +33,7 @@ def fit(
     ] = "0.2",
     model: Annotated[str | None, typer.Option(help="linear, mlp, cnn, or module:factory of your own.")] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
-    method: Annotated[
-        str, typer.Option(help="ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, adamw or sgd.")
-    ] = "ivon",
+    method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "ivon",
     task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="A column of whole numbers that name the rows.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for each.")] = None,

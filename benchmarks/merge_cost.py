@@ -3,16 +3,20 @@
     python benchmarks/merge_cost.py --layers 16 --mergekit ENVIRONMENT/bin/mergekit-yaml
 
 A base and two models, Llama-shaped, in bfloat16 and 100 MB shards, are made in a temporary folder: 65.5 million
-numbers and 12.8 million for each layer (16 layers: 271 million). Every merge runs in a process of its own, measured in
-seconds on the clock, seconds of processor time and its largest resident set. Outputs of both programs are compared.
+numbers and 12.8 million for each layer (16 layers: 271 million). Every merge runs in a process of its own, several
+times, the programs in turn: the middle of the seconds on the clock and of processor time, and the largest resident
+set. Outputs of both programs are compared.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +89,19 @@ def make(folder: Path, layers: int, seed: int) -> None:
     )
 
 
-def run(command: list[str]) -> list[str]:
-    """Seconds on the clock, seconds of processor time and the largest resident set in MB, as cells of a table."""
+def run(command: list[str], out: Path | None = None) -> list[float]:
+    """Seconds on the clock, seconds of processor time and the largest resident set in MB; `out` is made anew."""
+    if out is not None:
+        shutil.rmtree(out, ignore_errors=True)
     watched = subprocess.run([sys.executable, "-c", WATCH, *command], capture_output=True, text=True, check=False)
     if watched.returncode:
         raise SystemExit(f"{command[0]} failed:\n{watched.stderr[-3000:]}")
-    clock, processor, memory = map(float, watched.stdout.split()[-3:])
-    return [f"{clock:.1f}", f"{processor:.1f}", f"{memory:.0f}"]
+    return [float(number) for number in watched.stdout.split()[-3:]]
+
+
+def cells(runs: Sequence[Sequence[float]]) -> list[str]:
+    clock, processor, memory = zip(*runs, strict=True)
+    return [f"{statistics.median(clock):.1f}", f"{statistics.median(processor):.1f}", f"{max(memory):.0f}"]
 
 
 def recipe(folder: Path, method: str) -> Path:
@@ -128,6 +138,7 @@ def main() -> None:
     arguments = report.parser(__doc__)
     arguments.add_argument("--layers", type=int, default=4)
     arguments.add_argument("--mergekit", help="path of mergekit-yaml, in an environment of its own")
+    arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     options = arguments.parse_args()
     count = sum(entry.count for entry in shapes(options.layers).values())
@@ -136,17 +147,19 @@ def main() -> None:
         folder = Path(temporary)
         for seed, name in enumerate(("base", "a", "b")):
             make(folder / name, options.layers, seed)
-        rows.append(["none, import only", "posterity", *run(IMPORT)])
+        rows.append(["none, import only", "posterity", *cells([run(IMPORT) for _ in range(options.repeats)])])
         for method in options.methods:
             ours, theirs = folder / f"ours-{method}", folder / f"theirs-{method}"
-            rows.append([method, "posterity", *run([*PROGRAM, "merge", str(recipe(folder, method))])])
+            commands = {"posterity": [*PROGRAM, "merge", str(recipe(folder, method))]}
             if options.mergekit:
                 flags = ["--no-copy-tokenizer", "--no-write-model-card"]
-                spent = run([options.mergekit, str(their_recipe(folder, method)), str(theirs), *flags])
-                rows.append([THEIRS[method], "mergekit", *spent])
-                if method != "dare":  # other random masks
-                    differences.append(f"{method}: {difference(ours, theirs)}.")
-    facts = {"numbers": f"{count / 1e6:.0f} million in each of base and 2 models, bfloat16"}
+                commands["mergekit"] = [options.mergekit, str(their_recipe(folder, method)), str(theirs), *flags]
+            outs, names = {"posterity": ours, "mergekit": theirs}, {"posterity": method, "mergekit": THEIRS[method]}
+            turns = [{name: run(each, outs[name]) for name, each in commands.items()} for _ in range(options.repeats)]
+            rows += [[names[name], name, *cells([turn[name] for turn in turns])] for name in commands]
+            if options.mergekit and method != "dare":  # which has other random masks
+                differences.append(f"{method}: {difference(ours, theirs)}.")
+    facts = {"numbers": f"{count / 1e6:.0f} million in each of base and 2 models, bfloat16", "repeats": options.repeats}
     text = report.header("Cost of merging", **facts) + "\n"
     text += report.table(["method", "program", "seconds", "processor seconds", "peak MB"], rows)
     report.publish("merge_cost", text + "\n" + "\n".join(differences) + "\n", options.out)

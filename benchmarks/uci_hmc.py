@@ -22,6 +22,7 @@ import numpy as np
 import report
 import torch
 from torch import Tensor, nn
+from training import device
 
 from posterity.optim import IVON, MixtureIVON
 
@@ -50,7 +51,7 @@ def load(options: argparse.Namespace) -> Data:
     y = y.reshape(-1)
     x = (x - x[train].mean(0)) / x[train].std(0)
     y = (y - y[train].mean()) / y[train].std()
-    return Data(x[train], y[train], x[test])
+    return Data(*(t.to(device()) for t in (x[train], y[train], x[test])))
 
 
 # ── HMC ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,24 +62,25 @@ def exact_draws(data: Data, options: argparse.Namespace) -> tuple[Tensor, dict[s
     kept = Path(options.draws) if options.draws else None
     if kept is not None and kept.exists():
         found = np.load(kept)
-        return torch.from_numpy(found["draws"]).double(), json.loads(str(found["known"]))
+        return torch.from_numpy(found["draws"]).double().to(device()), json.loads(str(found["known"]))
     start = time.perf_counter()
     chains = hmc.Chains(hmc.Regression(data.x, data.y, HIDDEN, NOISE), options.chains, options.leapfrogs, seed=0)
     chains.warm_up(options.warmup)
     rates, outputs = [], []
-    for _ in range(options.iterations):
+    for t in range(1, options.iterations + 1):
         rates.append(chains.step().mean())
         outputs.append(chains.target.outputs(chains.theta, data.x_test))
-    draws = torch.stack(outputs, 1)
-    known = {
-        "chains": options.chains, "warm-up": options.warmup, "kept": options.iterations, "leapfrogs": options.leapfrogs,
-        "acceptance": torch.stack(rates).mean().item(), "step size": chains.size.mean().item(),
-        "largest split R-hat of predictions": hmc.split_r_hat(draws).max().item(),
-        "smallest effective sample size": hmc.effective_size(draws).min().item(),
-        "minutes": (time.perf_counter() - start) / 60,
-    }  # fmt: skip
-    if kept is not None:
-        np.savez(kept, draws=draws.float().numpy(), known=json.dumps(known))
+        if t % 250 == 0 or t == options.iterations:  # so that a run that is stopped leaves what it has
+            draws = torch.stack(outputs, 1)
+            known = {
+                "chains": options.chains, "warm-up": options.warmup, "kept": t, "leapfrogs": options.leapfrogs,
+                "acceptance": torch.stack(rates).mean().item(), "step size": chains.size.mean().item(),
+                "largest split R-hat of predictions": hmc.split_r_hat(draws).max().item(),
+                "smallest effective sample size": hmc.effective_size(draws).min().item(),
+                "minutes": (time.perf_counter() - start) / 60,
+            }  # fmt: skip
+            if kept is not None:
+                np.savez(kept, draws=draws.float().cpu().numpy(), known=json.dumps(known))
     return draws, known
 
 
@@ -188,23 +190,21 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     exact, other = (part.flatten(0, 1) for part in (chains[:half], chains[half:]))
     keep = max(len(exact) // 4000, 1)
     exact, other = exact[::keep], other[::keep]
-    yield {
-        "name": "HMC, other half",
-        "seed": 0,
-        "known": known,
-        "minutes": known["minutes"],
-        "scores": distances(other, exact),
-    }
-    for name in ROWS[1:]:
+    used = {"split": options.split, "steps": options.steps, "lr": options.lr, "hess_init": options.hess_init}
+    if ROWS[0] in options.rows:
+        line = {"name": ROWS[0], "seed": 0, "known": known, "minutes": known["minutes"]}
+        yield line | {"used": used, "scores": distances(other, exact)}
+    for name in (row for row in options.rows if row != ROWS[0]):
         for seed in options.seeds:
             start = time.perf_counter()
             found = predictions(name, data, options, 1200, seed)
             minutes = (time.perf_counter() - start) / 60
-            yield {"name": name, "seed": seed, "minutes": minutes, "scores": distances(found, exact)}
+            yield {"name": name, "seed": seed, "minutes": minutes, "used": used, "scores": distances(found, exact)}
 
 
 def main() -> None:
     arguments = report.parser(__doc__)
+    arguments.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     arguments.add_argument("--split", type=int, default=0)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--draws", help="file for HMC's predictions: written, or read if it is there")
@@ -213,20 +213,26 @@ def main() -> None:
     arguments.add_argument("--warmup", type=int, default=600)
     arguments.add_argument("--iterations", type=int, default=2000)
     arguments.add_argument("--steps", type=int, default=5000)
-    arguments.add_argument("--lr", type=float, default=0.01)
-    arguments.add_argument("--hess-init", type=float, default=100.0)
+    arguments.add_argument("--lr", type=float, default=0.003)
+    arguments.add_argument("--hess-init", type=float, default=1000.0)
     arguments.add_argument("--mc-samples", type=int, default=1)
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if options.raw:
         return
-    known = lines[0]["known"]
+    known = next(line["known"] for line in lines if "known" in line)
     rows = []
-    for name in dict.fromkeys(line["name"] for line in lines):
+    for name in (row for row in ROWS if any(line["name"] == row for line in lines)):
         mine = [line for line in lines if line["name"] == name]
         cells = [report.spread([line["scores"][key] for line in mine]) for key in lines[0]["scores"]]
         rows.append([name, *cells, f"{sum(line['minutes'] for line in mine) / len(mine):.1f}"])
-    facts = {"members": MEMBERS, "seeds": options.seeds, "noise": NOISE, "prior_precision": 1}
+    facts = {
+        "members": MEMBERS,
+        "seeds": sorted({line["seed"] for line in lines}),
+        "noise": NOISE,
+        "prior_precision": 1,
+    }
+    facts |= lines[-1]["used"] | {"settings_of_IVON_chosen_on": "split 1, seed 10, a single IVON"}
     facts |= {"HMC": ", ".join(f"{key} {value:.4g}" for key, value in known.items())}
     text = report.header("UCI energy, one hidden layer of 50, against HMC", lines, **facts)
     report.publish(

@@ -212,6 +212,7 @@ def test_an_interrupted_merge_is_resumed(files, monkeypatch):
     assert not (files / "out").exists()
     written = {file.name: file.stat().st_mtime_ns for file in (files / "out.partial").glob("*.safetensors")}
     assert written
+    assert not list((files / "out.partial").glob(".*.tmp"))
     (files / "out.partial" / ".model.0123456789ab.tmp").write_bytes(b"half")
 
     monkeypatch.setattr(stream, "_pieces", pieces)

@@ -11,6 +11,7 @@ from torch import nn
 
 from learning.problems import blobs, line, mlp
 from posterity.learning import Callback, bayes_by_backprop, dropout, ensemble, fit, insert_dropout, swag
+from posterity.learning.learners import BayesByBackprop, Plan
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, Dropout, Ensemble, LowRank, Mixture
 from posterity.prediction import predict
@@ -62,13 +63,13 @@ def test_swag_refreshes_batch_norm():
     assert model[1].momentum == 0.1
 
 
-def test_bayes_by_backprop_finds_the_mean_field_optimum():
+@pytest.mark.parametrize("local", [False, True])
+def test_bayes_by_backprop_finds_the_mean_field_optimum(local):
     """Linear regression: the mean is that of the exact posterior, each precision the diagonal of the exact one."""
     x, y = line(60, noise=0.5)
     model = nn.Linear(3, 1)
-    posterior = bayes_by_backprop(
-        model, (x, y), likelihood=GaussianLikelihood(4.0), prior=2.0, epochs=600, batch_size=60, draws=4, lr=0.03
-    )
+    options = {"prior": 2.0, "epochs": 600, "batch_size": 60, "draws": 1 if local else 4, "lr": 0.03, "local": local}
+    posterior = bayes_by_backprop(model, (x, y), likelihood=GaussianLikelihood(4.0), **options)
     design = np.column_stack([x.double().numpy(), np.ones(60)])
     precision = 4 * design.T @ design + 2 * np.eye(4)
     mean = np.linalg.solve(precision, 4 * design.T @ y.double().numpy())
@@ -165,3 +166,43 @@ def test_laplace_after_training():
     run = fit(mlp(3, 8, 1), line(), method="laplace", structure="diag", prior_precision=3.0, epochs=30, lr=0.01)
     assert run.posterior.prior.precision["0.weight"] == 3
     assert run.posterior.likelihood.precision == pytest.approx(4.0, rel=0.25)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_noise_on_outputs_is_the_noise_of_weights(local):
+    """Mean and variance of the outputs of a layer whose weights are drawn, over many draws."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(3, 2), torch.randn(5, 3)
+    sigma = {"weight": 0.1 + torch.rand(2, 3), "bias": 0.1 + torch.rand(2)}
+    plan = Plan(n=10, steps=1, lr=0.1, seed=0)
+    learner = BayesByBackprop(layer, plan, sigma_init=sigma, local=local)
+    drawn = []
+    for step in range(4000):
+        with learner.draw(step, 0):
+            drawn.append(learner.forward(x).detach())
+    found = torch.stack(drawn)
+    variance = x.square() @ sigma["weight"].square().T + sigma["bias"].square()
+    torch.testing.assert_close(found.mean(0), layer(x).detach(), atol=0.12, rtol=0)
+    torch.testing.assert_close(found.var(0) / variance, torch.ones(5, 2), atol=0.12, rtol=0)
+    shared = torch.corrcoef(found[:, :2, 0].T)[0, 1]
+    assert abs(shared) < 0.06 if local else abs(shared) > 0.1
+    assert not layer._forward_hooks
+
+
+def test_local_noise_leaves_shared_weights_to_be_drawn():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.attention = nn.Embedding(7, 4), nn.MultiheadAttention(4, 2, batch_first=True)
+            self.middle, self.head = nn.Linear(4, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            h = self.embedding(x)
+            return self.head(self.middle(self.attention(h, h, h)[0])).mean(1)
+
+    learner = BayesByBackprop(Tied(), Plan(n=10, steps=1, lr=0.1, seed=0), local=True)
+    assert set(learner.means) - set(learner.outside) == {"middle.weight", "middle.bias"}
+    data = torch.arange(12).reshape(4, 3) % 7, torch.arange(4)
+    run = fit(Tied(), data, method="bayes_by_backprop", local=True, epochs=2)
+    assert all(bool(p.isfinite().all()) for p in run.model.parameters())

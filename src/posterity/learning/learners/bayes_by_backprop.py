@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,10 +15,11 @@ from posterity.batches import Batches
 from posterity.errors import require, require_positive
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
+from posterity.learning.learners._local_noise import local_noise, uncertain_layers
 from posterity.likelihoods import Likelihood
-from posterity.noise import Key, normal
+from posterity.noise import Key, normals
 from posterity.posterior import Diagonal, Posterior
-from posterity.trees import Tree, check_same_shapes, trainable
+from posterity.trees import Tree, check_same_shapes, from_vector, to_vector, trainable
 
 
 class BayesByBackprop(Learner):
@@ -37,6 +37,8 @@ class BayesByBackprop(Learner):
         sigma_init: The σ that every weight starts with; a tensor for each parameter to start from an earlier posterior.
         draws: Draws of the weights for each batch.
         ess: Effective sample size, N unless given: KL is divided by it.
+        local: Whether linear layers draw outputs in place of weights, which has the same mean and far less noise. A
+            layer that a model uses twice then draws twice.
 
     References:
         Blundell et al., "Weight uncertainty in neural networks", 2015.
@@ -53,6 +55,7 @@ class BayesByBackprop(Learner):
         sigma_init: float | Tree = 0.02,
         draws: int = 1,
         ess: float | None = None,
+        local: bool = False,
     ) -> None:
         super().__init__(model, plan)
         require(draws >= 1, "draws", "at least one", draws)
@@ -60,25 +63,37 @@ class BayesByBackprop(Learner):
         self.draws = draws
         self.ess = float(plan.n if ess is None else ess)
         self.means = trainable(model)
-        self.rhos = {name: rho.requires_grad_() for name, rho in self._initial_rhos(sigma_init).items()}
-        self.optimizer = Adam([*self.means.values(), *self.rhos.values()], lr=plan.lr)
+        like = to_vector(self.means).detach()
+        self.prior_mean = to_vector(self.prior.mean).to(like)
+        self.prior_precision = to_vector(self.prior.precision_diagonal()).to(like)
+        self.rho = self._initial_rho(sigma_init).requires_grad_()
+        self.optimizer = Adam([*self.means.values(), self.rho], lr=plan.lr)
+        self.layers = uncertain_layers(model, self.means) if local else {}
+        inside = {name for names in self.layers.values() for name in names}
+        self.outside = {name: i for i, name in enumerate(self.means) if name not in inside}
         self.drawn: Tree = {}
 
-    def _initial_rhos(self, sigma: float | Tree) -> Tree:
+    def _initial_rho(self, sigma: float | Tree) -> Tensor:
         """log(e^σ − 1), the inverse of σ = log(1 + e^ρ)."""
         if not isinstance(sigma, dict):
             require_positive("sigma_init", sigma)
-            return {name: torch.full_like(m, math.log(math.expm1(sigma))) for name, m in self.means.items()}
+            sigma = {name: torch.full_like(m, sigma) for name, m in self.means.items()}
         check_same_shapes(sigma, self.means, "sigma_init")
+        s = to_vector({name: sigma[name] for name in self.means}).detach().to(self.prior_mean)
         # For large σ both sides are equal to rounding, and e^σ is not a number.
-        return {name: torch.where(s < 20, torch.log(torch.expm1(s.clamp_max(20))), s) for name, s in sigma.items()}
+        return torch.where(s < 20, torch.log(torch.expm1(s.clamp_max(20))), s)
 
     @contextmanager
     def draw(self, step: int, sample: int) -> Iterator[None]:
-        for i, (name, m) in enumerate(self.means.items()):
-            noise = normal(Key(self.plan.seed, step, sample, i), m.numel(), device=m.device, dtype=m.dtype)
-            self.drawn[name] = m + F.softplus(self.rhos[name]) * noise.view_as(m)
-        yield
+        widths = from_vector(F.softplus(self.rho), self.means)
+        if self.outside:
+            means = {name: self.means[name] for name in self.outside}
+            keys = [Key(self.plan.seed, step, sample, i) for i in self.outside.values()]
+            counts = [m.numel() for m in means.values()]
+            noise = normals(keys, counts, [0] * len(keys), device=self.rho.device, dtype=self.rho.dtype)
+            self.drawn = {name: means[name] + widths[name] * e for name, e in from_vector(noise, means).items()}
+        with local_noise({layer: (widths.get(w), widths.get(b)) for layer, (w, b) in self.layers.items()}):
+            yield
         self.drawn = {}
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -86,25 +101,21 @@ class BayesByBackprop(Learner):
 
     def penalty(self) -> Tensor:
         """KL(q ‖ prior)/N = Σ ½[ s₀(σ² + (m − m₀)²) − 1 − log(s₀σ²) ] / N."""
-        terms = []
-        for name, m in self.means.items():
-            s0, m0 = self.prior.precision[name], self.prior.mean[name]
-            variance = F.softplus(self.rhos[name]).square()
-            terms.append((s0 * (variance + (m - m0).square()) - 1 - (s0 * variance).log()).sum())
-        return 0.5 * torch.stack(terms).sum() / self.ess
+        variance, away = F.softplus(self.rho).square(), to_vector(self.means) - self.prior_mean
+        scaled = self.prior_precision * variance
+        return 0.5 * (scaled + self.prior_precision * away.square() - 1 - scaled.log()).sum() / self.ess
 
     @torch.no_grad()
     def sigma(self) -> float:
-        return float(torch.cat([F.softplus(r).reshape(-1) for r in self.rhos.values()]).median())
+        return float(F.softplus(self.rho).median())
 
     def state(self) -> Tree:
-        return dict(self.rhos)
+        return from_vector(self.rho, self.means)
 
     @torch.no_grad()
     def load(self, state: Tree) -> None:
-        for name, rho in state.items():
-            self.rhos[name].copy_(rho)
+        self.rho.copy_(to_vector({name: state[name] for name in self.means}))
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
-        precision = {name: F.softplus(rho.detach()).square().reciprocal() for name, rho in self.rhos.items()}
+        precision = from_vector(F.softplus(self.rho.detach()).square().reciprocal(), self.means)
         return self.hand_over(Diagonal({n: m.detach() for n, m in self.means.items()}, precision), likelihood, self.ess)

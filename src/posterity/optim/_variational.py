@@ -182,6 +182,7 @@ class VariationalOptimizer(Optimizer):
         if self._samples.means:
             self._take_away()
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _take_away(self) -> None:
         if not self._fast.take_away():
             self._samples.take_away()
@@ -214,6 +215,7 @@ class VariationalOptimizer(Optimizer):
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients. Inside a sampling context the ones so far are one estimate, to be averaged with more."""
         if self._context_open and self._samples.train:

@@ -72,6 +72,7 @@ class Compiling:
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="Triton compiles")
 def test_kernels_are_launched_again_as_they_were_compiled(monkeypatch):
+    every = []
     for module, names in (
         (_triton_sample, ("draw", "sample", "restore")),
         (_triton_step, ("check", "measure", "step")),

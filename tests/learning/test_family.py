@@ -62,6 +62,10 @@ def test_iris_by_a_dense_gaussian_beside_logistic_regression():
     train, test = (data[0][::2], data[1][::2]), (data[0][1::2], data[1][1::2])
     run = fit(mlp(4, 6, 3), train, method="variational_newton", epochs=60, batch_size=25)
     assert isinstance(run.posterior.structure, Full)
+    assert run.posterior.covariance().matrix.dtype == torch.float32  # the precision is kept in float64
+    assert (
+        predict(run.model, run.posterior, test[0], method="linearised").probs.argmax(-1) == test[1]
+    ).float().mean() > 0.9
     assert (predict(run.model, run.posterior, test[0]).probs.argmax(-1) == test[1]).float().mean() > score - 0.04
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from posterity.curvature.covariance import FullCovariance
 from posterity.errors import require
 from posterity.linalg import cholesky, log_det_psd, symmetrise
-from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, unpack
+from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, unpack, working
 from posterity.trees import Tree, from_vector, to_vector
 
 
@@ -69,7 +69,9 @@ class Full(Gaussian):
         return symmetrise(self._inverse_factor.mT @ self._inverse_factor)
 
     def covariance(self) -> FullCovariance:
-        return FullCovariance({name: t.shape for name, t in self.mean.items()}, self.covariance_matrix())
+        # Layer-wise forms multiply it with gradients, which have the precision of the weights.
+        dtype = reduce(torch.promote_types, map(working, self.mean.values()))
+        return FullCovariance({name: t.shape for name, t in self.mean.items()}, self.covariance_matrix().to(dtype))
 
     def tensors(self) -> Tree:
         return pack("mean", self.mean) | {"precision": self.precision}

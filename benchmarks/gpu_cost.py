@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from posterity.optim import IVON
 
 Cycle = Callable[[], None]
-WARM_UP = 5
+WARM_UP = 12  # more than the steps at which IVON looks at its statistics every time
+PATIENCE = 3.0  # seconds of repeats, beyond the first three
 TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
 
@@ -175,7 +176,9 @@ def measure(cycle: Cycle, options: argparse.Namespace) -> tuple[float, float]:
     for _ in range(1 if options.toy else WARM_UP):
         cycle()
     times, hosts = [], []
-    for _ in range(options.repeats):
+    for repeat in range(options.repeats):
+        if repeat >= 3 and sum(times) * options.together > PATIENCE:
+            break
         _wait(options)
         begin = time.perf_counter()
         for _ in range(options.together):

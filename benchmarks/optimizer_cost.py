@@ -1,9 +1,10 @@
 """What IVON costs: one full cycle (sample, restore, step) beside AdamW, and a whole training step of a small network.
 
 Gradients are there beforehand in the first table, so that only the optimizer is measured. All variants run in turn, so
-that a busy machine hits all alike; medians of wall and of processor time. The compiled variants say what their first
-step took. ivon-opt is measured through another interpreter where POSTERITY_IVON_OPT_PYTHON names one that has it.
-`--device cuda` makes the tables of `gpu_cost.py` instead.
+that a busy machine hits all alike; medians of wall and of processor time, after the first ten steps, in which IVON
+measures its statistics every time. The first call begins with an empty cache folder and so shows the compiling of the
+kernels, which the next process is spared. ivon-opt is measured through another interpreter where
+POSTERITY_IVON_OPT_PYTHON names one that has it. `--device cuda` makes the tables of `gpu_cost.py` instead.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +26,7 @@ from torch.nn.functional import cross_entropy
 
 Cycle = Callable[[], None]
 Times = dict[str, list[float]]
+WARM = 12  # steps before the first measurement
 
 
 def parameters(count: int, tensors: int) -> list[nn.Parameter]:
@@ -33,18 +37,18 @@ def parameters(count: int, tensors: int) -> list[nn.Parameter]:
     return found
 
 
-def plain(optimizer: torch.optim.Optimizer, _: list[Tensor]) -> Cycle:
+def plain(optimizer: torch.optim.Optimizer, *_: Any) -> Cycle:
     return optimizer.step
 
 
-def sampled(optimizer: torch.optim.Optimizer, gradients: list[Tensor]) -> Cycle:
+def sampled(optimizer: torch.optim.Optimizer, gradients: list[Tensor], options: dict[str, bool]) -> Cycle:
     """Sample, restore and step; the gradients appear inside the context, as a backward pass would leave them."""
     every = [p for group in optimizer.param_groups for p in group["params"]]
 
     def cycle() -> None:
         for p in every:
             p.grad = None
-        with optimizer.sampled_params(train=True):  # type: ignore[attr-defined]
+        with optimizer.sampled_params(train=True, **options):  # type: ignore[attr-defined]
             for p, gradient in zip(every, gradients, strict=True):
                 p.grad = gradient
         optimizer.step()
@@ -52,12 +56,12 @@ def sampled(optimizer: torch.optim.Optimizer, gradients: list[Tensor]) -> Cycle:
     return cycle
 
 
-def training(optimizer: torch.optim.Optimizer, model: nn.Module, batch: int) -> Cycle:
+def training(optimizer: torch.optim.Optimizer, model: nn.Module, batch: int, options: dict[str, bool]) -> Cycle:
     inputs, targets = torch.randn(batch, 784), torch.randint(10, (batch,))
 
     def step() -> None:
         if hasattr(optimizer, "sampled_params"):
-            with optimizer.sampled_params(train=True):
+            with optimizer.sampled_params(train=True, **options):
                 cross_entropy(model(inputs), targets).backward()
         else:
             cross_entropy(model(inputs), targets).backward()
@@ -84,8 +88,14 @@ def variants() -> dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer
         "AdamW foreach": lambda params: torch.optim.AdamW(params, foreach=True),
         "SGD, momentum, fused": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9, fused=True),
         "IVON": lambda params: IVON(params, lr=0.1, ess=1e6),
-        "IVON fused=True": lambda params: IVON(params, lr=0.1, ess=1e6, fused=True),
+        "IVON, until_step": lambda params: IVON(params, lr=0.1, ess=1e6),
+        "IVON, tensor operations": lambda params: IVON(params, lr=0.1, ess=1e6, fused=False),
     }
+
+
+def options_of(name: str) -> dict[str, bool]:
+    """What the sampling context of a variant is asked for."""
+    return {"until_step": True} if "until_step" in name else {}
 
 
 def adamw(params: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -96,7 +106,8 @@ def measure(cycles: dict[str, Cycle], repeats: int) -> Times:
     """Medians (wall, processor, first call) of each cycle, run in turn."""
     first = {name: _clocks(cycle)[0] for name, cycle in cycles.items()}
     for cycle in cycles.values():
-        cycle()
+        for _ in range(WARM):
+            cycle()
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in cycles}
     for _ in range(repeats):
         for name, cycle in cycles.items():
@@ -116,7 +127,7 @@ def optimizer_times(count: int, tensors: int, repeats: int) -> Times:
         params = parameters(count, tensors)
         optimizer = make(params)
         kind = sampled if hasattr(optimizer, "sampled_params") else plain
-        cycles[name] = kind(optimizer, [p.grad for p in params if p.grad is not None])
+        cycles[name] = kind(optimizer, [p.grad for p in params if p.grad is not None], options_of(name))
     return measure(cycles, repeats)
 
 
@@ -124,7 +135,7 @@ def training_times(batch: int, repeats: int) -> Times:
     cycles = {}
     for name, make in variants().items():
         model = mlp()
-        cycles[name] = training(make(list(model.parameters())), model, batch)
+        cycles[name] = training(make(list(model.parameters())), model, batch, options_of(name))
     return measure(cycles, repeats)
 
 
@@ -171,6 +182,7 @@ def main() -> None:
 
         report.publish("optimizer_cost_gpu", gpu_cost.tables(options), options.out)
         return
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     cycle = optimizer_times(options.parameters, options.tensors, options.repeats)
     step = training_times(options.batch, options.repeats)
     if options.ivon_opt:

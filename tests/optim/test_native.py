@@ -175,7 +175,7 @@ def test_neither_vectors_nor_optimisation_change_a_bit(monkeypatch, tmp_path):
 
     fast = trained()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(_library, "WAYS", (((), ()),))
+    monkeypatch.setattr(_library, "WAYS", ((("-march=native",), ()),))
     monkeypatch.setattr(_library, "FLAGS", (*_library.FLAGS, "-O1"))
     plain = _library.load(_native.SOURCE, _native.definitions())
     monkeypatch.setattr(_native, "library", lambda: plain)

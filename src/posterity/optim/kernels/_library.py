@@ -23,7 +23,7 @@ from posterity.progress import track
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
     *("-std=c99", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
-    "-ffp-contract=off",  # every operation is rounded as it is written: the same bits from all compilers and processors
+    "-ffp-contract=off",  # every operation is rounded as it is written, the same way by all compilers
 )
 WAYS = tuple(  # flags to compile with and to link with, best first
     ((*target, *threads), linked)

@@ -83,19 +83,25 @@ static void find_words(const Work *work, int64_t t, int ahead) {
     work->keys[4 * t + 2 * ahead + 1] = b;
 }
 
+#ifdef FP_FAST_FMAF /* processors that have it, which is all but old ones, agree to the last bit */
+#define MULTIPLY_ADD fmaf
+#else
+#define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))
+#endif
+
 /* -2 log of a number in (0, 1]: its exponent, and a polynomial on [sqrt(1/2), sqrt(2)). */
 INLINE float minus_two_log(float x) {
     int32_t exponent = ((int32_t)as_bits(x) - 0x3F3504F3) >> 23;
     float f = as_float(as_bits(x) - ((uint32_t)exponent << 23)) - 1.0f;
-    float p = -0.0785961524f;
-    p = p * f + 0.128816485f;
-    p = p * f - 0.131287545f;
-    p = p * f + 0.141811922f;
-    p = p * f - 0.166245535f;
-    p = p * f + 0.200022861f;
-    p = p * f - 0.250008106f;
-    p = p * f + 0.333333164f;
-    return -2.0f * ((float)exponent * 0.693147181f + (f + f * f * (f * p - 0.5f)));
+    float p = MULTIPLY_ADD(f, -0.0785961524f, 0.128816485f);
+    p = MULTIPLY_ADD(f, p, -0.131287545f);
+    p = MULTIPLY_ADD(f, p, 0.141811922f);
+    p = MULTIPLY_ADD(f, p, -0.166245535f);
+    p = MULTIPLY_ADD(f, p, 0.200022861f);
+    p = MULTIPLY_ADD(f, p, -0.250008106f);
+    p = MULTIPLY_ADD(f, p, 0.333333164f);
+    p = MULTIPLY_ADD(f, p, -0.5f);
+    return -2.0f * MULTIPLY_ADD((float)exponent, 0.693147181f, MULTIPLY_ADD(f * f, p, f));
 }
 
 INLINE void hash_pair(uint32_t counter, uint32_t a, uint32_t b, uint32_t *first, uint32_t *second) {
@@ -113,8 +119,10 @@ INLINE void box_muller(uint32_t first, uint32_t second, float *left, float *righ
     float radius = sqrtf(minus_two_log((fabsf((float)(int32_t)first) + 0.5f) * 0x1p-31f));
     uint32_t turned = second + (1u << 29), odd = turned & 0x40000000u; /* the upper two bits are the quadrant */
     float t = (float)(int32_t)(second - (turned & 0xC0000000u)) * 0x1p-30f, z = t * t; /* in quarters of a turn */
-    float sine = t * (1.57079637f + z * (-0.64596349f + z * (0.0796802267f - z * 0.00460217707f)));
-    float cosine = 1.0f + z * (-1.23370051f + z * (0.253669202f + z * (-0.0208600722f + z * 0.000903631677f)));
+    float sine = MULTIPLY_ADD(z, -0.00460217707f, 0.0796802267f);
+    sine = t * MULTIPLY_ADD(z, MULTIPLY_ADD(z, sine, -0.64596349f), 1.57079637f);
+    float cosine = MULTIPLY_ADD(z, 0.000903631677f, -0.0208600722f);
+    cosine = MULTIPLY_ADD(z, MULTIPLY_ADD(z, MULTIPLY_ADD(z, cosine, 0.253669202f), -1.23370051f), 1.0f);
     uint32_t c = as_bits(odd ? sine : cosine) ^ ((turned + 0x40000000u) & 0x80000000u);
     uint32_t s = as_bits(odd ? cosine : sine) ^ (turned & 0x80000000u);
     *left = as_float(c) * radius;

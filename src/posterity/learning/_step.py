@@ -60,10 +60,10 @@ class Stepper:
             seen = Batch(inputs, batch.targets, batch.ids)
             for sample in range(self.learner.draws):
                 number = i * self.learner.draws + sample
-                for first, place in enumerate(self.learner.passes(step, number, self.scaler)):
+                for turn, place in enumerate(self.learner.passes(step, number, self.scaler)):
                     with place:
                         found = self._differentiate(seen, objective, mass, len(batches), check)
-                    if first == 0:
+                    if turn == 0:
                         for f, total in found:
                             tally.add(objective, f, batch.targets, total, 1 / (self.learner.draws * len(found)))
         self.scaler.unscale_(optimizer)

@@ -31,8 +31,7 @@ from posterity.posterior import Posterior
 from posterity.trees import evaluating, fingerprint, trainable
 
 _FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
-_PLAIN = {"accumulate": 1, "label_smoothing": 0.0, "class_weights": None, "ignore_index": None, "penalty": None}
-_PLAIN |= {"amp": None}
+_PLAIN = {"accumulate": 1, "label_smoothing": 0.0}  # arguments that are not None when they ask for nothing
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 
 
@@ -108,7 +107,7 @@ class Request:
                 raise expected(f"option of method {self.method!r}", f"one of {learner.options()}", name)
         for name in learner.refused:
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and value == _PLAIN[name]):
+            if value is not None and not (name in _PLAIN and value == _PLAIN[name]):
                 raise expected(name, f"its default, for method {self.method!r} has no use for it", value)
         return learner
 

@@ -98,9 +98,8 @@ class Family(Learner):
     @classmethod
     def options(cls) -> list[str]:
         """Those of the loop that the optimizer has a use for, and the optimizer's own."""
-        known = cls.known()
-        unused = {name for name in ("ess",) if name not in known} | cls.without
-        unused |= {"prior"} if {"prior", "weight_decay"}.isdisjoint(known) else set()
+        known, uses = cls.known(), {"ess": {"ess"}, "prior": {"prior", "weight_decay"}}
+        unused = cls.without | {name for name, any_of in uses.items() if any_of.isdisjoint(known)}
         loop = [p.name for p in inspect.signature(Family).parameters.values() if p.kind is p.KEYWORD_ONLY]
         names = dict.fromkeys([*super().options(), *loop, *(name for name in known if name not in _OURS)])
         return [name for name in names if name not in unused]
@@ -258,6 +257,7 @@ class Mixed(Newton):
 
     kind = MixtureIVON
     mixes = False
+    refused = ("penalty",)  # a function of one model, where there are several
 
     def __init__(self, model: nn.Module, plan: Plan, *, members: int = 3, **options: Any) -> None:
         require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)

@@ -96,6 +96,8 @@ class Protocol:
         vcl_epochs: Passes over each task of VCL, in batches of `vcl_batch`, and five times as many over its coresets.
         vcl_batch: Examples a step of VCL.
         vcl_lr: Learning rate of VCL, which falls to zero along a cosine.
+        vcl_width: σ of VCL at the beginning of each task.
+        vcl_prior: Precision of the prior of VCL before the first task.
         ivon_epochs: Passes over each task of IVON, in batches of `vcl_batch`.
         ivon_lr: Learning rate of IVON, which falls to zero along a cosine.
         ivon_hess: `hess_init` of IVON: its widths at the beginning of each task.
@@ -119,6 +121,8 @@ class Protocol:
     vcl_epochs: int
     vcl_batch: int
     vcl_lr: float
+    vcl_width: float
+    vcl_prior: float
     ivon_epochs: int
     ivon_lr: float
     ivon_hess: float
@@ -129,6 +133,7 @@ class Protocol:
         clipped = {**point, "clip": self.clip}
         wide = {"batch_size": self.vcl_batch, "schedule": "cosine"}
         vcl = {**wide, "epochs": self.vcl_epochs, "lr": self.vcl_lr}
+        core = {"epochs": 5 * self.vcl_epochs}
         ivon = {**wide, "epochs": self.ivon_epochs, "lr": self.ivon_lr, "hess_init": self.ivon_hess, "beta2": "auto"}
         memory: dict[str, Any] = {"size": self.size, "prior_precision": self.prior_precision}
         functional = {**memory, "tau": self.tau, "jitter": self.jitter}
@@ -143,8 +148,10 @@ class Protocol:
             "FROMP-L2": lambda: FunctionalPrior(clipped, **functional, kernels="identity"),
             "K-prior": lambda: KPrior(point, **weighted, strength=self.kprior),
             "EWC + functional + labels": lambda: Combined(point, **weighted, strength=self.kprior),
-            "VCL": lambda: VCL(vcl, 1.0),
-            "VCL + coreset": lambda: VCL(vcl, 1.0, coreset=self.size, coreset_options={"epochs": 5 * self.vcl_epochs}),
+            "VCL": lambda: VCL(vcl, self.vcl_prior, width=self.vcl_width),
+            "VCL + coreset": lambda: VCL(
+                vcl, self.vcl_prior, width=self.vcl_width, coreset=self.size, coreset_options=core
+            ),
             "IVON": lambda: VCL(ivon, 1.0, method="ivon"),
             "joint": lambda: Joint({**point, "batch_size": 4 * self.batch_size}),
         }
@@ -164,18 +171,18 @@ class Protocol:
 PROTOCOLS = {
     "permuted": Protocol(
         epochs=10, batch_size=128, lr=1e-3, schedule="cosine", clip=0.01, size=200, prior_precision=1e-5, tau=0.5,
-        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=60,
-        vcl_batch=1024, vcl_lr=5e-3, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
+        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=20,
+        vcl_batch=512, vcl_lr=5e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
     ),
     "split": Protocol(
         epochs=15, batch_size=128, lr=1e-4, schedule="constant", clip=0.1, size=40, prior_precision=1e-3, tau=10.0,
         jitter=1e-6, memory_batch=None, kprior=10.0, ewc=1000.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=120,
-        vcl_batch=256, vcl_lr=1e-3, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.2,
+        vcl_batch=256, vcl_lr=1e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.2,
     ),
     "cifar": Protocol(
         epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=1.0,
         jitter=1e-6, memory_batch=256, kprior=10.0, ewc=100.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=80,
-        vcl_batch=256, vcl_lr=1e-3, ivon_epochs=80, ivon_lr=0.1, ivon_hess=0.2,
+        vcl_batch=256, vcl_lr=1e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=80, ivon_lr=0.1, ivon_hess=0.2,
     ),
 }  # fmt: skip
 

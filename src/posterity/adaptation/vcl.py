@@ -89,7 +89,6 @@ class VCL(Strategy):
         prior = self.prior(model)
         given = {"prior": prior, "schedule": "constant", **options}
         if self.method == "bayes_by_backprop":
-            given["local"] = True
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
         run = fit(model, data, method=self.method, likelihood=LIKELIHOOD, seed=seed, **given)
         structure = run.posterior.structure

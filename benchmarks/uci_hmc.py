@@ -214,7 +214,7 @@ def main() -> None:
     arguments.add_argument("--iterations", type=int, default=2000)
     arguments.add_argument("--steps", type=int, default=5000)
     arguments.add_argument("--lr", type=float, default=0.003)
-    arguments.add_argument("--hess-init", type=float, default=1000.0)
+    arguments.add_argument("--hess-init", type=float, default=3000.0)
     arguments.add_argument("--mc-samples", type=int, default=1)
     options = arguments.parse_args()
     lines = report.gather(options, runs)

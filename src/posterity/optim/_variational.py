@@ -246,8 +246,7 @@ class VariationalOptimizer(Optimizer):
         try:
             self._replicas.average(self._samples, [p for _, p in ready])
             if self._samples.finite([p for _, p in ready]):
-                pieces = [self._evidence(p, group, estimates) for group, p in ready]
-                self._update(pieces)
+                self._update([self._evidence(p, group, estimates) for group, p in ready])
                 self._say_if_noiseless(ready)
             else:
                 self._skip()

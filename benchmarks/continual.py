@@ -171,7 +171,7 @@ class Protocol:
 PROTOCOLS = {
     "permuted": Protocol(
         epochs=10, batch_size=128, lr=1e-3, schedule="cosine", clip=0.01, size=200, prior_precision=1e-5, tau=0.5,
-        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=20,
+        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=40,
         vcl_batch=512, vcl_lr=5e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
     ),
     "split": Protocol(

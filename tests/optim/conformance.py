@@ -17,6 +17,7 @@ def with_defaults(kind, **settings):
 
 CASES = {
     "IVON": with_defaults(IVON, betas=(0.9, 0.99)),
+    "IVON, tensor operations": with_defaults(IVON, betas=(0.9, 0.99), fused=False),
     "IVON, two samples": with_defaults(IVON, mc_samples=2),
     "IVON, clipped": with_defaults(IVON, clip_radius=1.0),
     "SOBA": with_defaults(SOBA),

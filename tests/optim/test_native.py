@@ -17,7 +17,8 @@ from optim.agreement import SETTINGS, Net, assert_equal, pair, train
 from optim.reference import Reference, array
 from posterity.noise import Key, bits, normal, words
 from posterity.optim import IVON
-from posterity.optim.kernels import NativeLauncher, _library, _native
+from posterity.optim.kernels import _library, _native
+from posterity.optim.kernels._native import NativeLauncher
 
 pytestmark = pytest.mark.skipif(isinstance(_native.library(), str), reason=str(_native.library()))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from posterity.optim._samples import SKIPPED, Kept, norm
-from posterity.optim.kernels import Entry, Launcher, NativeLauncher, kernels_for, laid_out, usable
+from posterity.optim.kernels import Entry, Kernels, kernels_for, laid_out, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -30,7 +30,7 @@ class FastPath:
         self.ahead = False  # whether a step puts the next sample in place
         self.lingers = False  # whether a sample stays in place from the end of its context to the step
         self._optimizer = optimizer
-        self._launcher: Launcher | NativeLauncher | None = None
+        self._launcher: Kernels | None = None
         self._places: list[int] = []
         self._seen: list[Any] = []
         self._parameters: list[Tensor] = []
@@ -150,7 +150,7 @@ class FastPath:
         every = ((number, p) for number, group in groups for p in group["params"])
         return [(index, number, p) for index, (number, p) in enumerate(every) if p.requires_grad]
 
-    def _ready(self) -> Launcher | NativeLauncher | None:
+    def _ready(self) -> Kernels | None:
         """The kernels, set up anew if a tensor is another one than before."""
         if not self._unmoved():
             trainable = self._trainable()
@@ -160,12 +160,12 @@ class FastPath:
             self._places, self._seen = self._addresses(), list(self._all_tensors())
         return self._launcher
 
-    def _set_numbers(self, launcher: Launcher | NativeLauncher) -> None:
+    def _set_numbers(self, launcher: Kernels) -> None:
         groups = self._optimizer.param_groups
-        launcher.set_numbers([self._optimizer.constants(group) for group in groups])
+        launcher.table.set_numbers([self._optimizer.constants(group) for group in groups])
         for number, group in enumerate(groups):
             if isinstance(group["lr"], Tensor):
-                launcher.scale_lr(number, group["lr"])
+                launcher.table.scale_lr(number, group["lr"])
 
     def _unmoved(self, thorough: bool = True) -> bool:
         """Whether the tensors are those whose addresses the kernels have.
@@ -190,7 +190,7 @@ class FastPath:
         state = chain.from_iterable(map(dict.values, self._optimizer.state.values()))
         return chain(counters, *(group["params"] for group in groups), state)
 
-    def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Launcher | NativeLauncher:
+    def _build(self, trainable: list[tuple[int, int, Tensor]]) -> Kernels:
         optimizer, samples = self._optimizer, self._optimizer._samples
         device, entries, self._waiting = trainable[0][2].device, [], {}
         self._told = int(optimizer.param_groups[0]["skipped"])

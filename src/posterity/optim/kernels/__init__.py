@@ -1,16 +1,13 @@
 """The arithmetic of samples and updates, in plain tensor operations or by kernels in one pass over memory."""
 
 from posterity.optim.kernels._addresses import Entry, laid_out, require_dense
-from posterity.optim.kernels._choice import kernels_for, usable
+from posterity.optim.kernels._choice import Kernels, kernels_for, usable
 from posterity.optim.kernels._eager import perturb, statistics, update
-from posterity.optim.kernels._fused import Launcher
-from posterity.optim.kernels._native import NativeLauncher
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
 
 __all__ = [
     "Entry",
-    "Launcher",
-    "NativeLauncher",
+    "Kernels",
     "Numbers",
     "Piece",
     "Views",

@@ -107,6 +107,14 @@ class Table:
         self._copies: list[Tensor | None] = []  # of some of them
         self._at: list[int] = []
 
+    def set_numbers(self, numbers: list[list[float]]) -> None:
+        """Take the numbers of each group, in the order of `NUMBERS`."""
+        self.numbers.set(numbers)
+
+    def scale_lr(self, group: int, lr: Tensor) -> None:
+        """Multiply the learning rate of a group with a tensor, which may be on the device."""
+        self.numbers.multiply((group, NUMBERS.index("lr")), lr)
+
     def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Point to the gradients of this step; one of another layout or type is copied first."""
         for g in gradients:

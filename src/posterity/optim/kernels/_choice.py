@@ -12,8 +12,10 @@ from posterity.optim.kernels._addresses import supported
 from posterity.optim.kernels._fused import Launcher, launchable
 from posterity.optim.kernels._native import NativeLauncher
 
+Kernels = Launcher | NativeLauncher
 
-def kernels_for(device: torch.device) -> type[Launcher] | type[NativeLauncher] | str:
+
+def kernels_for(device: torch.device) -> type[Kernels] | str:
     """The kernels of a device, or why it has none."""
     if launchable(device):
         return Launcher

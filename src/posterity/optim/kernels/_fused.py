@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import FACTS, NUMBERS, Entry, Table
+from posterity.optim.kernels._addresses import FACTS, Entry, Table
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 TOGETHER = 4  # blocks whose gradients one program looks at
@@ -45,14 +45,6 @@ class Launcher:
         self._samples, self._steps = _triton_sample, _triton_step
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
-
-    def set_numbers(self, numbers: list[list[float]]) -> None:
-        """Take the numbers of each group, in the order of `NUMBERS`."""
-        self.table.numbers.set(numbers)
-
-    def scale_lr(self, group: int, lr: Tensor) -> None:
-        """Multiply the learning rate of a group with a tensor, which may be on the device."""
-        self.table.numbers.multiply((group, NUMBERS.index("lr")), lr)
 
     def draw(self, *, again: bool = False) -> None:
         """Put a new sample in place of the means, which go into the buffers; or write the last one there `again`."""

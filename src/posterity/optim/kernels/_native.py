@@ -71,14 +71,6 @@ class NativeLauncher:
         addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, self._keys, self._measured)]
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
-    def set_numbers(self, numbers: list[list[float]]) -> None:
-        """Take the numbers of each group, in the order of `NUMBERS`."""
-        self.table.numbers.set(numbers)
-
-    def scale_lr(self, group: int, lr: Tensor) -> None:
-        """Multiply the learning rate of a group with a tensor."""
-        self.table.numbers.multiply((group, NUMBERS.index("lr")), lr)
-
     def draw(self, *, again: bool = False) -> None:
         """Put a new sample in place of the means, which go into the buffers; the last one is there `again` already."""
         if not again:

@@ -149,7 +149,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     )
     for study in options.studies:
         for seed in options.seeds:
-            yield from {"add": adding, "remove": removing}[study](train, test, options, seed)
+            for line in {"add": adding, "remove": removing}[study](train, test, options, seed):
+                yield line | {"n": len(train[1])}
 
 
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
@@ -177,7 +178,10 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
             ]
             for m in methods
         ]
-        text += f"\n### {title}\n\n" + report.table(["method", *(name for name, _ in columns[study].values())], rows)
+        sizes = "/".join(str(n) for n in sorted({line["n"] for line in mine}))
+        text += f"\n### {title} ({sizes} training examples)\n\n" + report.table(
+            ["method", *(name for name, _ in columns[study].values())], rows
+        )
     report.publish("new_class", text, options.out)
 
 

@@ -90,7 +90,7 @@ def exact_draws(data: Data, options: argparse.Namespace) -> tuple[Tensor, dict[s
 def members(data: Data, seeds: range, same: bool = False) -> list[nn.Module]:
     models = []
     for seed in seeds:
-        torch.manual_seed(0 if same else seed)
+        torch.manual_seed(seeds[0] if same else seed)
         models.append(networks.mlp([data.x.shape[1], HIDDEN, 1], nn.Tanh).double().to(data.x.device))
     return models
 

@@ -211,7 +211,8 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
             }  # fmt: skip
 
 
-def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
+def tabulate(lines: list[report.Line]) -> str:
+    """A row for each way to train."""
     rows = []
     for name in dict.fromkeys(line["name"] for line in lines):
         mine = [line for line in lines if line["name"] == name]
@@ -223,11 +224,19 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         rows.append(
             [name, report.spread(best), report.spread(final), averages, report.spread(training), f"{minutes:.1f}"]
         )
-    part = "the tenth before the validation part (for choosing settings)" if lines[0]["tune"] else "the last tenth"
-    facts = {"steps": lines[0]["steps"], "seeds": sorted({line["seed"] for line in lines}), "held_out": part}
+    return report.table(["training", "best", "final", "average over samples", "training loss (last)", "minutes"], rows)
+
+
+def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
+    facts = {"steps": lines[0]["steps"], "seeds": sorted({line["seed"] for line in lines})}
     text = report.header("Characters of Shakespeare, 10.7 million weights", lines, **facts)
-    columns = ["training", "best", "final", "average over samples", "training loss (last)", "minutes"]
-    report.publish("tiny_shakespeare", text + "\n" + report.table(columns, rows), options.out)
+    for tune, title in (
+        (False, "The last tenth held out"),
+        (True, "How settings were chosen: the tenth before held out"),
+    ):
+        if mine := [line for line in lines if line["tune"] == tune]:
+            text += f"\n### {title}\n\n" + tabulate(mine)
+    report.publish("tiny_shakespeare", text, options.out)
 
 
 def main() -> None:

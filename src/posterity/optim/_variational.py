@@ -122,6 +122,7 @@ class VariationalOptimizer(Optimizer):
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     @contextmanager
     def sampled_params(self, train: bool = False) -> Iterator[None]:
         """Hold a sample of the posterior in the parameters while the context is open.

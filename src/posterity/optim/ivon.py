@@ -137,6 +137,7 @@ class IVON(VariationalOptimizer):
         numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
         return numbers
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     @contextmanager
     def sampled_params(self, train: bool = False, *, until_step: bool = False) -> Iterator[None]:
         """Hold a sample of the posterior in the parameters while the context is open.

@@ -77,7 +77,8 @@ def find_compiler() -> list[str]:
 def _digest(source: Path, compiler: list[str], options: list[str]) -> str:
     about = os.stat(compiler[0])
     parts = [*compiler, about.st_size, about.st_mtime_ns, *options, WAYS, platform.machine(), _processor()]
-    return hashlib.sha256(source.read_bytes() + repr(parts).encode()).hexdigest()[:20]
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    return hashlib.sha256(b"".join(texts) + repr(parts).encode()).hexdigest()[:20]
 
 
 def _processor() -> str:

@@ -161,9 +161,8 @@ class VariationalOptimizer(Optimizer):
         for index, group, p in trainable:
             step, sample = (int(group["draws"]), self._replicas.rank) if train else (0, self._predictions - 1)
             buffers[p] = samples.buffer(p)
-            state = self.state.get(p, {})
-            tensors = {"p": local(p.detach()), "buffer": buffers[p]}
-            tensors |= {k: local(state[k]) for k in self.widths if k in state}
+            widths = {name: local(t) for name, t in self.state.get(p, {}).items() if name in self.widths}
+            tensors = {"p": local(p.detach()), "buffer": buffers[p], **widths}
             key = Key(group["seed"], step, sample, index)
             pieces.append(Piece(tensors, self.numbers(p, group), key, first_index(p)))
         overwritten: list[Piece] = []

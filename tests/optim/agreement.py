@@ -199,3 +199,50 @@ def test_who_looks_at_a_model_that_is_ahead_sees_the_mean():
     again(1).backward()
     resumed.step()
     assert all(torch.equal(t, model.state_dict()[name]) for name, t in again.state_dict().items())
+
+
+def move(model):
+    for p in model.parameters():
+        p.data = p.detach().clone()
+
+
+@pytest.mark.parametrize("how", ["context", "until_step", "ahead"])
+def test_the_mean_comes_back_to_parameters_that_have_moved_under_a_sample(how):
+    one, other = pair()
+    for optimizer, model in (one, other):
+        with optimizer.sampled_params(train=True, until_step=how == "until_step"):
+            model(1).backward()
+            move(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        train(optimizer, model, how, steps=1)
+        attachment = optimizer.attach(model, ahead=how == "ahead")
+        model(2).backward()
+        optimizer.step()
+        move(model)
+        attachment.remove()
+    assert_equal(one, other)
+
+
+def test_a_prior_that_comes_between_sample_and_step_counts():
+    one, other = pair()
+    for optimizer, model in (one, other):
+        with optimizer.sampled_params(train=True):
+            model(1).backward()
+        means = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+        optimizer.set_prior(Diagonal(means, means))
+        optimizer.step()
+        optimizer.zero_grad()
+        train(optimizer, model, steps=1)
+    assert_equal(one, other)
+
+
+def test_the_state_of_a_model_that_was_float64_is_narrowed():
+    narrow, wide = pair()[0], pair(dtype=torch.float64)[0]
+    train(*wide, steps=1)
+    wide[1].float()
+    train(*wide, steps=1)
+    for _ in range(2):
+        train(*narrow, steps=1)
+    assert wide[0]._fast._launcher is not None
+    assert_equal(wide, narrow)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from posterity.optim._samples import SKIPPED, Kept, norm
-from posterity.optim.kernels import Entry, Kernels, kernels_for, laid_out, usable
+from posterity.optim.kernels import Entry, Kernels, kernels_for, laid_out, swap, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -54,8 +54,8 @@ class FastPath:
         self._remember_gradients()
         self._set_numbers(launcher)
         launcher.draw()
-        increment_version(self._parameters)
         samples.hold(self._buffers)
+        increment_version(self._parameters)
         return True
 
     def take_away(self) -> bool:
@@ -63,10 +63,17 @@ class FastPath:
         samples = self._optimizer._samples
         if not (samples.lazy and samples.train and samples.means) or self._launcher is None:
             return False
-        self._launcher.restore()
+        if self._unmoved(thorough=False):
+            self._launcher.restore()
+        else:  # which would put it where the parameters were
+            swap([p.detach() for p in samples.means], list(samples.means.values()))
+            self._launcher = None
+            self.look_again()
         increment_version(self._parameters)
         samples.released()
         self._subtract_gradients()
+        if self._launcher is None:
+            self._store()
         return True
 
     def step(self) -> bool:
@@ -105,6 +112,10 @@ class FastPath:
         for group in self._optimizer.param_groups:
             group["draws"] += 1
         return True
+
+    def look_again(self) -> None:
+        """Let the next sample look for all tensors anew: some are not what they were."""
+        self._places = []
 
     def forget_gradients(self) -> None:
         """Gradients from before the sample have been cleared."""
@@ -204,7 +215,6 @@ class FastPath:
             if new and device.type == "cpu":
                 self._waiting[p] = optimizer.state.pop(p)
             state.update(laid_out(state, p.detach()))
-            state["step"] = state["step"].to(device)
             kept = samples.kept.setdefault(p, Kept(torch.empty_like(p, requires_grad=False)))
             tensors = {"p": p.detach(), "buffer": kept.buffer, **state}
             entries.append(Entry(tensors, number, index, squares=group.get("hess_approx") == "gradsq"))

@@ -39,6 +39,7 @@ def _write(optimizer: VariationalOptimizer, what: str, tree: Tree) -> None:
     for name, p in names.items():
         given = tree[name].detach().to(p.device, state_dtype(p.dtype), copy=True).contiguous()
         optimizer.state[p][what] = placed_as(given, p)
+    optimizer._fast.look_again()
 
 
 def named(optimizer: VariationalOptimizer) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from posterity.errors import expected
 from posterity.noise import HALF
 from posterity.optim.kernels._pieces import Views
+from posterity.trees import state_dtype
 
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
 SCALARS = ("step", "forgetting", "level", "scatter", "spread")
@@ -98,7 +99,6 @@ class Table:
         rows = [[_int64(seed), draws.data_ptr(), skipped.data_ptr()] for seed, draws, skipped in marks]
         self.marks = torch.tensor(rows, dtype=torch.int64, device=device)
         self.keys = torch.zeros(len(entries), 4, dtype=torch.int32, device=device)
-        self.measured = torch.zeros(len(entries), 2, dtype=torch.float32, device=device)
         self.flags = torch.zeros(2, dtype=torch.int32, device=device)
         self.gradients = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
         self.numbers = Uploaded(torch.zeros(len(marks), len(NUMBERS), dtype=torch.float64, device=device))
@@ -182,8 +182,9 @@ def supported(p: Tensor) -> bool:
 
 
 def laid_out(state: Mapping[str, Tensor], p: Tensor) -> Views:
-    """The state of a parameter, all of it ordered in memory as the parameter is."""
-    return {name: _like(p, t, t.dtype) if t.shape == p.shape else t for name, t in state.items()}
+    """The state of a parameter, all of it as kernels expect it: float32, and ordered in memory as the parameter is."""
+    dtype = state_dtype(p.dtype)
+    return {name: _like(p, t, dtype) if t.shape == p.shape else t.to(p.device, dtype) for name, t in state.items()}
 
 
 def _like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -34,8 +34,9 @@ def definitions() -> list[str]:
     tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "MARK": MARKS}
     places = [f"{table}_{name.upper()}={i}" for table, names in tables.items() for i, name in enumerate(names)]
     widths = [f"{table}_WIDTH={len(names)}" for table, names in tables.items()]
-    rounds = [f"S{i}={shift} M{i}={multiplier}u" for i, (shift, multiplier) in enumerate(ROUNDS, 1)]
-    return [*places, *widths, *" ".join(rounds).split(), f"HALF={HALF}", f"SOME={SOME}"]
+    shifts = [f"S{i}={shift}" for i, (shift, _) in enumerate(ROUNDS, 1)]
+    multipliers = [f"M{i}={multiplier}u" for i, (_, multiplier) in enumerate(ROUNDS, 1)]
+    return [*places, *widths, *shifts, *multipliers, f"HALF={HALF}", f"SOME={SOME}"]
 
 
 @cache
@@ -65,10 +66,9 @@ class NativeLauncher:
         kinds = [[DTYPES.index(entry.kind.dtype), int(entry.squares)] for entry in entries]
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
-        self._keys = torch.zeros(len(entries), 4, dtype=torch.int32)
         self._measured = torch.zeros(len(entries), 2)
         given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor)
-        addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, self._keys, self._measured)]
+        addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
     def draw(self, *, again: bool = False) -> None:

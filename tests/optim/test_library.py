@@ -4,6 +4,7 @@ import ctypes
 import os
 import stat
 import subprocess
+import tempfile
 
 import pytest
 
@@ -83,4 +84,87 @@ def test_no_compiler_is_said(source, monkeypatch, named):
         monkeypatch.setenv("CC", named)
     monkeypatch.setattr(subprocess, "run", never)
     with pytest.raises(_library.NoLibrary, match="no C compiler was found"):
+        _library.load(source)
+
+
+def planted(source, tmp_path):
+    """A library that gives a wrong answer, where the right one would be kept."""
+    _library.load(source, ["ANSWER=1"])
+    (wrong,) = kept(tmp_path)
+    name = f"answer-{_library._digest(source, [COMPILER], [*_library.FLAGS, '-DANSWER=2'])}.so"
+    return wrong.rename(wrong.with_name(name))
+
+
+def test_a_folder_that_others_can_write_to_is_not_trusted(source, tmp_path):
+    wrong = planted(source, tmp_path)
+    wrong.parent.chmod(0o777)
+    before = wrong.read_bytes()
+    assert _library.load(source, ["ANSWER=2"]).answer() == 2
+    assert [(path, path.read_bytes()) for path in kept(tmp_path)] == [(wrong, before)]
+
+
+def test_a_library_that_others_can_write_to_is_made_again(source, tmp_path):
+    wrong = planted(source, tmp_path)
+    wrong.chmod(0o666)
+    assert _library.load(source, ["ANSWER=2"]).answer() == 2
+    assert ctypes.CDLL(str(wrong)).answer() == 2
+    assert stat.S_IMODE(wrong.stat().st_mode) == stat.S_IMODE(wrong.parent.stat().st_mode) == 0o700
+
+
+def test_a_library_of_somebody_else_is_not_trusted(source, tmp_path, monkeypatch):
+    planted(source, tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(_library, "ROOT", 54321)
+    assert _library.load(source, ["ANSWER=2"]).answer() == 2
+
+
+def test_a_user_without_a_home(source, monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(_library.Path, "home", nowhere)
+    assert _library.load(source, ["ANSWER=6"]).answer() == 6
+
+
+def test_nowhere_to_write_is_said(source, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(_library.NoLibrary, match=r"answer\.c cannot be compiled: .*missing"):
+        _library.load(source)
+
+
+def test_what_cannot_be_put_in_place_leaves_nothing_behind(source, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert _library.load(source, ["ANSWER=8"]).answer() == 8
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["model name\t: Old", "flags\t\t: fpu avx2"],
+        ["CPU implementer\t: 0x41", "CPU part\t: 0xd40", "Features\t: fp asimd sve"],
+    ],
+    ids=["x86", "ARM"],
+)
+def test_every_feature_of_a_processor_makes_another_library(source, tmp_path, monkeypatch, lines):
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(_library, "CPUINFO", path)
+    found = set()
+    for changed in (None, *range(len(lines))):
+        path.write_text("\n".join(line + " more" * (i == changed) for i, line in enumerate(lines)))
+        found.add(_library._digest(source, [COMPILER], []))
+    assert len(found) == len(lines) + 1
+
+
+def test_a_compiler_that_fails_without_a_word_is_said(source, tmp_path, monkeypatch):
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\necho >&2\nexit 1\n")
+    silent.chmod(silent.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CC", str(silent))
+    with pytest.raises(_library.NoLibrary, match=r"does not compile with .*silent: .*exit status 1"):
         _library.load(source)

@@ -168,19 +168,20 @@ def test_threads_change_no_bit():
         torch.set_num_threads(before)
 
 
-def test_neither_vectors_nor_optimisation_change_a_bit(monkeypatch, tmp_path):
+@pytest.mark.parametrize("flag", ["-O1", "-U__FP_FAST_FMAF"], ids=["plain", "as Clang says it"])
+def test_neither_vectors_nor_optimisation_nor_the_compiler_change_a_bit(flag, monkeypatch, tmp_path):
     def trained():
         optimizer, model = pair()[0]
         train(optimizer, model, steps=3)
-        return model
+        return [noise_of(50_000), *model.parameters()]
 
     fast = trained()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_library, "WAYS", ((("-march=native",), ()),))
-    monkeypatch.setattr(_library, "FLAGS", (*_library.FLAGS, "-O1"))
+    monkeypatch.setattr(_library, "FLAGS", (*_library.FLAGS, flag))
     plain = _library.load(_native.SOURCE, _native.definitions())
     monkeypatch.setattr(_native, "library", lambda: plain)
-    assert all(torch.equal(p, q) for p, q in zip(trained().parameters(), fast.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(trained(), fast, strict=True))
 
 
 @pytest.mark.parametrize("continued", [None, False])

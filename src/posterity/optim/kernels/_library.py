@@ -14,6 +14,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,11 +26,16 @@ FLAGS = (
     *("-std=c99", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
     "-ffp-contract=off",  # every operation is rounded as it is written, the same way by all compilers
 )
+# On macOS a second copy of LLVM's runtime would end the process: torch's own is looked for, or none is used.
+OPENMP = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-fopenmp",)
 WAYS = tuple(  # flags to compile with and to link with, best first
     ((*target, *threads), linked)
     for target in (("-march=native",), ())
-    for threads, linked in ((("-fopenmp",), ()), (("-fopenmp",), ("-fopenmp",)), ((), ()))
+    for threads, linked in ((("-fopenmp",), ()), (("-fopenmp",), OPENMP), ((), ()))
 )
+ROOT = 0  # a user who could change everything anyway
+CPUINFO = Path("/proc/cpuinfo")
+PROCESSOR = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # x86, and what ARM has in their place
 _log = logging.getLogger("posterity.optim")
 
 
@@ -46,27 +52,56 @@ def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
     """
     compiler = find_compiler()
     options = [*FLAGS, *(f"-D{definition}" for definition in definitions)]
-    name = f"{source.stem}-{_digest(source, compiler, options)}.so"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posterity"
-    if (folder / name).exists():
+    name, folder = f"{source.stem}-{_digest(source, compiler, options)}.so", _cache()
+    if folder is not None and (folder / name).exists() and _safe(folder / name):
         try:
             return ctypes.CDLL(str(folder / name))
         except OSError:
             _log.info("%s does not load and is made again", folder / name)
-    with tempfile.TemporaryDirectory() as scratch:
-        path, library = _make(source, compiler, options, Path(scratch))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            kept = folder / f".{name}.{os.getpid()}"
-            shutil.copyfile(path, kept)
-            os.replace(kept, folder / name)
-        except OSError as why:
-            _log.info("%s cannot be written (%s): the next process compiles again", folder, why)
+    # Made where it is kept: there it can be put in place at once, and loaded even if temporary files may not be run.
+    place = folder if folder is not None and os.access(folder, os.W_OK) else None
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as scratch:
+            made, library = _make(source, compiler, options, Path(scratch))
+            if place is not None:
+                _keep(made, place / name)
+    except OSError as why:
+        raise NoLibrary(f"{source.name} cannot be compiled: {why}") from why
     return library
+
+
+def _keep(made: Path, path: Path) -> None:
+    try:
+        made.chmod(0o700)
+        os.replace(made, path)
+    except OSError as why:
+        _log.info("%s cannot be kept: %s", path, why)
+
+
+def _cache() -> Path | None:
+    """The folder of libraries, or None if there is none that is safe."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posterity"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as why:  # the latter for a user without a home
+        _log.info("no folder for compiled code: %s", why)
+        return None
+    return folder if _safe(folder) else None
+
+
+def _safe(path: Path) -> bool:
+    """Whether only this user, or root, can write there: what is loaded is run."""
+    about = path.stat()
+    safe = about.st_uid in (ROOT, os.geteuid()) and not about.st_mode & 0o022
+    if not safe:
+        _log.warning("%s is not used: it belongs to somebody else, or others may write to it", path)
+    return safe
 
 
 def find_compiler() -> list[str]:
     """The command in $CC, or the first compiler there is."""
+    if os.name != "posix":
+        raise NoLibrary("C kernels are compiled on Linux and macOS alone")
     command = shlex.split(os.environ.get("CC", "")) or [name for name in COMPILERS if shutil.which(name)][:1]
     path = shutil.which(command[0]) if command else None
     if path is None:
@@ -84,10 +119,10 @@ def _digest(source: Path, compiler: list[str], options: list[str]) -> str:
 def _processor() -> str:
     """What -march=native depends on."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
         return platform.processor()
-    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))
+    return "".join(next((line for line in lines if line.startswith(key)), "") for key in PROCESSOR)
 
 
 def _make(source: Path, compiler: list[str], options: list[str], scratch: Path) -> tuple[Path, ctypes.CDLL]:
@@ -101,10 +136,10 @@ def _make(source: Path, compiler: list[str], options: list[str], scratch: Path) 
             _run([*compiler, "-shared", str(target), "-o", str(library), *linked, "-lm"])
             return library, ctypes.CDLL(str(library))
         except (OSError, subprocess.SubprocessError) as why:
-            said = getattr(why, "stderr", None) or str(why)
-            trouble = trouble or said.strip().splitlines()[-1]
+            said = why.stderr.strip() if isinstance(why, subprocess.CalledProcessError) else ""
+            trouble = trouble or (said or str(why)).splitlines()[-1]
     raise NoLibrary(f"{source.name} does not compile with {compiler[0]}: {trouble}")
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=300)

@@ -36,7 +36,8 @@ INLINE void absorb(uint32_t *a, uint32_t *b, uint64_t number) {
     }
 }
 
-#ifdef FP_FAST_FMAF /* processors that have it, which is all but old ones, agree to the last bit */
+/* Processors that have it, which is all but old ones, agree to the last bit. Clang says so by the two other names. */
+#if defined(FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define MULTIPLY_ADD fmaf
 #else
 #define MULTIPLY_ADD(x, y, z) ((x) * (y) + (z))

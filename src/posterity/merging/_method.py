@@ -20,7 +20,7 @@ class Stretch:
     """A stretch of one tensor, in the base and in every model.
 
     Args:
-        models: θ_t, the stretch in each model.
+        models: θ_t, the stretch in each model; `combine` may overwrite them.
         weights: α_t, one number for each model.
         base: θ₀, the stretch in the base, for methods that start from one.
         curvatures: N_t H_t of each model, for methods that use them (Gram matrices for RegMean).
@@ -65,6 +65,8 @@ class Method(ABC):
     needs_curvature: ClassVar[bool] = False
     averages: ClassVar[bool] = False
     """Whether weights only matter relative to each other."""
+    beside: ClassVar[int] = 3
+    """How many stretches a method keeps in memory beside those it is given: large ones are then cut smaller."""
 
     @property
     def scope(self) -> Scope:

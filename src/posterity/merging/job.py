@@ -18,9 +18,8 @@ from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
 
-CHUNK = (
-    1 << 18
-)  # elements in memory at a time, for each file that is read: enough to outweigh the calls, few for caches
+CHUNK = 1 << 19  # elements of a file in memory at a time, at most: enough to outweigh the calls
+ROOM = 3 * CHUNK  # elements of all files, and of what a method keeps beside them, in memory at a time
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,15 @@ class Opened:
         every = [self.base, *self.models, self.base_curvature, *self.curvatures]
         return [checkpoint for checkpoint in every if checkpoint is not None]
 
+    @property
+    def chunk(self) -> int:
+        """Elements of each file in memory at a time."""
+        return min(CHUNK, ROOM // (len(self.checkpoints) + self.job.method.beside))
+
     def reads(self, name: str) -> Iterator[Callable[[], Stretch]]:
         """One tensor, a chunk at a time, each read when it is called."""
         entry = self.like.entries[name]
-        step = entry.count if self.job.method.scope == "whole" else CHUNK
+        step = entry.count if self.job.method.scope == "whole" else self.chunk
         for start in range(0, entry.count, max(step, 1)):
             yield partial(self._stretch, name, entry, start, min(step, entry.count - start))
 

@@ -103,7 +103,7 @@ def merge_state_dicts(
         known = curvatures is not None and all(name in curvatures[m] for m in names)
         precision = (base_precision or {}).get(name, torch.zeros(()))
         return Stretch(
-            [models[m][name].to(dtype) for m in names],
+            [models[m][name].to(dtype, copy=True) for m in names],
             numbers,
             None if base is None else base[name].to(dtype),
             [curvatures[m][name].to(dtype) for m in names] if curvatures and known else (),

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posterity.merging._method import Method, Stretch, weighted_sum
+from posterity.merging._method import Method, Stretch
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class TaskArithmetic(Method):
     """
 
     name = "task_arithmetic"
+    beside = 0
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        return weighted_sum(stretch.weights, stretch.deltas).add_(stretch.anchor)
+        base, weights = stretch.anchor, stretch.weights
+        total, *others = [model.sub_(base) for model in stretch.models]
+        total.mul_(weights[0])
+        for weight, delta in zip(weights[1:], others, strict=True):
+            total.add_(delta, alpha=weight)
+        return total.add_(base)

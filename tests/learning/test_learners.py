@@ -189,6 +189,23 @@ def test_noise_on_outputs_is_the_noise_of_weights(local):
     assert not layer._forward_hooks
 
 
+def test_local_noise_meets_layers_that_are_called_by_name():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(input=x)
+
+    model = Named()
+    learner = BayesByBackprop(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init=0.5, local=True)
+    x = torch.randn(5, 3)
+    mean = model(x)
+    with learner.draw(1, 0):
+        assert (learner.forward(x) - mean).abs().min() > 0
+
+
 def test_local_noise_leaves_shared_weights_to_be_drawn():
     class Tied(nn.Module):
         def __init__(self):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Widths = tuple[Tensor | None, Tensor | None]
+Widths = tuple[Tensor, Tensor | None]
 
 
 @contextmanager
@@ -24,29 +24,28 @@ def local_noise(widths: Mapping[nn.Linear, Widths]) -> Iterator[None]:
     drawn once for all of them do not.
 
     Args:
-        widths: σ of weight and bias of each layer; None where there is nothing uncertain.
+        widths: σ of weight and bias of each layer; None for a bias that is certain or not there.
 
     References:
         Kingma, Salimans and Welling, "Variational dropout and the local reparameterization trick", 2015.
     """
 
-    def add(layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
+    def add(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> Tensor:
         assert isinstance(layer, nn.Linear)
-        return out + _noise(args[0], out, *widths[layer])
+        (x,) = (*args, *named.values())
+        return out + _noise(x, out, *widths[layer])
 
     with ExitStack() as stack:
         for layer in widths:
-            stack.callback(layer.register_forward_hook(add).remove)
+            stack.callback(layer.register_forward_hook(add, with_kwargs=True).remove)
         yield
 
 
-def _noise(x: Tensor, out: Tensor, sigma: Tensor | None, sigma_bias: Tensor | None) -> Tensor:
-    if x.ndim != 2 and sigma is not None:  # positions share the weights, and so their noise
+def _noise(x: Tensor, out: Tensor, sigma: Tensor, sigma_bias: Tensor | None) -> Tensor:
+    if x.ndim != 2:  # positions share the weights, and so their noise
         shift = None if sigma_bias is None else sigma_bias * torch.randn_like(sigma_bias)
         return F.linear(x, sigma * torch.randn_like(sigma), shift)
-    variance = torch.zeros(()).to(out) if sigma_bias is None else sigma_bias.square()
-    if sigma is not None:
-        variance = variance + F.linear(x.square(), sigma.square())
+    variance = F.linear(x.square(), sigma.square(), None if sigma_bias is None else sigma_bias.square())
     # A square root has no slope at zero, where a row of zeros meets a layer without bias.
     return (variance + 1e-20).sqrt() * torch.randn_like(out)
 

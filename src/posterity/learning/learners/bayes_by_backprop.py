@@ -92,7 +92,7 @@ class BayesByBackprop(Learner):
             counts = [m.numel() for m in means.values()]
             noise = normals(keys, counts, [0] * len(keys), device=self.rho.device, dtype=self.rho.dtype)
             self.drawn = {name: means[name] + widths[name] * e for name, e in from_vector(noise, means).items()}
-        with local_noise({layer: (widths.get(w), widths.get(b)) for layer, (w, b) in self.layers.items()}):
+        with local_noise({layer: (widths[w], widths.get(b)) for layer, (w, b) in self.layers.items()}):
             yield
         self.drawn = {}
 

@@ -162,6 +162,23 @@ def test_closures_run_with_gradients_on_and_their_loss_comes_back(make):
 
 
 @all_optimizers
+@pytest.mark.filterwarnings("ignore:.* a step was skipped")
+def test_a_skipped_step_leaves_nothing_behind(make):
+    problem = Problem()
+    optimizer = make(problem.parameters)
+    for factor in (1.0, torch.nan, 1.0, 1.0):
+
+        def closure(factor=factor):
+            optimizer.zero_grad()
+            (factor * problem.loss()).backward()
+
+        optimizer.step(closure)
+    assert optimizer.param_groups[0]["skipped"] == 1
+    assert all(p.isfinite().all() for p in problem.parameters)
+    assert all(t.isfinite().all() for state in optimizer.state.values() for t in state.values())
+
+
+@all_optimizers
 def test_hooks_run_before_and_after_a_step(make):
     problem = Problem()
     optimizer = make(problem.parameters)

@@ -49,6 +49,21 @@ def test_trajectory(kind):
     torch.testing.assert_close(posterior.variance["0.bias"], 1 / (100 * (hessians[1] + 0.05)))
 
 
+@pytest.mark.filterwarnings("ignore:.* a step was skipped", "ignore:per-example Jacobians by torch.func")
+def test_squares_of_a_skipped_step_are_forgotten():
+    model, (inputs, targets) = network(), data(12)
+    optimizer = VOGN(model.parameters(), lr=0.1, ess=100)
+    for factor in (1.0, torch.nan, 1.0):
+
+        def closure(factor=factor):
+            optimizer.zero_grad()
+            optimizer.backward(model, factor * inputs, targets, "categorical")
+
+        optimizer.step(closure)
+    assert optimizer.diagnostics().skipped == 1
+    assert all(optimizer.state[p]["hessian"].isfinite().all() for p in model.parameters())
+
+
 def test_two_samples_are_averaged():
     model, (inputs, targets) = network().double(), data(12)
     optimizer = VOGN(model.parameters(), lr=0.1, ess=50, mc_samples=2, betas=(0.0, 0.0))

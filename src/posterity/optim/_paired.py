@@ -39,6 +39,8 @@ class Paired(VariationalOptimizer):
             return
         self._apart = Apart(self._trained())
         with super().sampled_params(train):
+            if not self._samples.finished:  # a step was skipped, or gradients were taken away
+                self.forget_pairs()
             with self._apart:
                 yield
             if self._apart.found:

@@ -147,6 +147,10 @@ class TwoPass(VariationalOptimizer):
         if p in self._sizes:
             tensors["sizes"] = self._sizes[p].to(tensors["momentum"].dtype)
 
+    def _skip(self) -> None:
+        super()._skip()
+        self._discard_passes()
+
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
         if not self._pairs and any(group["lr"] != 0 for group, _ in ready):
             self._warn("step() took the gradients as gradients at the mean, without a second pass uphill")

@@ -79,8 +79,7 @@ class VOGN(VariationalOptimizer):
 
     def _forget_transients(self) -> None:
         super()._forget_transients()
-        self._squares: dict[Tensor, Tensor] = {}  # of each parameter, since the last step
-        self._batches = 0  # that the squares are summed over
+        self._discard_squares()
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
@@ -116,7 +115,8 @@ class VOGN(VariationalOptimizer):
             self._discard_squares()
 
     def _discard_squares(self) -> None:
-        self._squares, self._batches = {}, 0
+        self._squares: dict[Tensor, Tensor] = {}  # of each parameter, since the last step
+        self._batches = 0  # that the squares are summed over
 
     def initial_state(self, p: Tensor, group: Group) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
@@ -158,6 +158,10 @@ class VOGN(VariationalOptimizer):
         super()._update(pieces)
         if pieces and not self._squares:
             self._warn("no squared gradients of single examples, so h does not move: call `optimizer.backward`")
+        self._discard_squares()
+
+    def _skip(self) -> None:
+        super()._skip()
         self._discard_squares()
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:

@@ -65,7 +65,7 @@ class Method(ABC):
     needs_curvature: ClassVar[bool] = False
     averages: ClassVar[bool] = False
     """Whether weights only matter relative to each other."""
-    beside: ClassVar[int] = 3
+    beside: ClassVar[int] = 5
     """How many stretches a method keeps in memory beside those it is given: large ones are then cut smaller."""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from posterity.merging._method import Method, Stretch
@@ -22,9 +23,7 @@ class TaskArithmetic(Method):
     beside = 0
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        base, weights = stretch.anchor, stretch.weights
-        total, *others = [model.sub_(base) for model in stretch.models]
-        total.mul_(weights[0])
-        for weight, delta in zip(weights[1:], others, strict=True):
-            total.add_(delta, alpha=weight)
-        return total.add_(base)
+        total = base = stretch.anchor
+        for weight, model in zip(stretch.weights, stretch.models, strict=True):
+            total = torch.add(total, model.sub_(base), alpha=weight, out=model)  # whose room is free now
+        return total

@@ -140,6 +140,19 @@ def test_a_step_with_nan_is_skipped_counted_and_reported(how):
     assert_equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:.* a step was skipped")
+def test_a_step_after_one_that_tensor_operations_skipped_is_in_the_state():
+    one, other = pair()
+    for optimizer, model in (one, other):
+        for k in range(2):  # two samples a step are left to tensor operations
+            with optimizer.sampled_params(train=True):
+                (torch.nan * model(k)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        train(optimizer, model, steps=1)
+    assert_equal(one, other)
+
+
 def closure_of(optimizer, model, clear):
     def closure():
         if clear:

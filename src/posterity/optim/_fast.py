@@ -96,6 +96,7 @@ class FastPath:
         launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
         increment_version(self._parameters)
         self._say_what_was_skipped()
+        self._show_state()
         samples.means = {}
         samples.discard()
         if self.ahead:
@@ -232,13 +233,11 @@ class FastPath:
         if known > self._told:
             self._optimizer._warn(SKIPPED)
             self._told = int(known)
-        else:
-            self._show_state()
         self._report.copy_(skipped, non_blocking=True)
 
     def _show_state(self) -> None:
         """Parameters have state from their first update on."""
-        shown = [p for p in self._waiting if p.grad is not None]
+        shown = [p for p, state in self._waiting.items() if state["step"] > 0]
         for p in shown:
             self._optimizer.state[p] = self._waiting.pop(p)
         if shown:

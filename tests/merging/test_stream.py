@@ -286,11 +286,12 @@ def test_nan_is_refused_and_nothing_is_left(files):
     assert not list(files.glob("out*"))
 
 
-def test_overflow_is_told_apart(files):
-    save_plain(files / "half", {"w": torch.full((3,), 6e4, dtype=torch.float16)})
-    save_plain(files / "zero", {"w": torch.zeros(3, dtype=torch.float16)})
-    job = Job({"a": Source(files / "half", 2.0)}, method_of("task_arithmetic"), Source(files / "zero"))
-    with pytest.raises(InvalidInput, match=r"numbers beyond torch\.float16"):
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float16, 6e4), (torch.float32, 3e38)])
+def test_overflow_is_told_apart(files, dtype, large):
+    save_plain(files / "large", {"w": torch.full((3,), large, dtype=dtype)})
+    save_plain(files / "zero", {"w": torch.zeros(3, dtype=dtype)})
+    job = Job({"a": Source(files / "large", 2.0)}, method_of("task_arithmetic"), Source(files / "zero"))
+    with pytest.raises(InvalidInput, match=rf"numbers beyond {dtype}"):
         merge_checkpoints(job, files / "out")
 
 

@@ -91,14 +91,13 @@ def _pieces(opened: Opened, name: str, shared: object) -> Iterator[Callable[[], 
     measured = method.measure(lambda: opened.stretches(name)) if method.scope == "tensor" and entry.count else shared
 
     def piece(read: Callable[[], Stretch]) -> Tensor:
-        stretch = read()
-        return _stored(name, method.combine(stretch, measured), entry.dtype, stretch)
+        return _stored(name, method.combine(read(), measured), entry.dtype, read)
 
     for read in opened.reads(name):
         yield functools.partial(piece, read)
 
 
-def _stored(name: str, merged: Tensor, dtype: torch.dtype, stretch: Stretch) -> Tensor:
+def _stored(name: str, merged: Tensor, dtype: torch.dtype, read: Callable[[], Stretch]) -> Tensor:
     """A merged piece in the dtype of its tensor; NaN and infinity are refused."""
     piece = merged.to(dtype).contiguous()
     largest = torch.finfo(dtype).max
@@ -106,6 +105,7 @@ def _stored(name: str, merged: Tensor, dtype: torch.dtype, stretch: Stretch) -> 
     if -largest <= low.item() and high.item() <= largest:
         return piece
     if not bool(torch.isfinite(piece).all()):  # what lies beyond the largest by less than half a step is rounded to it
+        stretch = read()  # again: the first may have been overwritten
         every = [stretch.base, *stretch.models, *stretch.curvatures]
         given = all(bool(torch.isfinite(t).all()) for t in every if t is not None)
         why = f"numbers beyond {dtype}" if given else "NaN or infinity in a model"

@@ -102,6 +102,14 @@ def test_a_class_of_which_one_example_stays_is_not_lost(ten, digits):
     assert result.model(digits[0][0])[:, 3].min() > -29
 
 
+def test_a_class_that_the_memory_has_no_example_of_is_not_lost(ten, digits):
+    ((x, y), test), (model, posterior) = digits, ten
+    others, threes = (y != 3).nonzero()[:200, 0], (y == 3).nonzero()[:, 0]
+    memory = remember(model, (x[others], y[others], others))
+    result = adapt(model, posterior, data=(x, y), remove=threes[:1].tolist(), memory=memory, epochs=1)
+    assert accuracy(result.model, test, lambda y: y == 3) > 0.8
+
+
 def test_relabelled_examples_are_learnt(ten, digits):
     (x, y), _ = digits
     model, posterior = ten

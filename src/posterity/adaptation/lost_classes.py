@@ -29,14 +29,15 @@ SILENT = -30.0  # as a logit: a probability that no loss can see
 
 
 def lost_classes(situation: Situation) -> Tensor:
-    """Labels of removed examples that no other example has."""
-    removed, left = situation.change.removed, situation.past.memory
-    if removed is None or left is None or not isinstance(situation.posterior.likelihood, CategoricalLikelihood):
+    """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell."""
+    removed, memory = situation.change.removed, situation.past.memory
+    if removed is None or memory is None or not isinstance(situation.posterior.likelihood, CategoricalLikelihood):
         return torch.empty(0, dtype=torch.int64)
-    added = situation.change.added
-    there = left.targets if added is None else torch.cat((left.targets, added.targets.to(left.targets)))
     labels: Tensor = removed.targets.unique()
-    return labels[~torch.isin(labels, there.to(labels))]
+    for batch in (situation.all_data() or memory, situation.change.added):
+        if batch is not None:
+            labels = labels[~torch.isin(labels, batch.targets.to(labels))]
+    return labels
 
 
 @torch.no_grad()

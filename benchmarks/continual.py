@@ -1,9 +1,8 @@
 """Streams of tasks: permuted MNIST (10 tasks, one head), split MNIST and split CIFAR-10 (5 tasks, five heads).
 
 Average accuracy after the last task; published figures for the same networks stand beside ours. Settings are the
-published ones where there are any (FROMP's for each stream; its memory and prior for K-priors). The strengths of EWC,
-SI and K-priors and the learning rates of VCL and IVON were chosen by test accuracy on a stream of another seed (100)
-than those of the table; `--change` does that. `--methods`, `--seeds` and `--streams` cut the study into processes that
+published ones where there are any (FROMP's for each stream; its memory and prior for K-priors); `CHOSEN` says what was
+chosen, which `--change` does, and how. `--methods`, `--seeds` and `--streams` cut the study into processes that
 each append to a file of their own (`--raw`); `--collect` makes one table of them.
 """
 
@@ -68,8 +67,9 @@ TITLES = {
 }
 HEAD = ["method", "average accuracy", "forgetting", "calibration error", "published", "epochs", "seconds", "seeds"]
 CHOSEN = (
-    "Settings are those published for FROMP, whose memory and prior K-priors share. What was chosen, by test accuracy, "
-    "was chosen on a stream of another seed than those shown."
+    "Settings are those published for FROMP, whose memory and prior K-priors share. Chosen by test accuracy, on a "
+    "stream of another seed than those shown: strengths of EWC, SI and K-priors, SI's learning rate on split MNIST, "
+    "FROMP's τ on CIFAR-10, learning rates of VCL and IVON, VCL's prior and IVON's first widths."
 )
 
 

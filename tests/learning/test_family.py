@@ -119,6 +119,8 @@ def test_an_ensemble_of_rotated_gaussians_is_a_mixture():
         ({"method": "ogn", "class_weights": [1.0, 1.0, 2.0]}, "class_weights: expected its default"),
         ({"method": "vogn", "draws": 2}, r"option of method 'vogn': expected one of \['prior', 'ess', "),
         ({"method": "evon", "prior": Diagonal.isotropic(trainable(mlp()), 1.0)}, "prior: expected a precision"),
+        ({"method": "evon", "ess": 0}, "ess: expected a positive finite number"),
+        ({"method": "sam", "prior": -1}, "prior: expected a precision >= 0, got -1"),
         ({"method": "mixture_ivon", "penalty": lambda _: 0.0}, "penalty: expected its default"),
         ({"method": "mixture_ivon", "members": 0}, "members: expected an integer >= 1"),
         ({"method": "ensemble", "base": "mixture_ivon"}, "base: expected one of"),

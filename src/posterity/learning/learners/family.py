@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from posterity.batches import Batch, Batches
-from posterity.errors import Undefined, expected, require
+from posterity.errors import Undefined, expected, require, require_positive
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.learning.starts import fresh
@@ -72,12 +72,14 @@ class Family(Learner):
         self.draws = draws
         known, given = self.known(), {"lr": plan.lr, **self.start(plan), **options}
         size = float(plan.n if ess is None else ess)
+        require_positive("ess", size)
         given |= {name: value for name, value in (("ess", size), ("seed", plan.seed)) if name in known}
         if "prior" in known:
             given["prior"] = as_prior(model, prior)
         elif "weight_decay" in known:
             if not isinstance(prior, (int, float)):
                 raise expected("prior", "a precision, the same for all weights", type(prior).__name__)
+            require(0 <= prior < float("inf"), "prior", "a precision >= 0", prior)
             given["weight_decay"] = prior / size
         self.optimizer = self.make(given)
 

@@ -214,6 +214,27 @@ def test_who_looks_at_a_model_that_is_ahead_sees_the_mean():
     assert all(torch.equal(t, model.state_dict()[name]) for name, t in again.state_dict().items())
 
 
+def test_a_copy_between_sample_and_step_takes_the_same_step():
+    (optimizer, model), _ = pair()
+    with optimizer.sampled_params(train=True):
+        model(1).backward()
+    other, twin = copy.deepcopy((optimizer, model))
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        q.grad = p.grad.clone()
+    optimizer.step()
+    other.step()
+    assert_equal((other, twin), (optimizer, model))
+
+
+def test_a_group_without_parameters():
+    (_, model), other = pair()
+    optimizer = IVON([{"params": []}, {"params": list(model.parameters())}], **SETTINGS)
+    train(optimizer, model, steps=1)
+    train(*other, steps=1)
+    assert optimizer._fast._launcher is not None
+    assert_equal((optimizer, model), other)
+
+
 def move(model):
     for p in model.parameters():
         p.data = p.detach().clone()

@@ -46,7 +46,7 @@ class FastPath:
         if not self._possible():
             return False
         if samples.lazy or samples.finished or samples.closed:
-            self._store()
+            self.store()
             return False
         launcher = self._ready()
         if launcher is None:
@@ -73,7 +73,7 @@ class FastPath:
         samples.released()
         self._subtract_gradients()
         if self._launcher is None:
-            self._store()
+            self.store()
         return True
 
     def step(self) -> bool:
@@ -83,14 +83,14 @@ class FastPath:
             return False
         if not self._unmoved(thorough=self.ahead):  # the sample is one of other tensors
             self.take_away()
-            self._store()
+            self.store()
             return False
         launcher, gradients = self._launcher, [p.grad for p in self._parameters]
         if self._accumulated():
             self.take_away()
             return False
         if launcher is None or all(g is None for g in gradients):
-            self._store()
+            self.store()
             return False
         self._set_numbers(launcher)
         launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
@@ -135,22 +135,22 @@ class FastPath:
         """Take earlier gradients that were added to out of the product of noise and gradient, and so store it."""
         pending, self._before = self._accumulated(), {}
         if pending and self._optimizer._samples.lazy:
-            self._store()
+            self.store()
             for p, copy in pending:
                 kept = self._optimizer._samples.kept[p]
                 kept.accumulate(p, kept.buffer, copy)
                 kept.norm = None if p.grad is None else norm(p.grad)
 
     def _possible(self) -> bool:
-        optimizer, first = self._optimizer, self._optimizer.param_groups[0]
-        if optimizer.fused is False or optimizer._replicas.per_rank or not optimizer.constants(first):
+        optimizer, (group, p) = self._optimizer, next(self._optimizer._parameters())
+        if optimizer.fused is False or optimizer._replicas.per_rank or not optimizer.constants(group):
             return False
-        kernels = kernels_for(first["params"][0].device)
+        kernels = kernels_for(p.device)
         if optimizer.fused and isinstance(kernels, str):
             optimizer._warn(f"fused=True has no effect: {kernels}")
         return not isinstance(kernels, str)
 
-    def _store(self) -> None:
+    def store(self) -> None:
         """Write the last sample down, for whoever needs it beside the next one."""
         samples = self._optimizer._samples
         if samples.lazy and not samples.means and self._launcher is not None:

@@ -317,8 +317,7 @@ class VariationalOptimizer(Optimizer):
 
     def _steps(self, p: Tensor) -> int:
         """How often a parameter has been updated, the update under way included."""
-        state = self.state.get(p, {})
-        return int(state["step"].item()) if "step" in state else 0
+        return int(self.state.get(p, {}).get("step", 0))
 
     def _tensors(self, p: Tensor) -> Views:
         """The state that has one number for each weight."""
@@ -343,6 +342,7 @@ class VariationalOptimizer(Optimizer):
         return with_plain_counters(super().state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
+        self._fast.store()
         own = {name: self.__dict__[name] for name in ("mc_samples", "fused", "_replicas", "_samples")}
         return {**super().__getstate__(), **own}
 

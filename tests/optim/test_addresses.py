@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posterity.errors import InvalidInput
-from posterity.optim.kernels._addresses import Entry, Table
+from posterity.optim.kernels._addresses import Entry, Table, supported
 
 
 def table(*shapes):
@@ -51,3 +51,11 @@ def test_gradients_are_not_kept():
 def test_sparse_gradients_are_refused():
     with pytest.raises(InvalidInput, match="dense"):
         table((4, 2)).set_gradients([torch.ones(4, 2).to_sparse()])
+
+
+def test_numbers_that_begin_between_addresses_are_left_to_tensor_operations():
+    room = bytearray(4 * 8 + 4)
+    found = {
+        offset: supported(torch.frombuffer(room, dtype=torch.float32, offset=offset, count=8)) for offset in (0, 1)
+    }
+    assert found == {0: True, 1: False}

@@ -1,4 +1,4 @@
-"""The fast way of an optimizer whose equations exist as fused kernels: one sample a step, not stored but drawn again.
+"""The fast way of an optimizer whose equations exist as fused kernels: one sample a step, kept or drawn again by them.
 
 Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
 said when the host comes to know. Several samples a step, shards, and noise of each process go the way of tensor

@@ -75,7 +75,7 @@ class Samples:
     measured: bool = False  # whether the gradients of the sample in place have been measured
     passes: int = 0  # training passes of attached models that hold the sample and have not been differentiated
     differentiated: bool = False  # whether one has
-    lazy: bool = False  # whether the last sample is drawn again by fused kernels where it is needed, and not stored
+    lazy: bool = False  # whether the last sample is one of fused kernels, which may draw it again and not store it
     fresh: bool = False  # whether the sample in place was put there ahead of its use
 
     def begin(self, train: bool, parameters: Sequence[Tensor]) -> bool:

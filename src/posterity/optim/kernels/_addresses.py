@@ -178,7 +178,8 @@ def layout(p: Tensor) -> tuple[int, int] | None:
 
 def supported(p: Tensor) -> bool:
     """Whether the kernels can work on a parameter."""
-    return type(p.data) is Tensor and p.dtype in DTYPES and p.numel() > 0 and layout(p) is not None
+    plain = type(p.data) is Tensor and p.dtype in DTYPES and p.numel() > 0
+    return plain and layout(p) is not None and p.data_ptr() % p.element_size() == 0
 
 
 def laid_out(state: Mapping[str, Tensor], p: Tensor) -> Views:

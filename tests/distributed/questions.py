@@ -72,6 +72,7 @@ def main():
         refusals(world)
     if rank == world - 1:
         save_file(found, folder / "answers.safetensors")
+    leave()
 
 
 if __name__ == "__main__":

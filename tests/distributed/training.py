@@ -289,7 +289,7 @@ def main():
         assert all(torch.equal(part, t) for part in parts), name
     if rank == 0:
         save_file(found, folder / f"training-{world}.safetensors")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from distributed.launch import join
+from distributed.launch import join, leave
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher
 from posterity.errors import InvalidInput

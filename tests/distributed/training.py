@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from distributed.launch import join
+from distributed.launch import join, leave
 from distributed.problem import examples, ivon, loss, network
 from posterity.errors import InvalidInput
 from posterity.posterior import Diagonal

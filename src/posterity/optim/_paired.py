@@ -63,6 +63,3 @@ class Paired(VariationalOptimizer):
                 f"attach: expected one backward pass a step for {type(self).__name__}, got {self._samples.finished}"
             )
         return piece.tensors["sample"].double() - piece.tensors["p"].double()
-
-    def _trained(self) -> list[Tensor]:
-        return [p for _, p in self._parameters() if p.requires_grad]

@@ -45,7 +45,7 @@ class Point(VariationalOptimizer):
 
 def trained(optimizer: VariationalOptimizer, model: nn.Module) -> dict[str, Tensor]:
     """The parameters that an optimizer trains, by their names in the model, all of which it must have."""
-    mine = {p for _, p in optimizer._parameters() if p.requires_grad}
+    mine = set(optimizer._trained())
     names: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p in mine}
     require(len(names) == len(mine), "model", f"the {len(mine)} trained parameters", f"{len(names)} of them")
     return names

@@ -105,9 +105,6 @@ class TwoPass(VariationalOptimizer):
         self._sizes |= sizes
         return dict(zip(parameters, means, strict=True))
 
-    def _trained(self) -> list[Tensor]:
-        return [p for _, p in self._parameters() if p.requires_grad]
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and outside a context also what first passes found."""
         super().zero_grad(set_to_none)

@@ -61,20 +61,18 @@ class VariationalOptimizer(Optimizer):
         process_group: Any = None,
     ) -> None:
         require(isinstance(mc_samples, int) and mc_samples >= 1, "mc_samples", "an integer >= 1", mc_samples)
-        self.mc_samples = mc_samples
-        self.fused = fused
+        self.mc_samples, self.fused = mc_samples, fused
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()
         super().__init__(params, {**defaults, "draws": 0, "skipped": 0})
-        if not any(p.requires_grad for _, p in self._parameters()):
+        if not self._trained():
             raise InvalidInput("params: expected at least one parameter that requires a gradient, got only frozen ones")
         if prior is not None:
             self.set_prior(prior)
 
     def _forget_transients(self) -> None:
         self._samples = Samples(per_rank=self._replicas.per_rank)
-        self._context_open = False
-        self._sampling = True
+        self._context_open, self._sampling = False, True
         self._predictions = 0
         self._warned: set[str] = set()
         self._fast = FastPath(self)
@@ -150,7 +148,7 @@ class VariationalOptimizer(Optimizer):
     @torch.no_grad()
     def _put_sample(self, train: bool) -> None:
         samples = self._samples
-        fresh = samples.begin(train, [p for _, p in self._parameters() if p.requires_grad])
+        fresh = samples.begin(train, self._trained())
         if train and self._fast.put_sample():
             return
         trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
@@ -270,8 +268,7 @@ class VariationalOptimizer(Optimizer):
 
     def _evidence(self, p: Tensor, group: Group, estimates: int) -> Piece:
         """All that the update of a parameter needs: its mean, state, gradient and samples."""
-        state = self._state_of(p, group)
-        state["step"] += 1
+        self._state_of(p, group)["step"] += 1
         tensors = {name: local(t) for name, t in {"p": p.detach(), **self._tensors(p)}.items()}
         numbers = self.numbers(p, group)
         tensors |= {} if p.grad is None else {"gradient": local(p.grad)}
@@ -307,6 +304,9 @@ class VariationalOptimizer(Optimizer):
 
     def _parameters(self) -> Iterator[tuple[Group, Tensor]]:
         return ((group, p) for group in self.param_groups for p in group["params"])
+
+    def _trained(self) -> list[Tensor]:
+        return [p for _, p in self._parameters() if p.requires_grad]
 
     def _state_of(self, p: Tensor, group: Group) -> Views:
         state: Views = self.state[p]

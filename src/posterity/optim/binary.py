@@ -133,7 +133,7 @@ class BayesBiNN(VariationalOptimizer):
             with super().sampled_params(train):
                 yield
             return
-        self._apart = Apart([p for _, p in self._parameters() if p.requires_grad])
+        self._apart = Apart(self._trained())
         with super().sampled_params(train):
             with self._apart:
                 yield

@@ -52,6 +52,9 @@ def test_equals_mergekit(theirs, ours):
     case = MERGEKIT["cases"][theirs]
     merged = merge_state_dicts(models, None if theirs == "linear" else base, weights=WEIGHTS, **ours(case))
     torch.testing.assert_close(merged["w"], torch.tensor(case["merged"]), atol=1e-6, rtol=0)
+    given, start = recorded()  # methods may work in place, but never in what the caller holds
+    assert all(torch.equal(models[name]["w"], given[name]["w"]) for name in NAMES)
+    assert torch.equal(base["w"], start["w"])
 
 
 def test_slerp_equals_mergekit():

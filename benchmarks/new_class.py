@@ -179,7 +179,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
             for m in methods
         ]
         sizes = "/".join(str(n) for n in sorted({line["n"] for line in mine}))
-        text += f"\n### {title} ({sizes} training examples)\n\n" + report.table(
+        seeds = len({line["seed"] for line in mine})
+        text += f"\n### {title} ({sizes} training examples, {seeds} seeds)\n\n" + report.table(
             ["method", *(name for name, _ in columns[study].values())], rows
         )
     report.publish("new_class", text, options.out)

@@ -63,6 +63,6 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
 
 
 def _silence(layer: nn.Linear, lost: Tensor) -> None:
-    if layer.bias is not None:
+    if layer.bias is not None:  # otherwise nothing can hold an output down on all inputs: the memory alone teaches it
         layer.weight[lost.to(layer.weight.device)] = 0.0
         layer.bias[lost.to(layer.bias.device)] = SILENT

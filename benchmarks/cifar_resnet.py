@@ -122,7 +122,7 @@ def train(
     step = (
         HutchinsonPass(optimizer, model, *first)
         if isinstance(optimizer, AdaHessian)
-        else Pass(model, F.cross_entropy, *first)
+        else Pass(model, F.cross_entropy, *first, compiled=True)
     )
     for inputs, targets in epochs(x, y, batch, options.epochs, augment=True):
         optimizer.zero_grad()

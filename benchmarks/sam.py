@@ -59,7 +59,7 @@ def train(
     optimizer = make_optimizer(name, settings, model, seed)
     steps, parts = len(x) // batch, 1 if name == "SGD" else options.parts
     schedule = warm_cosine(optimizer, min(5, options.epochs // 4) * steps or 1, options.epochs * steps)
-    step = Pass(model, F.cross_entropy, x[: batch // parts], y[: batch // parts], own=parts > 1)
+    step = Pass(model, F.cross_entropy, x[: batch // parts], y[: batch // parts], own=parts > 1, compiled=True)
     for inputs, targets in epochs(x, y, batch, options.epochs, augment=True):
         optimizer.zero_grad()
         if name == "SGD":

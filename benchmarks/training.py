@@ -31,14 +31,23 @@ class Pass:
     """Forward and backward over batches of one shape.
 
     On a GPU it runs in bfloat16 where autocast allows, and is captured once and replayed, so that a small network is
-    not held up by launching its kernels. Gradients are handed over in `.grad`: the same tensors every time, unless
-    `own` asks for copies.
+    not held up by launching its kernels; `compiled` lets torch.compile join them first. Gradients are handed over in
+    `.grad`: the same tensors every time, unless `own` asks for copies.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, autocast: bool = True, own: bool = False
+        self,
+        model: nn.Module,
+        loss: Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        autocast: bool = True,
+        own: bool = False,
+        compiled: bool = False,
     ) -> None:
-        self.model, self.loss, self.autocast, self.own = model, loss, autocast, own
+        self.loss, self.autocast, self.own = loss, autocast, own
+        self.model = torch.compile(model) if compiled and x.is_cuda else model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.graph = torch.cuda.CUDAGraph() if x.is_cuda else None
         if self.graph is not None:

@@ -111,6 +111,19 @@ def test_all_equations(options):
     assert_equal(one, other)
 
 
+def test_without_a_first_beta_the_momentum_is_the_gradient_bit_for_bit():
+    (optimizer, model), _ = pair(betas=(0.0, 0.9))
+    for scale in (1e4, 1e-3):  # so that the rounding of the old gradient would drown the new one
+        with optimizer.sampled_params(train=True):
+            (scale * model(1)).backward()
+        optimizer.step()
+        gradients = [p.grad for p in model.parameters()]
+        optimizer.zero_grad()
+    assert optimizer._fast._launcher is not None
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(optimizer.state[p]["momentum"], gradient)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precisions(dtype):
     one, other = pair(dtype=dtype)

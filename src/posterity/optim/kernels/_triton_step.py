@@ -87,6 +87,13 @@ def _surprise(product, gradient, hessian, inverse, quadratic, fact, SQUARES: tl.
 
 
 @triton.jit
+def _lerp(start, end, weight):
+    """As torch.lerp, from the nearer end: a weight of 1 gives `end`, bit for bit."""
+    change = end - start
+    return tl.where(weight < 0.5, start + weight * change, end - (1 - weight) * change)
+
+
+@triton.jit
 def _equations(
     mean,
     gradient,
@@ -105,7 +112,7 @@ def _equations(
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
     theta = (mean + noise * width).to(DTYPE).to(tl.float32)
-    momentum += tl.load(fact + RHO1) * (gradient - momentum)
+    momentum = _lerp(momentum, gradient, tl.load(fact + RHO1))
     product = (theta - mean) * gradient
     surprise = _surprise(product, gradient, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
     x = surprise * tl.load(fact + RATE)

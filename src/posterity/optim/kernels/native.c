@@ -221,6 +221,11 @@ INLINE float surprise(float product, float gradient, float hessian, float recipr
     return found + quadratic * reciprocal * n.share;
 }
 
+/* As torch.lerp, from the nearer end: a weight of 1 gives `to`, bit for bit. */
+INLINE float lerp(float from, float to, float weight) {
+    return weight < 0.5f ? from + weight * (to - from) : to - (1.0f - weight) * (to - from);
+}
+
 INLINE void equations(int size, float *restrict mean, float *restrict momentum, float *restrict hessian, Terms terms,
                       Numbers n, int prior, int term, int squares) {
     const float *restrict sample = terms.sample, *restrict gradient = terms.gradient;
@@ -231,7 +236,7 @@ INLINE void equations(int size, float *restrict mean, float *restrict momentum, 
         float linear = term ? terms.linear[j] : 0.0f, quadratic = term ? terms.quadratic[j] : 0.0f;
         float precision = h + delta;
         float x = n.rate * surprise((sample[j] - m) * g, g, h, 1.0f / precision, quadratic, n, squares);
-        float average = momentum[j] + n.rho1 * (g - momentum[j]);
+        float average = lerp(momentum[j], g, n.rho1);
         h += precision * (x + 0.5f * x * x);
         float force = average * n.debias + (m - center) * delta + (quadratic * m - linear) * n.share;
         float direction = force / (h + delta);

@@ -206,6 +206,20 @@ def test_local_noise_meets_layers_that_are_called_by_name():
         assert (learner.forward(x) - mean).abs().min() > 0
 
 
+def test_local_noise_survives_half_precision():
+    widths, rows = torch.tensor([[1e-4, 3e-5, 2e-5]]), torch.tensor([400.0, -1000.0, 3.0])
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    learner = BayesByBackprop(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init={"weight": widths}, local=True)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.float16), learner.draw(1, 0):
+        noise = learner.forward(rows.repeat(20_000, 1)).float()
+    (2.0**16 * noise.square().mean()).backward()
+    parts = (widths * rows).square()[0]  # of the variance, and dσ²/dρ = 2σ² for small σ
+    torch.testing.assert_close(noise.var(), parts.sum(), rtol=0.05, atol=0.0)
+    torch.testing.assert_close(learner.rho.grad, 2.0**17 * parts, rtol=0.05, atol=0.0)
+
+
 def test_local_noise_leaves_shared_weights_to_be_drawn():
     class Tied(nn.Module):
         def __init__(self):

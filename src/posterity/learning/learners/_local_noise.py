@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posterity.trees import state_dtype
+
 Widths = tuple[Tensor, Tensor | None]
 
 
@@ -45,9 +47,14 @@ def _noise(x: Tensor, out: Tensor, sigma: Tensor, sigma_bias: Tensor | None) -> 
     if x.ndim != 2:  # positions share the weights, and so their noise
         shift = None if sigma_bias is None else sigma_bias * torch.randn_like(sigma_bias)
         return F.linear(x, sigma * torch.randn_like(sigma), shift)
-    variance = F.linear(x.square(), sigma.square(), None if sigma_bias is None else sigma_bias.square())
-    # A square root has no slope at zero, where a row of zeros meets a layer without bias.
-    return (variance + 1e-20).sqrt() * torch.randn_like(out)
+    # In half precision σ² is zero below σ = 2e-4, and x² infinite above 256.
+    dtype = state_dtype(sigma.dtype)
+    shift = None if sigma_bias is None else sigma_bias.to(dtype).square()
+    with torch.autocast(x.device.type, enabled=False):
+        variance = F.linear(x.to(dtype).square(), sigma.to(dtype).square(), shift)
+        # A square root has no slope at zero, where a row of zeros meets a layer without bias.
+        noise = (variance + 1e-20).sqrt() * torch.randn_like(variance)
+    return noise.to(out.dtype)
 
 
 def uncertain_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[nn.Linear, tuple[str, str]]:

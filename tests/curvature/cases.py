@@ -175,6 +175,20 @@ def _volume() -> nn.Module:
     return nn.Sequential(nn.Conv3d(1, 2, 2), nn.BatchNorm3d(2), nn.Flatten(), nn.Linear(16, K))
 
 
+def _grid() -> nn.Module:
+    """Scales and shifts with two axes, at three positions and at one."""
+    return nn.Sequential(
+        nn.Linear(4, 4),
+        nn.LayerNorm((2, 4)),
+        nn.Tanh(),
+        nn.Flatten(1, 2),
+        nn.Linear(4, 3),
+        nn.LayerNorm((6, 3)),
+        nn.Flatten(),
+        nn.Linear(18, K),
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """A network, how to draw inputs, and whether every parameter has a closed form."""
@@ -207,6 +221,7 @@ CASES = {
     "tokens": Case(Tokens, lambda: torch.randint(0, 6, (B, 7))),
     "positions": Case(Positions, lambda: {"ids": torch.randint(0, 6, (B, 3)), "kind": torch.randint(0, 5, (B,))}),
     "constant": Case(Constant, _normal(4), False),
+    "grid": Case(_grid, _normal(3, 2, 4)),
     "twice": Case(Twice, _normal(4)),
     "two": Case(Two, lambda: {"x": _normal(4)(), "z": _normal(4)()}),
     "normed": Case(lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, K)), _normal(4), False),

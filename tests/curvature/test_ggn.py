@@ -45,7 +45,7 @@ def test_every_likelihood_brings_its_curvature(law: Likelihood) -> None:
     close(to_vector(diagonal_ggn(model, data, law)), wanted.diagonal())
 
 
-@pytest.mark.parametrize("name", ["image", "tokens", "outside"])
+@pytest.mark.parametrize("name", ["image", "tokens", "grid", "outside"])
 def test_batches_and_memory_change_nothing(name: str) -> None:
     model, inputs = CASES[name].build()
     whole, single = batches((inputs, LABELS)), batches((inputs, LABELS), batch_size=2)
@@ -155,15 +155,21 @@ def test_a_grouped_convolution_averages_the_inputs_of_its_groups() -> None:
     close(b, torch.block_diag(split[0][0], split[1][0]))
 
 
-def test_other_parameters_get_one_step_to_the_nearest_kronecker_product() -> None:
-    model, inputs = CASES["tied"].build()
-    j = jacobians(model, inputs)
+@pytest.mark.parametrize(
+    ("case", "names"), [("tied", ["table.weight"]), ("grid", ["1.weight", "1.bias", "5.weight", "5.bias"])]
+)
+def test_other_parameters_get_one_step_to_the_nearest_kronecker_product(case: str, names: list[str]) -> None:
+    model, inputs = CASES[case].build()
     root = likelihood("categorical").curvature_root(model(inputs).detach())
-    size = model.table.weight.numel()
-    g = (root.mT @ j[..., :size]).reshape(-1, *model.table.weight.shape)
-    b, a = kronecker_ggn(model, batches((inputs, LABELS)), "categorical")["table.weight"]
-    close(b, torch.einsum("noi,npi->op", g, g))
-    close(a * b.trace(), torch.einsum("noi,noj->ij", g, g))
+    rows = (root.mT @ jacobians(model, inputs)).flatten(0, 1)
+    sizes = {name: p.numel() for name, p in trainable(model).items()}
+    gradients = dict(zip(sizes, rows.split(list(sizes.values()), dim=1), strict=True))
+    factors = kronecker_ggn(model, batches((inputs, LABELS)), "categorical")
+    for name in names:
+        b, a = factors[name]
+        g = gradients[name].unflatten(1, model.get_parameter(name).shape)
+        close(b, torch.einsum("noi,npi->op", g, g))
+        close(a * b.trace(), torch.einsum("noi,noj->ij", g, g))
 
 
 def test_half_precision_is_summed_in_single() -> None:

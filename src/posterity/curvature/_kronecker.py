@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from posterity.curvature._pass import Pass
-from posterity.curvature._sites import Site
+from posterity.curvature._sites import Site, Weight
 from posterity.curvature._tape import Tape
 from posterity.errors import InvalidInput
 from posterity.processes import total
@@ -18,8 +18,8 @@ LARGEST = 20_000  # rows of a factor; beyond, the factor alone would take gigaby
 class Factors:
     """Sums of outer products of signals b and of inputs a, for each parameter.
 
-    A parameter without a closed form gets one step from the sum of its squared gradients towards the nearest
-    Kronecker product: B = Σ GGᵀ, A = Σ GᵀG / tr Σ GᵀG.
+    A parameter without a closed form, or of a normalisation with many axes, gets one step from the sum of its squared
+    gradients towards the nearest Kronecker product: B = Σ GGᵀ, A = Σ GᵀG / tr Σ GᵀG.
     """
 
     def __init__(self, tape: Tape, sharing: str) -> None:
@@ -34,6 +34,9 @@ class Factors:
         for layer, b in step.signals(v):
             plain = None  # the factor that a weight and its bias share
             for name, site in layer.sites.items():
+                if not (site.plain or isinstance(site, Weight)):  # scale or shift of a normalisation, few numbers
+                    self._add_rows(name, site.gradient(b, slice(None)).rows().flatten(0, 1))
+                    continue
                 factor = plain if site.plain and plain is not None else site.signal_factor(b, self.reduce)
                 plain = factor if site.plain else plain
                 self._add(step, name, site, factor)
@@ -49,9 +52,12 @@ class Factors:
         self.last = step
 
     def _add(self, step: Pass, name: str, site: Site, signal_factor: Tensor) -> None:
+        if not isinstance(site, Weight):
+            self.sums[name][0] += signal_factor
+            return
         self.inputs[name] = site.input_axis
         self.sums[name][1 - site.input_axis] += signal_factor
-        if step is not self.last and len(self.sums[name]) == 2:
+        if step is not self.last:
             for examples in step.split(site.numbers(0, turned=True)):
                 factor, count = site.input_factor(examples, self.reduce)
                 self.sums[name][site.input_axis] += factor

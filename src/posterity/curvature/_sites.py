@@ -25,7 +25,6 @@ class Site(ABC):
 
     shape: torch.Size
     plain: bool  # its Kronecker factor of the signals is the plain sum of b bᵀ
-    input_axis: ClassVar[int] = 1  # which Kronecker factor is that of the layer's input
 
     @abstractmethod
     def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
@@ -62,17 +61,23 @@ class Site(ABC):
         """Sum of b bᵀ over roots, examples and positions; with `reduce`, positions are summed first."""
         return outer(b.sum(2) if reduce else b)
 
-    def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
-        """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
-        raise NotImplementedError  # a parameter with one axis has no factor of the inputs
-
     @property
     def numel(self) -> int:
         return self.shape.numel()
 
 
+class Weight(Site):
+    """A parameter with a Kronecker factor for the layer's inputs beside the one for its signals."""
+
+    input_axis: ClassVar[int] = 1  # which of the two it is
+
+    @abstractmethod
+    def input_factor(self, examples: slice, reduce: bool) -> tuple[Tensor, int]:
+        """Sum of a aᵀ over examples and positions, and how many there were; with `reduce`, of their means."""
+
+
 @dataclass(frozen=True)
-class Matrix(Site):
+class Matrix(Weight):
     """The weight of y_t = W a_t (of each group of channels): G = Σ_t b_t a_tᵀ."""
 
     shape: torch.Size
@@ -155,11 +160,11 @@ class Vector(Site):
     plain: bool = False  # the bias of a weight, not the scale or shift of a normalisation
 
     def output_basis(self, bases: Bases, roots: int) -> Tensor | None:
-        return bases[0] if self.inputs is None else None
+        return None if self._late(bases) else bases[0]
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
-        rows = self._rows(b, examples)
-        return Rows(rows if bases is None or self.inputs is None else rotate(rows, bases))
+        rows, late = self._rows(b, examples), self._late(bases)
+        return Rows(rows if late is None else rotate(rows, late))
 
     def tangent(self, direction: Tensor, examples: slice) -> Tensor:
         direction = direction.unsqueeze(1)
@@ -167,17 +172,18 @@ class Vector(Site):
 
     def spread(self, b: Tensor, variance: Tensor, examples: slice, bases: Bases | None = None) -> Tensor:
         rows = self._rows(b, examples)[0]
-        return self.tangent(times_rows(rows, variance, None if self.inputs is None else bases), examples)
+        return self.tangent(times_rows(rows, variance, self._late(bases)), examples)
 
     def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
-        return variance.unsqueeze(0) if self.inputs is None and self.positions == 1 else None
-
-    def signal_factor(self, b: Tensor, reduce: bool) -> Tensor:
-        # The scale and shift of a normalisation have few enough entries for their exact block.
-        return super().signal_factor(b, reduce) if self.plain else outer(self._rows(b, slice(None)))
+        alone = self.inputs is None and self.positions == 1 and self._late(bases) is None
+        return variance.reshape(1, -1) if alone else None
 
     def numbers(self, roots: int, turned: bool = False) -> int:
         return (roots + 1) * self.numel * self.positions
+
+    def _late(self, bases: Bases | None) -> Bases | None:
+        """The bases in which gradients are turned once written out, and not signals before."""
+        return bases if bases is not None and (self.inputs is not None or len(bases) > 1) else None
 
     def _rows(self, b: Tensor, examples: slice) -> Tensor:
         scaled = b if self.inputs is None else b * self.inputs(examples)
@@ -185,7 +191,7 @@ class Vector(Site):
 
 
 @dataclass(frozen=True)
-class Table(Site):
+class Table(Weight):
     """The weight (rows, width) of an embedding: y_t = row number index_t."""
 
     input_axis: ClassVar[int] = 0

@@ -70,7 +70,8 @@ def kronecker_ggn(
 
     Where a layer meets an example at T positions (pixels, tokens, repeated calls), "expand" takes every position for
     an example of its own, B = Σ_nt b bᵀ and A = 1/(NT) Σ_nt a aᵀ, and "reduce" sums first, B = Σ_n (Σ_t b)(Σ_t b)ᵀ
-    and A = 1/N Σ_n (mean_t a)(mean_t a)ᵀ. Scales of normalisation layers have one exact factor.
+    and A = 1/N Σ_n (mean_t a)(mean_t a)ᵀ. Scales and shifts of normalisation layers have their exact block where they
+    have one axis, and the step towards a product that parameters without a closed form get where they have more.
 
     Args:
         model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.

@@ -253,7 +253,8 @@ def covariance(model: nn.Module, shape: str) -> Covariance:
     variance = {name: torch.rand_like(p.detach()) for name, p in names.items()}
     if shape == "diagonal":
         return DiagonalCovariance(variance)
-    bases = {name: tuple(_orthogonal(d) for d in _sizes(p)) for name, p in names.items()}
+    turned = {name: p for name, p in names.items() if shape == "kronecker" or p.dim() > 1}
+    bases = {name: tuple(_orthogonal(d) for d in _sizes(p)) for name, p in turned.items()}
     return KroneckerCovariance(bases, {name: v.reshape(_sizes(v)) for name, v in variance.items()})
 
 
@@ -264,9 +265,10 @@ def dense(covariance: Covariance) -> Tensor:
     if isinstance(covariance, DiagonalCovariance):
         return torch.cat([v.flatten() for v in covariance.variance.values()]).diag()
     blocks = []
-    for name, bases in covariance.bases.items():
+    for name, variance in covariance.variance.items():
+        bases = covariance.bases.get(name, (torch.eye(variance.numel(), dtype=variance.dtype),))
         u = bases[0] if len(bases) == 1 else torch.kron(*bases)
-        blocks.append(u * covariance.variance[name].flatten() @ u.T)
+        blocks.append(u * variance.flatten() @ u.T)
     return torch.block_diag(*blocks)
 
 

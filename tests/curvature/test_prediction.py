@@ -20,7 +20,7 @@ from posterity.inputs import take
 from posterity.trees import from_vector, to_vector, trainable
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
-SHAPES = ("diagonal", "kronecker", "full")
+SHAPES = ("diagonal", "kronecker", "kronecker weights", "full")
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -177,6 +177,7 @@ def test_convolutions_train_save_and_load(tmp_path):
     back.apply(model)
     assert (model(x).argmax(1) == y).float().mean() > 0.9
     assert [tuple(u.shape) for u in back.structure.bases["0.weight"]] == [(3, 3), (9, 9)]
+    assert set(back.structure.bases) == {"0.weight", "3.weight"}, "vectors are not turned"
 
 
 def test_bad_input():

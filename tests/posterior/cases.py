@@ -66,6 +66,7 @@ def kronecker(seed: int = 0) -> Kronecker:
 def rotated(seed: int = 0) -> Rotated:
     q = kronecker(seed)
     bases = {name: tuple(torch.linalg.qr(factor).Q for factor in block) for name, block in q.factors.items()}
+    del bases["4.bias"]  # not turned
     return Rotated(q.mean, bases, spread(q.mean, seed + 3))
 
 

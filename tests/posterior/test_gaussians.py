@@ -34,7 +34,7 @@ def dense_precision(q: Gaussian) -> torch.Tensor:
         blocks = []
         for name in q.names:
             basis = np.eye(1)
-            for u in q.bases[name]:
+            for u in q.bases.get(name, (torch.eye(q.mean[name].numel()),)):
                 basis = np.kron(basis, u.numpy())
             blocks.append(torch.from_numpy(basis @ np.diag(q.precision[name].numpy().reshape(-1)) @ basis.T))
         return torch.block_diag(*blocks)
@@ -210,7 +210,11 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
             lambda m: Kronecker(m, {"w": (torch.zeros(2, 2), torch.eye(3))}, {"w": torch.zeros(())}).entropy(),
             "precision of 'w': expected a positive-definite matrix",
         ),
-        (lambda m: Rotated(m, {}, {"w": torch.ones(2, 3)}), r"bases: expected one entry for each of \['w'\]"),
+        (
+            lambda m: Rotated(m, {"v": (torch.eye(2),)}, {"w": m["w"] + 1}),
+            r"bases: expected entries for some of \['w'\]",
+        ),
+        (lambda m: Rotated(m, {}, {"w": torch.ones(6)}), r"shape \(2, 3\) without bases, got \(6,\)"),
         (lambda m: Rotated(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.ones(5)}), "6 numbers, got 5"),
         (lambda m: Rotated(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.zeros(2, 3)}), "positive numbers"),
         (lambda m: Rotated(m, {"w": (torch.eye(2),)}, {"w": torch.ones(2, 3)}), "matrices of shapes"),

@@ -90,11 +90,12 @@ def _cross(g: Gradient, h: Gradient, variance: Tensor) -> Tensor:
 
 
 def _add_rest(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCovariance | KroneckerCovariance) -> None:
+    bases = covariance.bases if isinstance(covariance, KroneckerCovariance) else {}
     v, w = every_output(left.outputs), every_output(right.outputs)
     for examples, found in left.rest_rows(v):
         for others, other_found in right.rest_rows(w):
             for name, rows in found.items():
                 g, h = rows, other_found[name]
-                if isinstance(covariance, KroneckerCovariance):
-                    g, h = rotate(g, covariance.bases[name]), rotate(h, covariance.bases[name])
+                if name in bases:
+                    g, h = rotate(g, bases[name]), rotate(h, bases[name])
                 total[examples, others] += Rows(g).cross(Rows(h), covariance.variance[name])

@@ -33,7 +33,8 @@ class DiagonalCovariance:
 class KroneckerCovariance:
     """Block-diagonal Σ, each block diagonal in a Kronecker eigenbasis: (U_B ⊗ U_A) diag(variance) (U_B ⊗ U_A)ᵀ.
 
-    A weight (out, in) has bases (U_B, U_A) and variances (out, in), its trailing axes flattened; a bias has (U_B,).
+    A weight (out, in) has bases (U_B, U_A) and variances (out, in), its trailing axes flattened; a bias has (U_B,). A
+    parameter without bases is diagonal as it is.
     """
 
     bases: Mapping[str, Bases]
@@ -46,8 +47,8 @@ class KroneckerCovariance:
     def times(self, tree: Tree) -> Tree:
         """Σ Δ for a direction Δ in the space of the weights."""
         return {
-            name: times_rows(tree[name].flatten(), self.variance[name], bases).view_as(tree[name])
-            for name, bases in self.bases.items()
+            name: times_rows(tree[name].flatten(), variance, self.bases.get(name)).view_as(tree[name])
+            for name, variance in self.variance.items()
         }
 
 

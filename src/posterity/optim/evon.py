@@ -197,8 +197,10 @@ class EVON(Paired):
             state = self.state.get(p) or self.initial_state(p, groups[p])
             found = self.precision(state, self.numbers(p, groups[p]))
             assert isinstance(found, Tensor)
-            precision[name] = _matrix(found)
-            bases[name] = tuple(state[basis] for basis in BASES) if p.ndim > 1 else (torch.eye(p.numel()).to(found),)
+            precision[name] = found
+            if p.ndim > 1:
+                precision[name] = _matrix(found)
+                bases[name] = tuple(state[basis] for basis in BASES)
         return Rotated(dict(names), bases, precision)
 
     @torch.no_grad()

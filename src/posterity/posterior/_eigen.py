@@ -18,7 +18,7 @@ Factors = tuple[Tensor, ...]
 
 
 class Eigen(NamedTuple):
-    """One block in its eigenbasis: P = (U₁ ⊗ U₂) diag(values) (U₁ ⊗ U₂)ᵀ."""
+    """One block in its eigenbasis: P = (U₁ ⊗ U₂) diag(values) (U₁ ⊗ U₂)ᵀ; without bases, P = diag(values)."""
 
     bases: Factors
     values: Tensor
@@ -63,15 +63,16 @@ class InEigenbasis(Gaussian):
         return self._matrix({name: e.values.reciprocal() for name, e in self.eigen.items()})
 
     def covariance(self) -> KroneckerCovariance:
-        bases = {name: e.bases for name, e in self.eigen.items()}
+        bases = {name: e.bases for name, e in self.eigen.items() if e.bases}
         return KroneckerCovariance(bases, {name: e.values.reciprocal() for name, e in self.eigen.items()})
 
     def _matrix(self, values: Mapping[str, Tensor]) -> Tensor:
         """The dense matrix with these eigenvalues."""
         blocks = []
         for name, e in self.eigen.items():
-            basis = reduce(torch.kron, e.bases)
-            blocks.append((basis * values[name].reshape(-1)) @ basis.mT)
+            s = values[name].reshape(-1)
+            basis = reduce(torch.kron, e.bases) if e.bases else None
+            blocks.append(s.diag() if basis is None else (basis * s) @ basis.mT)
         return torch.block_diag(*blocks)
 
     def _shaped(self, blocks: Mapping[str, Tensor]) -> Tree:

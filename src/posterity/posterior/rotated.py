@@ -20,12 +20,13 @@ from posterity.trees import Tree
 class Rotated(InEigenbasis):
     """N(m, P⁻¹) with a block for each parameter: P = (U₁ ⊗ U₂) diag(s) (U₁ ⊗ U₂)ᵀ, any s > 0.
 
-    A weight (out, in, ...) has the bases (U₁, U₂) of sizes out and in·...; a bias has the one basis (U₁,).
+    A weight (out, in, ...) has the bases (U₁, U₂) of sizes out and in·...; a bias has the one basis (U₁,). A parameter
+    without bases is not turned: P = diag(s).
 
     Args:
         mean: A tensor for each parameter.
-        bases: Orthogonal matrices for each parameter; the product of their sizes is its size.
-        precision: s for each parameter, with an axis for each basis.
+        bases: Orthogonal matrices for each parameter that is turned; the product of their sizes is its size.
+        precision: s for each parameter, with an axis for each basis, or shaped as the parameter without bases.
     """
 
     mean: Tree
@@ -36,17 +37,22 @@ class Rotated(InEigenbasis):
 
     def __post_init__(self) -> None:
         mean = owned(self.mean, "mean")
-        for what, given in (("bases", self.bases), ("precision", self.precision)):
-            if set(given) != set(mean):
-                raise expected(what, f"one entry for each of {sorted(mean)}", sorted(given))
+        if set(self.precision) != set(mean):
+            raise expected("precision", f"one entry for each of {sorted(mean)}", sorted(self.precision))
+        if not set(self.bases) <= set(mean):
+            raise expected("bases", f"entries for some of {sorted(mean)}", sorted(self.bases))
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "precision", owned({name: self.precision[name] for name in mean}, "precision"))
-        object.__setattr__(self, "bases", {name: self._checked(name) for name in mean})
+        for name, values in self.precision.items():
+            shape, what = mean[name].shape, f"precision of {name!r}"
+            require(values.numel() == shape.numel(), what, f"{shape.numel()} numbers", values.numel())
+            require(bool((values > 0).all()), what, "positive numbers", values.min().item())
+            if name not in self.bases:
+                require(values.shape == shape, what, f"shape {tuple(shape)} without bases", tuple(values.shape))
+        object.__setattr__(self, "bases", {name: self._checked(name) for name in mean if name in self.bases})
 
     def _checked(self, name: str) -> Factors:
         mean, values = self.mean[name], self.precision[name]
-        require(values.numel() == mean.numel(), f"precision of {name!r}", f"{mean.numel()} numbers", values.numel())
-        require(bool((values > 0).all()), f"precision of {name!r}", "positive numbers", values.min().item())
         sizes = [tuple(u.shape) for u in self.bases[name]]
         square = [(size, size) for size in values.shape]
         require(sizes == square, f"bases of {name!r}", f"matrices of shapes {square}", sizes)
@@ -61,7 +67,9 @@ class Rotated(InEigenbasis):
     @cached_property
     def eigen(self) -> dict[str, Eigen]:
         """Each block's basis and precision."""
-        return {name: Eigen(self.bases[name], s.to(working(self.mean[name]))) for name, s in self.precision.items()}
+        return {
+            name: Eigen(self.bases.get(name, ()), s.to(working(self.mean[name]))) for name, s in self.precision.items()
+        }
 
     def precision_diagonal(self) -> Tree:
         return self._shaped({n: rotate(e.values, tuple(u.square() for u in e.bases)) for n, e in self.eigen.items()})
@@ -75,7 +83,7 @@ class Rotated(InEigenbasis):
         return pack("mean", self.mean) | bases | pack("precision", self.precision)
 
     def settings(self) -> dict[str, Any]:
-        return {"names": list(self.names), "bases": [len(self.bases[name]) for name in self.names]}
+        return {"names": list(self.names), "bases": [len(self.bases.get(name, ())) for name in self.names]}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
@@ -83,5 +91,6 @@ class Rotated(InEigenbasis):
         bases = {
             name: tuple(tensors[f"basis{i}/{name}"] for i in range(count))
             for name, count in zip(names, settings["bases"], strict=True)
+            if count
         }
         return cls(unpack("mean", tensors, names), bases, unpack("precision", tensors, names))

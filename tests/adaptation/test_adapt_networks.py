@@ -95,6 +95,17 @@ def test_a_removed_class_is_forgotten_and_the_rest_is_not(ten, digits):
     assert result.posterior.n == int((y != 3).sum())
 
 
+def test_a_removed_class_is_silent_among_outputs_of_any_level(digits):
+    (x, y), test = digits
+    model = trained(10, digits[0])[0]
+    with torch.no_grad():
+        model[-1].bias -= 100.0  # which a softmax does not see
+    posterior = po.laplace(model, digits[0], structure="diag", prior_precision=1e-3)
+    result = adapt(model, posterior, data=(x, y), remove=lambda batch: batch.targets == 3, epochs=20)
+    assert result.model(test[0]).softmax(1)[:, 3].max() < 1e-6
+    assert accuracy(result.model, test, lambda y: y != 3) > 0.9
+
+
 def test_a_class_of_which_one_example_stays_is_not_lost(ten, digits):
     model, posterior = ten
     ids = (digits[0][1] == 3).nonzero()[1:, 0].tolist()

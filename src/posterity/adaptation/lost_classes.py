@@ -25,7 +25,8 @@ from posterity.likelihoods import CategoricalLikelihood
 from posterity.trees import trainable
 
 KEPT = 0.8  # s
-SILENT = -30.0  # as a logit: a probability that no loss can see
+SILENT = -30.0  # as a logit, where others are of ordinary size: a probability that no loss can see
+BELOW = 20.0  # the largest other logit at least, whatever its size: e⁻²⁰ is nothing beside 1 in float32
 
 
 def lost_classes(situation: Situation) -> Tensor:
@@ -49,20 +50,21 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     for name, p in trainable(model).items():
         centre = prior.mean[name].to(p)
         p.copy_(centre + KEPT * (p - centre))
+    old = predictions_of(past.memory)
+    others = old.index_fill(1, lost.to(old.device), -torch.inf)
+    low = min(SILENT, others.amax(1).min().item() - BELOW)
     head = find_head(model, past.memory.inputs)
     if head is not None:
-        _silence(head.layer, lost)
-    old = predictions_of(past.memory).clone()
-    old[:, lost.to(old.device)] = SILENT
+        _silence(head.layer, lost, low)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0]
     pull = data_gradient(
         situation.old, rows_of_batch(change.removed, theirs.cpu()), situation.posterior.likelihood, tuple(past.pull)
     )
-    memory = replace(past.memory, predictions=old)
+    memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
     return Past(memory, past.rest, {name: g + pull[name].to(g) for name, g in past.pull.items()})
 
 
-def _silence(layer: nn.Linear, lost: Tensor) -> None:
+def _silence(layer: nn.Linear, lost: Tensor, low: float) -> None:
     if layer.bias is not None:  # otherwise nothing can hold an output down on all inputs: the memory alone teaches it
         layer.weight[lost.to(layer.weight.device)] = 0.0
-        layer.bias[lost.to(layer.bias.device)] = SILENT
+        layer.bias[lost.to(layer.bias.device)] = low

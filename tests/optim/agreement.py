@@ -187,6 +187,42 @@ def test_closures(clear, samples):
     assert_equal(one, other)
 
 
+@pytest.mark.parametrize("how", ["context", "until_step", "attached", "ahead"])
+def test_gradients_that_are_cleared_before_the_step_take_their_sample_along(how):
+    one, other = pair()
+    for (optimizer, model), fast in ((one, True), (other, False)):
+        train(optimizer, model, steps=1)
+        if fast and how in ("attached", "ahead"):
+            handle = optimizer.attach(model, ahead=how == "ahead")
+            model(1).backward()
+        else:
+            with optimizer.sampled_params(train=True, until_step=fast and how == "until_step"):
+                model(1).backward()
+        optimizer.zero_grad(set_to_none=False)
+        assert not optimizer._samples.means
+        with pytest.warns(UserWarning, match="gradients at the mean"):
+            optimizer.step()
+    if how in ("attached", "ahead"):
+        handle.remove()
+    assert_equal(one, other)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_gradients_may_be_cleared_between_forward_and_backward_pass(ahead):
+    one, other = pair()
+    optimizer, model = one
+    with optimizer.attach(model, ahead=ahead):
+        for k in range(2):
+            optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
+            value = model(k)
+            optimizer.zero_grad(set_to_none=bool(k))
+            value.backward()
+            optimizer.step()
+    optimizer.zero_grad()
+    train(*other)
+    assert_equal(one, other)
+
+
 def test_accumulation():
     one, other = pair()
     for optimizer, model in (one, other):

@@ -119,8 +119,12 @@ class FastPath:
         self._places = []
 
     def forget_gradients(self) -> None:
-        """Gradients from before the sample have been cleared."""
+        """All gradients are being cleared, and with them a sample that only waits for its step."""
         self._before = {}
+        samples, used = self._optimizer._samples, not self._optimizer._context_open
+        if used and samples.lazy and samples.means and samples.passes <= 0 and not samples.fresh:
+            self.take_away()
+            samples.discard()
 
     def _remember_gradients(self) -> None:
         """Keep a copy of gradients that are there before the sample: they will be cleared, or added to."""

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from collections import namedtuple
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from posterity import merging
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
 from posterity.merging import job as job_module
@@ -366,3 +369,15 @@ def test_missing_pieces_are_named(files):
         Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))
     with pytest.raises(InvalidInput, match="n of 'a': expected a positive"):
         Job({"a": Source(files / "a", n=0)}, method_of("linear"))
+
+
+def test_files_are_merged_without_importing_posteriors():
+    code = "import sys, posterity.merging.recipes; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"posterity.posterior", "posterity.curvature"}.isdisjoint(run.stdout.split())
+
+
+def test_names_resolve_and_unknown_ones_are_refused():
+    assert all(hasattr(merging, name) for name in merging.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = merging.nonsense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,9 +51,12 @@ def merge(
     With --sweep, nothing is merged for good: OUT gets sweep.csv and sweep.png, the loss of every task under many
     weights.
     """
+    gc.disable()  # what is imported stays: it need not be searched for garbage, nor taken apart in the end
     from posterity.merging.recipes import read_value, read_yaml
     from posterity.merging.recipes import recipe as understood
 
+    gc.freeze()
+    gc.enable()
     content = read_yaml(recipe) if recipe is not None else {}
     folder = recipe.parent if recipe is not None else Path()
     if out is not None:

@@ -81,6 +81,23 @@ def test_two_samples_are_averaged():
         torch.testing.assert_close(optimizer.state[p]["hessian"], square)
 
 
+def test_samples_accumulate_gradients_as_backward_passes_do():
+    model, (inputs, targets) = network().double(), data(12)
+    optimizer = VOGN(model.parameters(), lr=0.1, ess=50, betas=(0.0, 0.0))
+    seen = []
+    for part in (slice(0, 6), slice(6, 12)):
+        with optimizer.sampled_params(train=True):
+            kept = [p.grad for p in model.parameters()]
+            seen.append(per_example(model, inputs[part].double(), targets[part]))
+            for p, gradient in zip(model.parameters(), kept, strict=True):
+                p.grad = gradient
+            optimizer.backward(model, inputs[part].double(), targets[part], "categorical")
+    optimizer.step()
+    for i, p in enumerate(model.parameters()):
+        torch.testing.assert_close(optimizer.state[p]["momentum"], seen[0][0][i] + seen[1][0][i])
+        torch.testing.assert_close(optimizer.state[p]["hessian"], (seen[0][1][i] + seen[1][1][i]) / 2)
+
+
 def gauss_newton_fixed_point(inputs, labels):
     """m and s with E_q[∇ℓ] + s₀m = 0 and s = Σᵢ E_q[gᵢ²] + s₀, by quadrature."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)

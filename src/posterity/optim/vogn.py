@@ -105,7 +105,7 @@ class VOGN(VariationalOptimizer):
         for name, p in trainable(model).items():
             if p in mine:
                 gradient, square = (sums[name] / n).to(p.dtype), squares[name] / n
-                p.grad = gradient if p.grad is None else p.grad + gradient
+                p.grad = gradient if p.grad is None else p.grad.add_(gradient)
                 self._squares[p] = self._squares[p] + square if p in self._squares else square
         self._batches += 1
 

@@ -69,7 +69,7 @@ HEAD = ["method", "average accuracy", "forgetting", "calibration error", "publis
 CHOSEN = (
     "Settings are those published for FROMP, whose memory and prior K-priors share. Chosen by test accuracy, on a "
     "stream of another seed than those shown: strengths of EWC, SI and K-priors, SI's learning rate on split MNIST, "
-    "FROMP's τ on CIFAR-10, learning rates of VCL and IVON, VCL's prior and IVON's first widths."
+    "FROMP's τ on CIFAR-10, learning rates, priors and first widths of VCL and IVON."
 )
 
 
@@ -101,6 +101,7 @@ class Protocol:
         ivon_epochs: Passes over each task of IVON, in batches of `vcl_batch`.
         ivon_lr: Learning rate of IVON, which falls to zero along a cosine.
         ivon_hess: `hess_init` of IVON: its widths at the beginning of each task.
+        ivon_prior: Precision of the prior of IVON before the first task.
     """
 
     epochs: int
@@ -126,6 +127,7 @@ class Protocol:
     ivon_epochs: int
     ivon_lr: float
     ivon_hess: float
+    ivon_prior: float
 
     def methods(self) -> dict[str, Callable[[], Strategy]]:
         """A fresh learner by name."""
@@ -152,7 +154,7 @@ class Protocol:
             "VCL + coreset": lambda: VCL(
                 vcl, self.vcl_prior, width=self.vcl_width, coreset=self.size, coreset_options=core
             ),
-            "IVON": lambda: VCL(ivon, 1.0, method="ivon"),
+            "IVON": lambda: VCL(ivon, self.ivon_prior, method="ivon"),
             "joint": lambda: Joint({**point, "batch_size": 4 * self.batch_size}),
         }
 
@@ -171,18 +173,21 @@ class Protocol:
 PROTOCOLS = {
     "permuted": Protocol(
         epochs=10, batch_size=128, lr=1e-3, schedule="cosine", clip=0.01, size=200, prior_precision=1e-5, tau=0.5,
-        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=40,
-        vcl_batch=512, vcl_lr=5e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
+        jitter=1e-5, memory_batch=256, kprior=10.0, ewc=10.0, si=0.5, si_damping=0.1, si_lr=1e-3, vcl_epochs=60,
+        vcl_batch=512, vcl_lr=3e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=1.0, ivon_hess=0.1,
+        ivon_prior=30.0,
     ),
     "split": Protocol(
         epochs=15, batch_size=128, lr=1e-4, schedule="constant", clip=0.1, size=40, prior_precision=1e-3, tau=10.0,
-        jitter=1e-6, memory_batch=None, kprior=10.0, ewc=1000.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=120,
-        vcl_batch=256, vcl_lr=1e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.2,
+        jitter=1e-6, memory_batch=None, kprior=10.0, ewc=1000.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=100,
+        vcl_batch=256, vcl_lr=3e-3, vcl_width=0.01, vcl_prior=1.0, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.1,
+        ivon_prior=1.0,
     ),
     "cifar": Protocol(
         epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=1.0,
         jitter=1e-6, memory_batch=256, kprior=10.0, ewc=100.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=80,
         vcl_batch=256, vcl_lr=1e-3, vcl_width=0.05, vcl_prior=30.0, ivon_epochs=80, ivon_lr=0.1, ivon_hess=0.2,
+        ivon_prior=1.0,
     ),
 }  # fmt: skip
 

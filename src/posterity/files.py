@@ -34,7 +34,7 @@ HEADER_LIMIT = 16 * 2**20  # bytes
 TENSOR_LIMIT = 100_000  # tensors in one file
 _CHUNK = 2**20
 
-_DTYPES = {
+DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -119,10 +119,10 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> str:
     offset = 0
     for name in order:
         t = tensors[name]
-        if t.dtype not in _DTYPES:
-            raise expected(f"dtype of {name!r}", f"one of {sorted(_DTYPES.values())}", t.dtype)
+        if t.dtype not in DTYPES:
+            raise expected(f"dtype of {name!r}", f"one of {sorted(DTYPES.values())}", t.dtype)
         size = t.numel() * t.element_size()
-        header[name] = {"dtype": _DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + size]}
+        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + size]}
         offset += size
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
@@ -252,7 +252,7 @@ def _check_header(path: Path) -> None:
 
 
 def _inventory(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: [_DTYPES.get(t.dtype, str(t.dtype)), list(t.shape)] for name, t in tensors.items()}
+    return {name: [DTYPES.get(t.dtype, str(t.dtype)), list(t.shape)] for name, t in tensors.items()}
 
 
 def _sweep(folder: Path, name: str, keep: str) -> None:

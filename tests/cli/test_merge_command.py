@@ -109,6 +109,21 @@ def test_mistakes_in_flags_are_named(folder, monkeypatch, capsys, arguments, mes
     assert message in complaint(monkeypatch, capsys, "recipe.yaml", *arguments)
 
 
+def test_keys_without_content_and_numbers_as_names(folder):
+    (folder / "bare.yaml").write_text("method: ties\nbase: base.safetensors\nmodels:\noptions:\nout: x\n")
+    invoke("bare.yaml", "--model", "a=a.safetensors", "--option", "density=1e-1", "--option", "convention=mergekit")
+    assert load_file(folder / "x" / "model.safetensors")["w"].tolist() == [[1.0] * 2] * 2
+    (folder / "numbers.yaml").write_text("method: linear\nmodels: {1: a.safetensors, 2: b.safetensors}\nout: y\n")
+    invoke("numbers.yaml", "--weight", "2=3")
+    assert load_file(folder / "y" / "model.safetensors")["w"].tolist() == [[1.75] * 2] * 2
+
+
+def test_models_that_are_no_mapping(folder, monkeypatch, capsys):
+    (folder / "list.yaml").write_text("method: linear\nmodels: [a.safetensors]\nout: x\n")
+    said = complaint(monkeypatch, capsys, "list.yaml", "--model", "b=b.safetensors")
+    assert "models: expected a mapping, got ['a.safetensors']" in said
+
+
 def test_no_recipe(folder, monkeypatch, capsys):
     assert "expected a recipe, got No such file" in complaint(monkeypatch, capsys, "nothing.yaml")
     (folder / "list.yaml").write_text("- 1")

@@ -92,6 +92,7 @@ def test_other_methods_work_on_the_changes(tmp_path, method, options):
     base = {name: torch.zeros_like(t) for name, t in named["a"].items()} if chosen.needs_base else None
     wanted = merge_state_dicts(named, base, method=chosen, weights={"a": 0.8, "b": 0.8})
     merged = changes_of(out)
+    assert all(f"- {name}: {value}\n" in (out / "README.md").read_text() for name, value in options.items())
     for name, t in wanted.items():
         found = merged[name.removeprefix("base_model.model.") + ".weight"]
         best = t

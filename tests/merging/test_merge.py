@@ -116,6 +116,10 @@ def test_buffers_are_averaged_over_examples():
 
     merged = merge({"a": with_buffers(1.0, 10), "b": with_buffers(4.0, 20)}, method="linear")
     assert merged.buffers["running"].item() == pytest.approx(3.0)
+    turned = merge(
+        {"a": with_buffers(1.0, 10), "b": with_buffers(4.0, 20)}, method="linear", weights={"a": -1, "b": -1}
+    )  # the same average
+    assert turned.buffers["running"].item() == pytest.approx(3.0)
     removed = merge({"a": with_buffers(1.0, 10)}, with_buffers(4.0, 20), weights={"a": -1})
     assert removed.buffers["running"].item() == 4.0
     assert removed.n == 10

@@ -139,6 +139,12 @@ def test_regmean_is_least_squares_on_what_the_models_say():
     torch.testing.assert_close(merged, wanted)
 
 
+def test_regmean_of_layers_without_any_input_is_the_average():
+    layers = {n: {"w": torch.randn(3, 5)} for n in "ab"}
+    merged = merge_state_dicts(layers, method="regmean", curvatures={n: {"w": torch.zeros(5, 5)} for n in "ab"})["w"]
+    torch.testing.assert_close(merged, (layers["a"]["w"] + layers["b"]["w"]) / 2)
+
+
 def random_problem(seed=0):
     generator = torch.Generator().manual_seed(seed)
 
@@ -201,6 +207,15 @@ def test_gradient_matching_without_task_curvature_is_task_arithmetic(strength):
         torch.testing.assert_close(matched[name], wanted[name])
 
 
+def test_curvature_that_cancels_is_not_taken_for_none():
+    base, models, curvatures, _ = random_problem()
+    same = {"a": curvatures["a"], "b": curvatures["a"]}
+    with pytest.raises(InvalidInput, match="more was removed than was there"):
+        merge_state_dicts(
+            models, base, method="gradient_matching", curvatures=same, weights={"b": -1.0}
+        )  # H̄ = H − H, and no prior
+
+
 def test_equal_or_absent_fisher_is_the_average():
     _, models, curvatures, _ = random_problem()
     for same in (curvatures["a"], {k: 0 * t for k, t in curvatures["a"].items()}):
@@ -229,9 +244,13 @@ def test_dtype_is_kept_and_integers_are_copied():
         ({"method": "task_arithmetic"}, "base: expected the model that 'task_arithmetic' starts from"),
         ({"method": "fisher"}, "curvatures: expected those of model 'a'"),
         ({"method": "ties", "density": 0.0}, "density: expected a fraction above 0"),
+        ({"method": "ties", "density": [0.5]}, "density: expected a fraction above 0"),
+        ({"method": ["ties"]}, "method: expected one of"),
+        ({"method": "dare", "seed": 1.5}, "seed: expected an integer, got 1.5"),
         ({"method": "ties", "convention": "mine"}, "convention: expected 'paper', 'mergekit' or 'peft'"),
         ({"method": "dare", "rescale": "l2"}, "rescale: expected 'paper' or 'l1'"),
         ({"method": "regmean", "shrink": 2}, "shrink: expected a number from 0 to 1"),
+        ({"method": "regmean", "shrink": "much"}, "shrink: expected a number from 0 to 1"),
     ],
 )
 def test_bad_input_is_named(arguments, message):
@@ -248,3 +267,5 @@ def test_mismatches_are_named():
         merge_state_dicts(models, base, method="linear")
     with pytest.raises(InvalidInput, match=r"model 'c' of 'w': expected shape \(4, 3\), got \(2,\)"):
         merge_state_dicts({"c": {**base, "w": torch.ones(2)}}, base)
+    with pytest.raises(InvalidInput, match=r"curvature of 'a' of 'w': expected shape \(3, 3\), got \(4, 3\)"):
+        merge_state_dicts(models, method="regmean", curvatures=models)  # of the shapes that Fisher information has

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -369,6 +370,20 @@ def test_missing_pieces_are_named(files):
         Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))
     with pytest.raises(InvalidInput, match="n of 'a': expected a positive"):
         Job({"a": Source(files / "a", n=0)}, method_of("linear"))
+    with pytest.raises(InvalidInput, match="n of 'base': expected a positive"):
+        Job({"a": Source(files / "a")}, method_of("ties"), Source(files / "base", n=-1))
+
+
+def test_curvature_of_another_kind_is_refused_before_any_work(files):
+    tree = {"w": torch.randn(3, 4)}
+    save_plain(files / "c", tree)
+    save_file(tree, files / "c.fisher.safetensors", metadata={"examples": "many"})
+    source = Source(files / "c", curvature=files / "c.fisher.safetensors", n=20)
+    with pytest.raises(InvalidInput, match=r"curvature of c: w has shape \[3, 4\] instead of \[4, 4\]"):
+        merge_checkpoints(Job({"c": source}, method_of("regmean")), files / "out")
+    with pytest.raises(RefusedFile, match="expected a number of examples in its header, got 'many'"):
+        merge_checkpoints(Job({"c": replace(source, n=None)}, method_of("fisher")), files / "out")
+    assert not list(files.glob("out*"))
 
 
 def test_files_are_merged_without_importing_posteriors():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from posterity.cli._output import Json, dump, pairs, say
-from posterity.errors import expected
+from posterity.errors import expected, require
 
 
 def merge(
@@ -68,7 +68,7 @@ def merge(
     if rank is not None:
         content["rank"] = rank
     for name, path in pairs("--model", model):
-        content.setdefault("models", {})[name] = {"path": Path(path).absolute()}
+        _section(content, "models")[name] = {"path": Path(path).absolute()}
     for name, number in pairs("--weight", weight):
         _entry(content, name, "--weight")["weight"] = number
     for name, path in pairs("--curvature", curvature):
@@ -76,7 +76,7 @@ def merge(
     for name, number in pairs("--examples", examples):
         _entry(content, name, "--examples")["n"] = number
     for name, value in pairs("--option", option):
-        content.setdefault("options", {})[name] = read_value(value)
+        _section(content, "options")[name] = read_value(value)
     ready = understood(content, folder)
     if sweep is None:
         merged = ready.cook()
@@ -94,9 +94,17 @@ def merge(
 
 def _entry(content: dict[str, Any], name: str, flag: str) -> dict[str, Any]:
     """The mapping that describes a model, or the base, ready to be written to."""
-    home, key = (content, "base") if name == "base" and "base" in content else (content.get("models") or {}, name)
+    home, key = (content, "base") if name == "base" and "base" in content else (_section(content, "models"), name)
     if key not in home:
-        raise expected(flag, f"a model among {sorted(content.get('models') or {})}", name)
+        raise expected(flag, f"a model among {sorted(home)}", name)
     if not isinstance(home[key], dict):
         home[key] = {"path": home[key]}
     return home[key]
+
+
+def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
+    """A part of the recipe with names of its own, ready to be written to."""
+    found = content.get(key) or {}
+    require(isinstance(found, dict), key, "a mapping", found)
+    content[key] = {str(name): value for name, value in found.items()}  # YAML reads 1 as a number
+    return content[key]

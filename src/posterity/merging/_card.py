@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from posterity import __version__
+from posterity.merging._method import Method
 from posterity.merging.checkpoint import Checkpoint
 from posterity.merging.job import Opened, Source
 
@@ -14,9 +14,7 @@ from posterity.merging.job import Opened, Source
 def card(opened: Opened) -> str:
     """The card of merged checkpoints: the method, its options, and every source with its weight."""
     job, method = opened.job, opened.job.method
-    options = dataclasses.asdict(method)  # type: ignore[call-overload]  # all methods are dataclasses
-    if method.needs_curvature:
-        options |= {"prior_precision": job.prior_precision, "temperature": job.temperature}
+    settings = {"prior_precision": job.prior_precision, "temperature": job.temperature}
     rows = []
     if job.base is not None and opened.base is not None:
         rows.append(row("base", opened.base.path.name, "", *_known(job.base, opened.base_curvature)))
@@ -25,13 +23,14 @@ def card(opened: Opened) -> str:
         rows.append(row(name, model.path.name, f"{source.weight:g}", *_known(source, curvature)))
     count = sum(entry.count for entry in opened.like.entries.values())
     note = f"{len(opened.like.entries)} tensors, {count:,} numbers; arithmetic in float32, dtypes kept."
-    return page("Merged model", method.name, options, rows, note)
+    return page("Merged model", method, settings if method.needs_curvature else {}, rows, note)
 
 
-def page(title: str, method: str, options: Mapping[str, Any], rows: Sequence[str], note: str) -> str:
+def page(title: str, method: Method, settings: Mapping[str, float], rows: Sequence[str], note: str) -> str:
     """A page of Markdown."""
-    lines = [f"# {title}", "", f"Merged by posterity {__version__}, method `{method}`.", ""]
-    lines += [f"- {name}: {value}" for name, value in options.items()]
+    lines = [f"# {title}", "", f"Merged by posterity {__version__}, method `{method.name}`.", ""]
+    options = dataclasses.asdict(method)  # type: ignore[call-overload]  # all methods are dataclasses
+    lines += [f"- {name}: {value}" for name, value in (options | dict(settings)).items()]
     lines += ["", "| model | source | weight | examples | curvature |", "|---|---|---|---|---|", *rows, "", note]
     return "\n".join(lines) + "\n"
 

@@ -82,7 +82,7 @@ def merge(
         n=n,
         ess=n * start.ess / start.n,
         likelihood=start.likelihood,
-        buffers=_buffers(posteriors, base, numbers),
+        buffers=_buffers(posteriors, base, counts),
         class_names=start.class_names,
         architecture=start.architecture,
     )
@@ -125,9 +125,9 @@ def _total(ground: Diagonal, sites: list[Site]) -> Tree:
     return total.precision
 
 
-def _buffers(posteriors: Mapping[str, Posterior], base: Posterior | None, weights: list[float]) -> Tree:
+def _buffers(posteriors: Mapping[str, Posterior], base: Posterior | None, counts: list[float]) -> Tree:
     """Statistics that are not learnt, averaged over the examples of the models that are put together."""
-    parts = [(p.n, p.buffers) for p, weight in zip(posteriors.values(), weights, strict=True) if weight > 0]
+    parts = [(p.n, p.buffers) for p, count in zip(posteriors.values(), counts, strict=True) if count > 0]
     parts += [] if base is None else [(base.n, base.buffers)]
     examples = sum(n for n, _ in parts)
     merged: Tree = {}

@@ -73,6 +73,10 @@ class Method(ABC):
         """What has to be measured before the first stretch, or "whole" where a tensor cannot be cut."""
         return "element"
 
+    def curvature_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the curvature of a tensor."""
+        return shape
+
     def measure(self, stretches: Stretches) -> Any:
         """What `combine` must know of all stretches in the scope."""
         return None

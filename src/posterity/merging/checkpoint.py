@@ -15,20 +15,9 @@ import torch
 from torch import Tensor
 
 from posterity.errors import RefusedFile
-from posterity.files import HEADER_LIMIT, TENSOR_LIMIT, read_json
+from posterity.files import DTYPES, HEADER_LIMIT, TENSOR_LIMIT, read_json
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+_NAMED = {code: dtype for dtype, code in DTYPES.items()}
 STATE_DICTS = (".bin", ".pt", ".pth")
 
 
@@ -145,9 +134,9 @@ class Safetensors(Checkpoint):
         for name, told in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             if name in self.entries:
                 raise RefusedFile(f"{file}: expected each tensor once, got {name!r} in {self.places[name][0].name} too")
-            if told["dtype"] not in DTYPES:
-                raise RefusedFile(f"{file}: expected a dtype among {sorted(DTYPES)} for {name!r}, got {told['dtype']}")
-            entry = Entry(DTYPES[told["dtype"]], tuple(told["shape"]))
+            if told["dtype"] not in _NAMED:
+                raise RefusedFile(f"{file}: expected a dtype among {sorted(_NAMED)} for {name!r}, got {told['dtype']}")
+            entry = Entry(_NAMED[told["dtype"]], tuple(told["shape"]))
             if told["data_offsets"] != [end, end + entry.size]:
                 raise RefusedFile(
                     f"{file}: expected {name!r} at {[end, end + entry.size]}, got {told['data_offsets']}; "
@@ -180,8 +169,8 @@ class StateDict(Checkpoint):
         self.entries, self.aliases = {}, {}
         seen: dict[tuple[Any, ...], str] = {}
         for name, t in self._tensors.items():
-            if t.dtype not in DTYPES.values():
-                raise RefusedFile(f"{file}: expected a dtype among {sorted(DTYPES)} for {name!r}, got {t.dtype}")
+            if t.dtype not in DTYPES:
+                raise RefusedFile(f"{file}: expected a dtype among {sorted(_NAMED)} for {name!r}, got {t.dtype}")
             first = seen.setdefault((t.data_ptr(), t.shape, t.stride(), t.dtype) if t.numel() else (name,), name)
             if first == name:
                 self.entries[name] = Entry(t.dtype, tuple(t.shape))

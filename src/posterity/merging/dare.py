@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
-from posterity.merging.ties import Convention, check_convention, elect_and_average
+from posterity.merging.ties import Convention, check_convention, check_density, elect_and_average
 from posterity.noise import Key, normal
 
 
@@ -38,7 +38,8 @@ class Dare(Method):
     name = "dare"
 
     def __post_init__(self) -> None:
-        require(0 < self.density <= 1, "density", "a fraction above 0, at most 1", self.density)
+        check_density(self.density)
+        require(isinstance(self.seed, int), "seed", "an integer", self.seed)
         if self.rescale not in ("paper", "l1"):
             raise expected("rescale", "'paper' or 'l1'", self.rescale)
         if self.convention is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class GradientMatching(Method):
         prior = stretch.base_precision
         assert prior is not None
         precision = prior + weighted_sum(stretch.weights, stretch.curvatures)  # H̄
-        blank = (prior == 0) & (precision == 0)
+        blank = reduce(torch.logical_and, (H == 0 for H in stretch.curvatures), prior == 0)
         if not bool(((precision > 0) | blank).all()):
             least = precision.min().item()  # NaN where there is one
             why = "a curvature is NaN" if math.isnan(least) else "more was removed than was there"

@@ -11,7 +11,7 @@ from posterity.batches import Batch, Batches
 from posterity.errors import require
 from posterity.inputs import call
 from posterity.progress import track
-from posterity.trees import Tree, state_dtype
+from posterity.trees import Tree, evaluating, state_dtype
 
 
 @torch.no_grad()
@@ -47,15 +47,12 @@ def gram_matrices(model: nn.Module, batches: Batches | list[Batch]) -> Tree:
         return count
 
     handles = [module.register_forward_pre_hook(counter(name)) for name, module in layers.items()]
-    modes = [(module, module.training) for module in model.modules()]
     device = next(model.parameters()).device
     try:
-        model.eval()
-        for batch in track(batches, "Gram matrices", total=len(batches)):
-            call(model, batch.to(device).inputs)
+        with evaluating(model):
+            for batch in track(batches, "Gram matrices", total=len(batches)):
+                call(model, batch.to(device).inputs)
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes:
-            module.training = mode
     return grams

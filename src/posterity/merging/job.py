@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.errors import InvalidInput, RefusedFile, expected, require, require_positive
 from posterity.merging._ahead import ahead
 from posterity.merging._method import Method, Stretch
 from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
@@ -40,7 +40,15 @@ class Source:
 
     def examples(self, curvature: Checkpoint) -> float:
         """N."""
-        return float(curvature.metadata.get("examples", 1)) if self.n is None else self.n
+        if self.n is not None:
+            return self.n
+        told = curvature.metadata.get("examples", "1")
+        try:
+            n = float(told)
+            require_positive("examples", n)
+        except ValueError:
+            raise RefusedFile(f"{curvature.path}: expected a number of examples in its header, got {told!r}") from None
+        return n
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,10 @@ class Job:
         method = self.method
         method.check([source.weight for source in self.models.values()])
         method.check_base(self.base is not None)
-        for name, source in self.models.items():
-            if source.n is not None:
+        for name, source in [*self.models.items(), ("base", self.base)]:
+            if source is not None and source.n is not None:
                 require_positive(f"n of {name!r}", source.n)
+        for name, source in self.models.items():
             given = source.curvature is not None
             require(given or not method.needs_curvature, f"curvature of {name!r}", f"a file, for {method.name!r}", None)
         require(0 <= self.prior_precision < math.inf, "prior_precision", "a number >= 0", self.prior_precision)
@@ -102,6 +111,14 @@ class Opened:
     def chunk(self) -> int:
         """Elements of each file in memory at a time."""
         return min(CHUNK, ROOM // (len(self.checkpoints) + self.job.method.beside))
+
+    @property
+    def known(self) -> Iterator[tuple[str, Source, Checkpoint]]:
+        """Every curvature that is read, with whose it is."""
+        for (name, source), curvature in zip(self.job.models.items(), self.curvatures, strict=False):
+            yield name, source, curvature
+        if self.job.base is not None and self.base_curvature is not None:
+            yield "the base", self.job.base, self.base_curvature
 
     def reads(self, name: str) -> Iterator[Callable[[], Stretch]]:
         """One tensor, a chunk at a time, each read when it is called."""
@@ -160,10 +177,9 @@ def open_job(job: Job) -> Opened:
     problems = [
         line for name, m in zip(job.models, opened.models, strict=True) for line in _misfits(name, m, opened.like)
     ]
-    if job.method.scope != "whole":
-        labels = [f"curvature of {name}" for name in job.models]
-        named = [*zip(labels, opened.curvatures, strict=False), ("curvature of the base", opened.base_curvature)]
-        problems += [line for label, c in named if c for line in _misfits(label, c, opened.like, whole=False)]
+    for label, source, curvature in opened.known:
+        source.examples(curvature)  # refuses a file that cannot tell
+        problems += _misfits(f"curvature of {label}", curvature, opened.like, job.method)
     if problems:
         shown = "\n  ".join(problems[:50] + ([f"... and {len(problems) - 50} more"] if len(problems) > 50 else []))
         raise InvalidInput(f"models: expected the names and shapes of {opened.like.path}, got\n  {shown}")
@@ -172,16 +188,19 @@ def open_job(job: Job) -> Opened:
     return opened
 
 
-def _misfits(label: str, other: Checkpoint, like: Checkpoint, whole: bool = True) -> Iterator[str]:
-    """What keeps a checkpoint from being merged, line by line."""
+def _misfits(label: str, other: Checkpoint, like: Checkpoint, method: Method | None = None) -> Iterator[str]:
+    """What keeps a checkpoint, or the curvature that a method uses, from being merged, line by line."""
     for name, entry in like.entries.items():
         found = other.find(name)
-        if found is None and whole:
+        shape = entry.shape if method is None else method.curvature_shape(entry.shape)
+        if found is None and method is None:
             yield f"{label}: {name} is missing"
-        elif found is not None and found.shape != entry.shape:
-            yield f"{label}: {name} has shape {list(found.shape)} instead of {list(entry.shape)}"
+        elif found is not None and found.shape != shape:
+            yield f"{label}: {name} has shape {list(found.shape)} instead of {list(shape)}"
         elif found is not None and found.dtype.is_floating_point != entry.dtype.is_floating_point:
             yield f"{label}: {name} holds {found.dtype} instead of {entry.dtype}"
+    if method is not None and method.scope == "whole":
+        return  # Gram matrices of tied layers have names of their own
     for name in other.entries:
         if not any(like.find(known) for known in other.names_of(name)):
             yield f"{label}: {name} is not in the others"

@@ -136,7 +136,7 @@ def merge_adapters(
     write_json(partial / CONFIG, config)
     rows = [row(name, source.path.name, f"{source.weight:g}") for name, source in adapters.items()]
     note = f"Merged in the space of changes, recompressed to rank {config['r']}."
-    write_bytes(partial / "README.md", page("Merged adapter", method.name, {}, rows, note).encode())
+    write_bytes(partial / "README.md", page("Merged adapter", method, {}, rows, note).encode())
     os.replace(partial, out)
     return out
 

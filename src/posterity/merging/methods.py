@@ -31,7 +31,7 @@ def method_of(method: str | Method, options: Mapping[str, Any] | None = None) ->
     """A method by name with its options, or the method itself."""
     if isinstance(method, Method):
         return method
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise expected("method", f"one of {sorted(METHODS)}", method)
     kind = METHODS[method]
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # all methods are dataclasses
@@ -97,16 +97,16 @@ def merge_state_dicts(
     numbers = weights_of(weights, names)
     chosen.check(numbers)
     like = _checked(chosen, models, base, curvatures)
+    used = [curvatures[m] for m in names] if curvatures and chosen.needs_curvature else []
 
     def stretch(name: str) -> Stretch:
         dtype = state_dtype(like[name].dtype)
-        known = curvatures is not None and all(name in curvatures[m] for m in names)
         precision = (base_precision or {}).get(name, torch.zeros(()))
         return Stretch(
             [models[m][name].to(dtype, copy=True) for m in names],
             numbers,
             None if base is None else base[name].to(dtype),
-            [curvatures[m][name].to(dtype) for m in names] if curvatures and known else (),
+            [tree[name].to(dtype) for tree in used] if all(name in tree for tree in used) else (),
             precision.to(like[name].device, dtype),
             parameter_number(name),
         )
@@ -139,9 +139,15 @@ def _checked(
     for name, tree in models.items():
         check_same_shapes(tree, like, f"model {name!r}")
     if method.needs_curvature:
+        curvatures = curvatures or {}
         floating = {name: t for name, t in like.items() if t.is_floating_point()}
-        for name in models:
-            require(name in (curvatures or {}), "curvatures", f"those of model {name!r}", sorted(curvatures or {}))
-            if method.scope != "whole" and curvatures is not None:
-                check_same_shapes(curvatures[name], floating, f"curvature of {name!r}")
+        for model in models:
+            require(model in curvatures, "curvatures", f"those of model {model!r}", sorted(curvatures))
+            given = curvatures[model]
+            if method.scope != "whole":
+                check_same_shapes(given, floating, f"curvature of {model!r}")
+                continue
+            for name in (name for name in floating if name in given):
+                found, shape = tuple(given[name].shape), method.curvature_shape(tuple(like[name].shape))
+                require(found == shape, f"curvature of {model!r} of {name!r}", f"shape {shape}", found)
     return like

@@ -84,6 +84,7 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     models, options = content["models"], content.get("options") or {}
     require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)
     require(isinstance(options, Mapping), "options", "a mapping", options)
+    options = {str(name): _option(value) for name, value in options.items()}
     settings = {key: _number(key, content[key]) for key in ("prior_precision", "temperature") if key in content}
     if "shard_size" in content:
         settings["shard_size"] = _bytes(content["shard_size"])
@@ -122,9 +123,16 @@ def _check_keys(label: str, given: Mapping[str, Any], known: tuple[str, ...]) ->
 
 def _number(label: str, value: Any) -> float:
     try:
-        return float(value)  # YAML reads 1e-3 as text
+        return float(value)
     except (TypeError, ValueError):
         raise expected(label, "a number", value) from None
+
+
+def _option(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value  # YAML reads 1e-3 as text
+    except ValueError:
+        return value
 
 
 def _bytes(value: Any) -> int:

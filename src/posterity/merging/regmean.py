@@ -35,11 +35,15 @@ class RegMean(Method):
     averages = True
 
     def __post_init__(self) -> None:
-        require(0 <= self.shrink <= 1, "shrink", "a number from 0 to 1", self.shrink)
+        fine = isinstance(self.shrink, int | float) and 0 <= self.shrink <= 1
+        require(fine, "shrink", "a number from 0 to 1", self.shrink)
 
     @property
     def scope(self) -> Scope:
         return "whole"
+
+    def curvature_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[-1:] * 2
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
         if not stretch.curvatures:
@@ -49,6 +53,6 @@ class RegMean(Method):
             G = weight * (self.shrink * G + (1 - self.shrink) * torch.diag(G.diagonal())).double()
             total, right = total + G, right + W.double() @ G
         average = Linear().combine(stretch, None)
-        ridge = torch.finfo(average.dtype).eps * total.trace()
+        ridge = torch.finfo(average.dtype).eps * total.trace().item() or 1.0  # where no input is excited at all
         factor = cholesky(total + ridge * torch.eye(len(total)).to(total), "sum of Gram matrices")
         return torch.cholesky_solve((right + ridge * average).mT, factor).mT.to(average)

@@ -13,10 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from posterity.files import atomic, write_json
-from posterity.merging.checkpoint import DTYPES, Entry
-
-_CODES = {dtype: code for code, dtype in DTYPES.items()}
+from posterity.files import DTYPES, atomic, write_json
+from posterity.merging.checkpoint import Entry
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Shard:
         offset = 0
         for name, entry in self.entries.items():
             offsets = [offset, offset + entry.size]
-            listed[name] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": offsets}
+            listed[name] = {"dtype": DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": offsets}
             offset += entry.size
         encoded = json.dumps(listed, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)

@@ -45,7 +45,7 @@ class Ties(Method):
     name = "ties"
 
     def __post_init__(self) -> None:
-        require(0 < self.density <= 1, "density", "a fraction above 0, at most 1", self.density)
+        check_density(self.density)
         check_convention(self.convention)
 
     @property
@@ -59,6 +59,12 @@ class Ties(Method):
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
         trimmed = [trim(delta, threshold) for delta, threshold in zip(stretch.deltas, measured, strict=True)]
         return elect_and_average(trimmed, stretch.weights, self.convention).add_(stretch.anchor)
+
+
+def check_density(density: float) -> None:
+    """Refuse what is no fraction."""
+    fine = isinstance(density, int | float) and 0 < density <= 1
+    require(fine, "density", "a fraction above 0, at most 1", density)
 
 
 def check_convention(convention: str) -> None:

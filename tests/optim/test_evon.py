@@ -10,7 +10,7 @@ from optim.oracles import PRIOR_PRECISION, gaussian_logistic, linear_data, logis
 from optim.reference import data, loss, network
 from posterity.errors import InvalidInput
 from posterity.optim import EVON
-from posterity.posterior import Diagonal, Posterior, Rotated
+from posterity.posterior import Posterior, Rotated
 
 DOUBLE = torch.float64
 
@@ -184,8 +184,3 @@ def test_bad_input():
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     with pytest.raises(InvalidInput, match="refresh: expected an integer >= 1"):
         EVON([weight], lr=0.1, ess=10, refresh=0)
-    optimizer = EVON([("weight", weight)], lr=0.1, ess=10)
-    with pytest.raises(InvalidInput, match="weight_decay"):
-        optimizer.set_prior(Diagonal.isotropic({"weight": weight}, 1.0))
-    with pytest.raises(InvalidInput, match="weight_decay"):
-        optimizer.set_term({"weight": weight}, {"weight": weight})

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from optim.conformance import Problem, all_optimizers, at_the_mean
 from optim.reference import Reference, array, data, loss, network
-from posterity.optim import IVON
+from posterity.errors import InvalidInput
+from posterity.optim import IVON, MixtureIVON
 from posterity.posterior import Diagonal
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -52,6 +54,49 @@ def test_a_prior_takes_the_place_of_weight_decay():
         precision = 50 * references[name].hessian + array(prior.precision[name])
         np.testing.assert_allclose(array(posterior.structure.precision[name]), precision, rtol=1e-6)
         torch.testing.assert_close(posterior.prior.mean[name].float(), prior.mean[name])
+
+
+def trained(make, prepare, **options):
+    """An optimizer after some steps, and its weights; None if it refuses to be prepared."""
+    problem = Problem()
+    optimizer = make(problem.named, **options)
+    try:
+        prepare(optimizer, {name: p.detach().clone() for name, p in problem.named})
+    except InvalidInput:
+        return None
+    for _ in range(5):
+        optimizer.step(problem.closure(optimizer))
+    return optimizer, problem.weight
+
+
+def with_prior(optimizer, weights):
+    optimizer.set_prior(Diagonal({n: w + 5 for n, w in weights.items()}, {n: 0 * w + 1000 for n, w in weights.items()}))
+
+
+def with_term(optimizer, weights):
+    optimizer.set_term(*({n: size * torch.ones_like(w) for n, w in weights.items()} for size in (0.0, 1e7)))
+
+
+@at_the_mean
+@all_optimizers
+def test_a_prior_is_refused_or_felt(make):
+    (_, plain), prepared = trained(make, lambda *_: None), trained(make, with_prior)
+    assert prepared is None or not torch.allclose(prepared[1], plain, atol=1e-3)
+
+
+@at_the_mean
+@all_optimizers
+def test_a_term_is_refused_or_felt_by_the_precision(make):
+    (plain, _), prepared = trained(make, lambda *_: None, lr=0.0), trained(make, with_term, lr=0.0)
+    assert prepared is None or prepared[0].diagnostics().sigma[1] < 0.99 * plain.diagnostics().sigma[1]
+
+
+def test_a_mixture_has_one_prior():
+    model = network()
+    optimizer, weights = MixtureIVON([model], lr=0.1, ess=10), {f"0.{n}": p for n, p in model.named_parameters()}
+    for prepare in (with_prior, with_term):
+        with pytest.raises(InvalidInput, match="in its equations, got 'MixtureIVON'"):
+            prepare(optimizer, weights)
 
 
 def orthogonal_regression():

@@ -21,6 +21,7 @@ class Point(VariationalOptimizer):
     """An optimizer of one point, which is its own sample."""
 
     widths = ()
+    given = ()  # no prior but weight decay
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:

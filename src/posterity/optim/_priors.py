@@ -23,17 +23,20 @@ def set_prior(optimizer: VariationalOptimizer, prior: Diagonal | Posterior) -> N
     structure = prior.structure if isinstance(prior, Posterior) else prior
     if not isinstance(structure, Diagonal):
         raise expected("prior", "a Diagonal, or a Posterior of that structure", type(structure).__name__)
-    _write(optimizer, "prior_mean", structure.mean)
-    _write(optimizer, "prior_precision", structure.precision_diagonal())
+    write(optimizer, "prior_mean", structure.mean)
+    write(optimizer, "prior_precision", structure.precision_diagonal())
 
 
 def set_term(optimizer: VariationalOptimizer, linear: Tree, quadratic: Tree) -> None:
     """Write the two parts of an extra term into the state of each parameter."""
-    _write(optimizer, "linear", linear)
-    _write(optimizer, "quadratic", quadratic)
+    write(optimizer, "linear", linear)
+    write(optimizer, "quadratic", quadratic)
 
 
-def _write(optimizer: VariationalOptimizer, what: str, tree: Tree) -> None:
+def write(optimizer: VariationalOptimizer, what: str, tree: Tree) -> None:
+    """Write a tensor for each parameter into its state, where the equations of the optimizer read it."""
+    if what not in optimizer.given:
+        raise expected(what, "an optimizer with such a part in its equations", type(optimizer).__name__)
     names = named(optimizer)
     check_same_shapes({name: t for name, t in tree.items() if name in names}, names, what)
     for name, p in names.items():

@@ -30,6 +30,10 @@ from posterity.optim.kernels import require_dense, swap
 from posterity.trees import state_dtype
 
 SKIPPED = "a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them"
+NOISELESS = (
+    "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
+    "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
+)
 
 
 @dataclass

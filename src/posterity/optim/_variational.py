@@ -23,7 +23,7 @@ from posterity.optim._checkpoint import checked, with_plain_counters
 from posterity.optim._diagnostics import Diagnostics, diagnose, warn_if_hardly_learnt
 from posterity.optim._distributed import Noise, Replicas, first_index, local
 from posterity.optim._fast import FastPath
-from posterity.optim._samples import SKIPPED, Samples
+from posterity.optim._samples import NOISELESS, SKIPPED, Samples
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Structure
 from posterity.trees import Tree
@@ -80,6 +80,7 @@ class VariationalOptimizer(Optimizer):
     _replicas = Replicas()
     widths: tuple[str, ...]  # names of the state that `precision` reads
     written: tuple[str, ...]  # names of the state that `update` changes
+    given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
@@ -290,10 +291,7 @@ class VariationalOptimizer(Optimizer):
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
         if not self._samples.finished and any(group["lr"] != 0 for group, _ in ready):
-            self._warn(
-                "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
-                "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
-            )
+            self._warn(NOISELESS)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -366,6 +364,8 @@ class VariationalOptimizer(Optimizer):
 
     def set_term(self, linear: Tree, quadratic: Tree) -> None:
         """Add −linear·θ + ½ quadratic·θ² to the total loss: a Gaussian site in natural parameters.
+
+        Refused unless the precision stays positive whatever the term, as with IVON, SOBA and VariationalNewton.
 
         Args:
             linear: A tensor for each named parameter.

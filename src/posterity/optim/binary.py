@@ -62,6 +62,7 @@ class BayesBiNN(VariationalOptimizer):
 
     widths = ("natural",)
     written = ("momentum", "natural")
+    given = ("prior_natural",)
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class BayesBiNN(VariationalOptimizer):
         structure = prior.structure if isinstance(prior, Posterior) else prior
         if not isinstance(structure, Signs):
             raise expected("prior", "Signs, or a Posterior of that structure", type(structure).__name__)
-        _priors._write(self, "prior_natural", structure.natural)
+        _priors.write(self, "prior_natural", structure.natural)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -20,8 +19,8 @@ from posterity.optim._terms import pull
 from posterity.optim._variational import Group
 from posterity.optim.ivon import IVON
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
-from posterity.posterior import Diagonal, Posterior, Rotated
-from posterity.trees import Tree, state_dtype
+from posterity.posterior import Rotated
+from posterity.trees import state_dtype
 
 SIDES = ("left", "right")  # averages of G Gᵀ and Gᵀ G
 BASES = ("left_basis", "right_basis")  # their eigenvectors U and V
@@ -71,6 +70,7 @@ class EVON(Paired):
 
     widths = ("hessian", *BASES)
     written = ()
+    given = ()  # only a prior with one precision is diagonal in every basis
     faster = "a smaller second beta"
 
     def __init__(
@@ -101,14 +101,6 @@ class EVON(Paired):
         if any(sharded(p) for p in self.param_groups[-1]["params"]):
             self.param_groups.pop()
             raise expected("params", "whole parameters on each process", "sharded ones")
-
-    def set_prior(self, prior: Diagonal | Posterior) -> NoReturn:
-        """Not possible: only a prior with one precision is diagonal in every basis."""
-        raise expected("prior", "weight_decay, a prior that is the same in every basis", type(prior).__name__)
-
-    def set_term(self, linear: Tree, quadratic: Tree) -> NoReturn:
-        """Not possible, for the same reason."""
-        raise expected("term", "none for EVON: only weight_decay is the same in every basis", "one")
 
     def initial_state(self, p: Tensor, group: Group) -> Views:
         zeros = torch.zeros_like(_matrix(p), dtype=state_dtype(p.dtype), requires_grad=False).view(p.shape)

@@ -73,6 +73,7 @@ class IVON(VariationalOptimizer):
 
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
+    given = (*VariationalOptimizer.given, "linear", "quadratic")
 
     def __init__(
         self,

@@ -49,6 +49,8 @@ class MixtureIVON(IVON):
         exponential-family approximations", 2019.
     """
 
+    given = ()  # one prior for all components
+
     def __init__(self, models: Sequence[nn.Module], lr: float | Tensor, ess: float, **options: Any) -> None:
         require(len(models) > 0, "models", "at least one network", "none")
         if "prior" in options:

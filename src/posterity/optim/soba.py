@@ -52,6 +52,7 @@ class SOBA(VariationalOptimizer):
 
     widths = ("precision", "prior_precision")
     written = ("precision",)
+    given = (*VariationalOptimizer.given, "linear", "quadratic")
     faster = "a larger rho"
 
     def __init__(

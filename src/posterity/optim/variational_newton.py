@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
+from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
@@ -17,7 +17,7 @@ from posterity.optim._options import check_beta, check_posterior, number
 from posterity.optim._paired import Paired
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group
+from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import state_dtype
@@ -60,6 +60,7 @@ class VariationalNewton(Paired):
 
     widths = ()
     written = ()
+    given = (*VariationalOptimizer.given, "linear", "quadratic")
     faster = "a larger rho"
 
     def __init__(
@@ -88,7 +89,9 @@ class VariationalNewton(Paired):
         require(not begun, "add_param_group", "all parameters before the first step", "a group after it")
         super().add_param_group(param_group)
         size = sum(p.numel() for p in self._trained())
-        require(size <= LIMIT, "params", f"at most {LIMIT} weights for a dense precision", size)
+        if size > LIMIT:
+            self.param_groups.pop()
+            raise expected("params", f"at most {LIMIT} weights for a dense precision", size)
 
     # ── one vector of all weights, one matrix ────────────────────────────────────────────────────────────────────
 

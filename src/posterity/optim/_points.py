@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import Undefined, require
+from posterity.errors import Undefined
 from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics
+from posterity.optim._priors import trained
 from posterity.optim._variational import VariationalOptimizer
 from posterity.optim.kernels import Numbers
 from posterity.posterior import Diagonal, Ensemble, Posterior
@@ -42,11 +43,3 @@ class Point(VariationalOptimizer):
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         """Not defined: a point has no widths."""
         raise Undefined(f"diagnostics: not defined for {type(self).__name__}, whose posterior is a point")
-
-
-def trained(optimizer: VariationalOptimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that an optimizer trains, by their names in the model, all of which it must have."""
-    mine = set(optimizer._trained())
-    names: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p in mine}
-    require(len(names) == len(mine), "model", f"the {len(mine)} trained parameters", f"{len(names)} of them")
-    return names

@@ -78,11 +78,18 @@ def diagonal(optimizer: VariationalOptimizer, names: Mapping[str, Tensor]) -> Di
     return Diagonal(mean, {name: precision_of(optimizer, p, groups[p]) for name, p in names.items()})
 
 
+def trained(optimizer: VariationalOptimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that an optimizer trains, by their names in the model, all of which it must have."""
+    mine = set(optimizer._trained())
+    names: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p in mine}
+    require(len(names) == len(mine), "model", f"the {len(mine)} trained parameters", f"{len(names)} of them")
+    return names
+
+
 def posterior(optimizer: VariationalOptimizer, model: nn.Module, likelihood: str | Likelihood, n: int) -> Posterior:
     """The posterior of a model's trained parameters, in the order of the model."""
     groups = {p: group for group, p in optimizer._parameters() if p.requires_grad}
-    names = {name: p for name, p in model.named_parameters() if p in groups}
-    require(len(names) == len(groups), "model", f"the {len(groups)} trained parameters", f"{len(names)} of them")
+    names = trained(optimizer, model)
     sizes = {float(group["ess"]) for group in groups.values()}
     require(len(sizes) == 1, "ess", "the same for all parameter groups", sorted(sizes))
     prior = {name: prior_of(optimizer, p, groups[p]) for name, p in names.items()}

@@ -18,7 +18,7 @@ from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._options import check_beta, check_betas, check_lr, number
 from posterity.optim._passes import Apart
-from posterity.optim._points import Point, trained
+from posterity.optim._points import Point
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Signs, Structure
@@ -178,7 +178,7 @@ class BayesBiNN(VariationalOptimizer):
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the signs; the Gaussian that stands for their prior has the moments of fair coins."""
         self._put_mean()
-        names = trained(self, model)
+        names = _priors.trained(self, model)
         prior = Diagonal.isotropic({name: torch.zeros_like(p) for name, p in names.items()}, 1.0)
         ess = float(self.param_groups[0]["ess"])
         return Posterior.of(model, self.structure(names), prior=prior, n=n, ess=ess, likelihood=likelihood)

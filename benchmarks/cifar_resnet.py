@@ -3,7 +3,9 @@
 Crop and flip, bfloat16 autocast, five epochs of warm-up, cosine to zero. Variational rows are shown at the mean and
 with 64 samples. Published at 200 epochs for IVON: 92.6 % and NLL 0.219 with samples. At 30 epochs the published
 settings lose to SGD: momentum is an average here, so that lr 0.2 is a tenth of SGD's lr 0.2 with momentum 0.9, and at
-β₂ = 0.99999 the Hessian hardly leaves 0.5. The other rows of IVON change one thing after the other.
+β₂ = 0.99999 the Hessian hardly leaves its first value. The chosen row steps ten times as far and starts with twice the
+Hessian, that is with less noise: the best of five (lr, hess_init) by the NLL of samples on 5000 training images that
+were held out (`--tune --change lr=2 hess_init=1`). Settings of the other optimizers were not searched for.
 """
 
 from __future__ import annotations
@@ -41,11 +43,7 @@ ROWS = {
     "AdamW": {"lr": 2e-3, "weight_decay": 2e-4},
     "AdaHessian": {"lr": 0.15, "weight_decay": 2e-4},
     "IVON-published": PUBLISHED,
-    "IVON-lr1": PUBLISHED | {"lr": 1.0},
-    "IVON-lr2": PUBLISHED | {"lr": 2.0},
-    "IVON-lr1-h0.1": PUBLISHED | {"lr": 1.0, "hess_init": 0.1},
-    "IVON-lr1-learnt": PUBLISHED | {"lr": 1.0, "hess_init": 0.2, "beta2": 0.9999},
-    "IVON-lr0.5-learnt": PUBLISHED | {"lr": 0.5, "hess_init": 0.05, "beta2": 0.9999},
+    "IVON-chosen": PUBLISHED | {"lr": 2.0, "hess_init": 1.0},
 }
 
 
@@ -163,8 +161,10 @@ def main() -> None:
     lines = report.gather(options, runs)
     if options.raw:
         return
+    known = {described(settings): row for row, settings in ROWS.items()}
     for line in lines:
-        line["name"] = f"{line['name']} ({line['row']})" if line["row"].startswith("IVON") else line["name"]
+        if line["name"].startswith("IVON"):
+            line["name"] += f" ({known.get(line['settings'], line['row']).partition('-')[2]})"
     columns = ["accuracy", "top-5", "NLL", "ECE", "Brier"]
     title = "CIFAR-10, ResNet-20 with filter response normalisation"
     publish_scores("cifar_resnet", title, lines, columns, options.out, batch=lines[0]["batch"], ECE_bins=BINS)

@@ -1,6 +1,7 @@
 """Merging checkpoints on disk: the same numbers as in memory, in little memory, whole or not at all."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -226,6 +227,22 @@ def test_an_interrupted_merge_is_resumed(files, monkeypatch):
     assert not list(out.glob(".*"))
     for name, t in in_memory("task_arithmetic").items():
         torch.testing.assert_close(open_checkpoint(out).read(name, 0, t.numel()).reshape(t.shape), t)
+
+
+def test_a_merge_stopped_just_before_its_folder_appears_is_resumed(files, monkeypatch):
+    replace = os.replace
+
+    def interrupted(source, target):
+        if target == files / "out":
+            raise Interrupted
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupted)
+        with pytest.raises(Interrupted):
+            merge_checkpoints(job_for(files), files / "out")
+    out = merge_checkpoints(job_for(files), files / "out")
+    assert sorted(file.name for file in out.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
 
 def test_another_merge_does_not_resume(files, monkeypatch):

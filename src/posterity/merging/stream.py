@@ -64,8 +64,8 @@ def merge_checkpoints(job: Job, out: str | Path) -> Path:
     for companion in _companions(opened.like.path):
         write_bytes(partial / companion.name, companion.read_bytes())
     write_bytes(partial / "README.md", card(opened).encode())
-    (partial / PLAN).unlink()
     os.replace(partial, out)
+    (out / PLAN).unlink()  # last: without its plan, a folder could not be told from somebody else's
     return out
 
 

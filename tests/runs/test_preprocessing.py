@@ -12,7 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from posterity.errors import InvalidInput
 from posterity.runs.columns import LEVELS, infer
 from posterity.runs.preprocessing import Block, Preprocessing
-from posterity.runs.readers import Rows
+from posterity.runs.readers import Rows, read_rows
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs and mats", "a log is not a mat at all"]
 
@@ -78,6 +78,22 @@ def test_dates_are_days():
     column = infer("x", pd.Series(["2020-01-01", "2020-01-03", "2020-01-11"]))
     a, b, c = encoded(column, ["2020-01-01", "2020-01-03", "2020-01-11"])[:, 0]
     assert (c - b) / (b - a) == pytest.approx(4.0, rel=1e-5)
+
+
+def test_dates_and_truths_are_the_same_in_every_format(tmp_path):
+    days, truths = ["2020-01-01", None, "2020-01-03", "2020-01-11"], [True, None, False, True]
+    text = pd.DataFrame({"when": days, "paid": truths})
+    typed = pd.DataFrame({"when": pd.to_datetime(days), "paid": pd.array(truths, dtype="boolean")})
+    text.to_csv(tmp_path / "t.csv", index=False)
+    text.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    typed.to_parquet(tmp_path / "t.parquet")
+    read = {ending: read_rows(tmp_path / f"t.{ending}").table for ending in ("csv", "jsonl", "parquet")}
+    for name, kind in (("when", "date"), ("paid", "category")):
+        wanted = infer(name, read["csv"][name])
+        assert wanted.kind == kind
+        for found in read.values():
+            assert infer(name, found[name]) == wanted
+            np.testing.assert_array_equal(wanted.encode(found[name], []), wanted.encode(read["csv"][name], []))
 
 
 def test_kinds_are_inferred():

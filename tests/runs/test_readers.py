@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from posterity.errors import PosterityError, RefusedFile
+from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.runs.readers import read_rows, with_block
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "y": ["no", "yes", "no"]})
@@ -34,6 +34,21 @@ def test_tables(tmp_path, name):
 def test_question_marks_are_missing(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1, ?\n2,x\n")
     assert read_rows(tmp_path / "t.csv").table["b"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.csv", "a,b,a\n1,2,3\n", "'a' twice"),
+        ("t.csv", "a;b;y\n1,5;2;no\n3,1;4;yes\n", "semicolons; save it with commas"),
+        ("t.csv", "a,b\n1,2,\n3,4,\n", "more values than names"),
+        ("t.jsonl", '{"a": [1, 2], "y": 0}\n{"a": [3], "y": 1}\n', "one value in each cell of 'a', got a list"),
+    ],
+)
+def test_tables_that_would_be_misread_are_refused(tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidInput, match=said):
+        read_rows(tmp_path / name)
 
 
 def test_arrays(tmp_path):

@@ -193,7 +193,10 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
         return Text.of(name, values)
     if distinct == 0 or (distinct == 1 and len(known) == len(values)):
         return Ignored(name, "the same everywhere" if distinct else "empty")
-    if np.isfinite(_numbers(known)).all():
+    kind = pd.api.types.infer_dtype(known)
+    if kind == "boolean":  # as the words "True" and "False" in files that hold nothing but text
+        return Category.of(name, values)
+    if not kind.startswith("datetime") and np.isfinite(_numbers(known)).all():
         return Number.of(name, values, standardise)
     if np.isfinite(_days(known)).all():
         return Date.of(name, values, standardise)

@@ -88,10 +88,21 @@ def with_block(rows: Rows, path: Path, inputs: str | None) -> Rows:
 def _csv(path: Path, separator: str = ",") -> Rows:
     # Everything is read as text: the kind of a column is decided once, by its training rows, not file by file.
     settings: dict[str, Any] = {"dtype": str, "na_values": _MISSING, "keep_default_na": False, "skipinitialspace": True}
+    _check_names(path, pd.read_csv(path, sep=separator, header=None, nrows=1, **settings).iloc[0].dropna())
     table = pd.read_csv(path, sep=separator, **settings)
-    if table.columns.has_duplicates:
-        raise InvalidInput(f"{path}: expected columns of different names, got the same twice")
+    if not isinstance(table.index, pd.RangeIndex):
+        raise InvalidInput(f"{path}: expected a name for every column in the first line, got more values than names")
     return Rows(table)
+
+
+def _check_names(path: Path, names: pd.Series[str]) -> None:
+    """Look at the first line of a table before pandas renames columns, or takes all of them for one."""
+    twice = names[names.duplicated()]
+    if len(twice):
+        raise InvalidInput(f"{path}: expected columns of different names, got {twice.iloc[0]!r} twice")
+    if len(names) == 1 and ";" in names.iloc[0]:
+        fix = "save it with commas, and points in numbers"
+        raise InvalidInput(f"{path}: expected commas between columns, got semicolons; {fix}")
 
 
 def _tsv(path: Path) -> Rows:
@@ -99,7 +110,7 @@ def _tsv(path: Path) -> Rows:
 
 
 def _json_lines(path: Path) -> Rows:
-    return Rows(pd.read_json(path, lines=True, dtype=False))
+    return Rows(_flat(path, pd.read_json(path, lines=True, dtype=False)))
 
 
 def _parquet(path: Path) -> Rows:
@@ -110,7 +121,19 @@ def _parquet(path: Path) -> Rows:
     for name in table:
         if isinstance(table[name].dtype, pd.CategoricalDtype) or table[name].dtype == bool:
             table[name] = table[name].astype(object)
-    return Rows(table.rename(columns=str).reset_index(drop=True))
+    return Rows(_flat(path, table.rename(columns=str).reset_index(drop=True)))
+
+
+def _flat(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose cells hold one value each."""
+    for name in [name for name in table if table[name].dtype == object]:
+        nested = table[name].map(pd.api.types.is_list_like)
+        if nested.any():
+            got = type(table[name][nested].iloc[0]).__name__
+            raise InvalidInput(
+                f"{path}: expected one value in each cell of {name!r}, got a {got}; leave the column out"
+            )
+    return table
 
 
 def _npz(path: Path, inputs: str | None) -> Rows:

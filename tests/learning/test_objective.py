@@ -31,6 +31,16 @@ def test_cross_entropy_with_every_option(weights, smoothing, ignore, shape):
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int16])
+def test_labels_of_every_integer_type(dtype):
+    f = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))  # as many examples as classes, as a mask has
+    y = torch.tensor([3, 1, 0, 1])
+    objective = Objective(CATEGORICAL, WEIGHTS, 0.1)
+    objective.check(f, y.to(dtype))
+    ours = objective.total(f, y.to(dtype)) / objective.mass(y.to(dtype))
+    torch.testing.assert_close(ours, F.cross_entropy(f, y, weight=WEIGHTS, label_smoothing=0.1))
+
+
 def test_class_probabilities_as_targets():
     f = torch.randn(20, 4)
     y = torch.softmax(torch.randn(20, 4), -1)

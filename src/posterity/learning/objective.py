@@ -89,7 +89,11 @@ class Objective:
 
     def check(self, f: Tensor, y: Tensor) -> None:
         """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
+        # The last axis belongs to one example: without it a batch would count as a single target.
+        require(f.ndim > 1, "outputs", "shape (batch, ..., outputs), with outputs = 1 for a single one", tuple(f.shape))
         if isinstance(self.likelihood, CategoricalLikelihood):
+            labelled = self.ignore_index is None or not y.is_floating_point()
+            require(labelled, "targets", "labels, among which ignore_index can stand", "class probabilities")
             f = classes_last(f)
             require(f.shape[-1] > 1, "outputs", "at least two logits for a categorical likelihood", tuple(f.shape))
             if self.class_weights is not None:
@@ -107,8 +111,8 @@ class Objective:
         return torch.ones_like(y, dtype=torch.bool) if self.ignore_index is None else y != self.ignore_index
 
     def _known(self, y: Tensor) -> Tensor:
-        """The targets, with class 0 standing in where there is none."""
-        return y if self.ignore_index is None else torch.where(self._valid(y), y, 0)
+        """The targets, labels as indices (bytes would be read as a mask), with class 0 where there is none."""
+        return y if y.is_floating_point() else torch.where(self._valid(y), y, 0).long()
 
     def _soft(self, f: Tensor, y: Tensor) -> Tensor:
         """Smoothed and weighted targets w_k ((1 − ε) onehot(y)_k + ε/K)."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from learning.problems import blobs, line, mlp
-from posterity.errors import InvalidInput, RefusedFile
-from posterity.learning import dropout, ensemble, fit, insert_dropout
+from posterity.errors import InvalidInput, PosterityError, RefusedFile
+from posterity.learning import Callback, dropout, ensemble, fit, insert_dropout, laplace
+from posterity.posterior import Diagonal
 
 # Most runs here are far too short for IVON's Hessian, and it says so.
 pytestmark = pytest.mark.filterwarnings("ignore:IVON. only .* of the Hessian has been learnt")
@@ -44,6 +46,38 @@ BAD = {
     "infinite targets": (
         {"model": mlp(3, 4, 1), "data": (line(40)[0], spoiled(line(40)[1], 3, torch.inf))},
         r"targets: expected finite numbers",
+    ),
+    "outputs without an axis": (
+        {"model": nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), "data": (line(40)[0], line(40)[1].squeeze(1))},
+        r"outputs: expected shape \(batch, \.\.\., outputs\), with outputs = 1 for a single one, got \(40,\)",
+    ),
+    "NaN in the second of two inputs": (
+        {"model": nn.Bilinear(2, 2, 3), "data": [((X[i], spoiled(X, 7, torch.nan)[i]), Y[i]) for i in range(40)]},
+        r"inputs: expected finite numbers, got NaN or infinity in the examples \[\d+\]",
+    ),
+    "names for other classes": (
+        {"class_names": ["a", "b"]},
+        "class_names: expected 3 names, one a class, got 2",
+    ),
+    "probabilities to ignore": (
+        {"data": (X, torch.eye(3)[Y]), "likelihood": "categorical", "ignore_index": -100},
+        "targets: expected labels, among which ignore_index can stand, got 'class probabilities'",
+    ),
+    "validation without a batch": (
+        {"validation": DataLoader(TensorDataset(X[:4], Y[:4]), batch_size=8, drop_last=True), "patience": 1},
+        "validation: expected at least one batch, got 'an empty loader'",
+    ),
+    "labels to ignore, for Laplace": (
+        {"method": "laplace", "ignore_index": -100},
+        "ignore_index: expected its default, for method 'laplace' has no use for it, got -100",
+    ),
+    "a Gaussian prior for a point": (
+        {"method": "adamw", "prior": Diagonal.isotropic(dict(mlp().named_parameters()), 1.0)},
+        "prior: expected a precision, the same for all weights, got 'Diagonal'",
+    ),
+    "a last layer as prior": (
+        {"prior": laplace(mlp(), (X, Y), structure="last_layer")},
+        "prior: expected a posterior over all parameters, got \"one of the structure 'last_layer'\"",
     ),
     "likelihood that does not fit": ({"likelihood": "gaussian"}, r"targets: expected shape \(40, 3\)"),
     "categorical with one output": (
@@ -96,6 +130,16 @@ def test_a_bad_validation_set():
         fit(mlp(), (X, Y), epochs=1, validation=(spoiled(X, 5, torch.inf), Y))
 
 
+def test_a_validation_loss_over_some_of_the_batches_is_none():
+    class Overflows(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * torch.where(x[:, :1] > 100, torch.nan, 1.0)
+
+    validation = (torch.cat((X, torch.full((8, 2), 101.0))), torch.cat((Y, Y[:8])))
+    with pytest.raises(PosterityError, match="validation: expected finite losses, got NaN or infinity"):
+        fit(Overflows(2, 3), (X, Y), epochs=1, batch_size=8, validation=validation)
+
+
 def test_checkpoints_are_not_mixed_up(tmp_path):
     with pytest.raises(RefusedFile, match="expected a checkpoint to resume, got none"):
         fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)
@@ -129,6 +173,19 @@ def test_ensembles_need_fresh_weights():
         ensemble(mlp, (X, Y), base="ensemble")
     with pytest.raises(InvalidInput, match=r"expected a function that makes a torch\.nn\.Module, got 'int'"):
         ensemble(lambda: 3, (X, Y))
+
+
+def test_ensembles_that_cannot_be_put_together_are_refused_before_training():
+    with_masks = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.1), nn.Linear(4, 3))
+    with_statistics = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    seen = []
+    watch = Callback()
+    watch.start = seen.append
+    with pytest.raises(InvalidInput, match=r"base: expected one of .* got 'dropout'"):
+        ensemble(with_masks, (X, Y), base="dropout", members=2, epochs=1, callbacks=[watch])
+    with pytest.raises(InvalidInput, match=r"model: expected no running statistics, .* got \['1.running_mean'\]"):
+        ensemble(with_statistics, (X, Y), base="laplace", members=2, epochs=1, callbacks=[watch])
+    assert not seen
 
 
 def test_dropout_needs_a_place():

@@ -17,6 +17,7 @@ from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import expected, require, require_positive
 from posterity.inputs import attempt
+from posterity.learning.checks import check_class_names
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import GaussianLikelihood, Likelihood
@@ -86,6 +87,7 @@ def laplace(
     weights, f, y = _survey(model, stream, structure, last_layer)
     curvature_of, gaussian_of = _FORMS[_form(structure, inner, weights)]
     unit, noise = _noise(likelihood, noise_precision, f, y)
+    check_class_names(class_names, unit, f)
     prior = _prior(prior_precision, weights)
     layerwise = prior_precision == "marglik_layerwise" or isinstance(prior_precision, Mapping)
 

@@ -13,8 +13,8 @@ from torch import nn
 from posterity.errors import expected, require
 from posterity.learning._train import Request, Run, train
 from posterity.learning.checkpoints import holds_checkpoint
-from posterity.learning.learners import METHODS
-from posterity.learning.starts import fresh
+from posterity.learning.learners import METHODS, POINTS
+from posterity.learning.starts import fresh, require_no_statistics
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Ensemble, Mixture, Posterior, Structure
 from posterity.trees import Tree, snapshot, trainable
@@ -34,7 +34,10 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
         raise expected("base", f"one of {mixable}", base)
     runs: list[Run] = []
     for k in range(members):
-        run = train(fresh(model, request.seed, k), data, _of_member(request, k, base, options))
+        member = fresh(model, request.seed, k)
+        if base not in POINTS:
+            require_no_statistics(member)
+        run = train(member, data, _of_member(request, k, base, options))
         if run.interrupted and runs:
             break
         runs.append(run)
@@ -60,8 +63,6 @@ def _together(runs: list[Run]) -> Posterior:
     if isinstance(first.structure, Ensemble):
         structure = Ensemble([_with_buffers(run.model) for run in runs])
     else:
-        statistics = [name for name, b in first.buffers.items() if b.is_floating_point()]
-        require(not statistics, "model", "no running statistics, which the members of a mixture share", statistics[:1])
         structure = Mixture(torch.ones(len(runs)), [run.posterior.structure for run in runs])
     return Posterior.of(
         runs[0].model,

@@ -20,7 +20,7 @@ from posterity.learning._loop import Loop, Row
 from posterity.learning._step import Stepper
 from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
-from posterity.learning.checks import check_inputs
+from posterity.learning.checks import check_class_names, check_inputs
 from posterity.learning.learners import METHODS, Learner, Plan
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
@@ -135,6 +135,8 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
     learns_noise = isinstance(objective.likelihood, GaussianLikelihood) and not isinstance(
         request.likelihood, Likelihood
     )
+    validation = None if request.validation is None else batches(request.validation, batch_size=request.batch_size)
+    require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
     epochs = request.epochs or max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
     plan = Plan(
         n=request.n or stream.n,
@@ -154,7 +156,7 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
         schedule=learner.schedule() if request.schedule is None else find_schedule(request.schedule),
         seed=request.seed,
         accumulate=request.accumulate,
-        validation=None if request.validation is None else batches(request.validation, batch_size=request.batch_size),
+        validation=validation,
         patience=request.patience,
         noise=NoisePrecision.over(epochs, steps_per_epoch) if learns_noise else None,
         callbacks=[*request.callbacks, *_bar(request.progress)],
@@ -195,6 +197,7 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
         request.ignore_index,
     )
     objective.check(f, y)
+    check_class_names(request.class_names, objective.likelihood, f)
     if not isinstance(objective.likelihood, GaussianLikelihood) or isinstance(given, Likelihood):
         return objective
     return objective.with_precision(y.numel() / max((f - y).square().sum().item(), 1e-8))

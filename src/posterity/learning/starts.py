@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from posterity.errors import expected
+from posterity.errors import expected, require
 from posterity.learning.seeding import own_randomness, seed_step
 
 
@@ -33,3 +33,9 @@ def fresh(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.M
                     f"module {name!r}", "a method reset_parameters (or a function that makes the model)", None
                 )
         return member
+
+
+def require_no_statistics(model: nn.Module) -> None:
+    """Raise if a member of a mixture has running statistics: a posterior carries one set of buffers for all of them."""
+    statistics = [name for name, b in model.named_buffers() if b.is_floating_point()]
+    require(not statistics, "model", "no running statistics, which the members of a mixture share", statistics[:1])

@@ -14,6 +14,7 @@ from posterity.inputs import attempt
 from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
 from posterity.likelihoods import GaussianLikelihood
+from posterity.trees import state_dtype
 
 
 class Tally:
@@ -58,7 +59,13 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
     for batch in data:
         check_inputs(model, batch)
         batch = batch.to(device)
-        f = attempt(model, batch.inputs).float()
+        f = attempt(model, batch.inputs)
+        f = f.to(state_dtype(f.dtype))
         objective.check(f, batch.targets)
-        tally.add(objective, f, batch.targets, objective.total(f, batch.targets))
+        total = objective.total(f, batch.targets)
+        if not total.isfinite():  # left out, as in training, it would make the rest look like the whole
+            raise PosterityError(
+                "validation: expected finite losses, got NaN or infinity; lower lr, or clip the gradient"
+            )
+        tally.add(objective, f, batch.targets, total)
     return tally.metrics(objective)

@@ -30,4 +30,6 @@ METHODS: dict[str, type[Learner]] = {
     "ste": family.BinaryPoint,
 }
 
-__all__ = ["METHODS", "Learner", "Plan", "Prior", "as_prior"]
+POINTS = ("adamw", "sgd", "sam", "ste")  # methods that leave one set of weights, an ensemble of one
+
+__all__ = ["METHODS", "POINTS", "Learner", "Plan", "Prior", "as_prior"]

@@ -143,7 +143,8 @@ def as_prior(model: nn.Module, prior: Prior) -> Diagonal:
     if isinstance(prior, Posterior):
         prior.check(model)
         structure = prior.project("diagonal").structure
-        assert isinstance(structure, Diagonal)
+        if not isinstance(structure, Diagonal):
+            raise expected("prior", "a posterior over all parameters", f"one of the structure {structure.kind!r}")
         return structure
     if isinstance(prior, Diagonal):
         check_same_shapes(prior.mean, parameters, "prior")

@@ -26,6 +26,8 @@ class DropoutLearner(AdamWPoint):
         prior: Precision of the Gaussian prior; weight decay is prior/N.
     """
 
+    mixes = False  # the masks of a network are no component of a mixture
+
     def __init__(
         self,
         model: nn.Module,

@@ -16,7 +16,7 @@ from posterity.batches import Batch, Batches
 from posterity.errors import Undefined, expected, require, require_positive
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
-from posterity.learning.starts import fresh
+from posterity.learning.starts import fresh, require_no_statistics
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.optim import (
     EVON,
@@ -263,8 +263,7 @@ class Mixed(Newton):
 
     def __init__(self, model: nn.Module, plan: Plan, *, members: int = 3, **options: Any) -> None:
         require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)
-        statistics = [name for name, b in model.named_buffers() if b.is_floating_point()]
-        require(not statistics, "model", "no running statistics, which the members of a mixture share", statistics[:1])
+        require_no_statistics(model)
         self.members = [model, *(fresh(model, plan.seed, k) for k in range(1, members))]
         super().__init__(model, plan, **options)
 

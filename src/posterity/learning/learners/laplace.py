@@ -25,6 +25,9 @@ class LaplaceLearner(AdamWPoint):
         prior_precision: Precision of the prior in the posterior, or how it is learnt.
     """
 
+    # `laplace` sums the plain loss of all targets: it would fail after training, or find the curvature of another loss.
+    refused = ("class_weights", "ignore_index")
+
     def __init__(
         self,
         model: nn.Module,

@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from posterity.batches import Batches
+from posterity.errors import expected
 from posterity.learning.learners._base import Learner, Plan, as_prior
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Ensemble, Posterior
@@ -17,6 +18,8 @@ class Point(Learner):
 
     def __init__(self, model: nn.Module, plan: Plan, *, prior: float = 1.0) -> None:
         super().__init__(model, plan)
+        if not isinstance(prior, (int, float)):
+            raise expected("prior", "a precision, the same for all weights", type(prior).__name__)
         self.prior = as_prior(model, prior)
         self.weight_decay = float(prior) / plan.n
 

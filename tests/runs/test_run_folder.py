@@ -174,6 +174,27 @@ def test_decisions(run, tmp_path):
             Decisions.read(tmp_path / "d.csv")
 
 
+def test_decisions_about_amounts(tmp_path):
+    line(tmp_path / "line.csv")
+    run = trained(tmp_path / "run", tmp_path / "line.csv", target="y")
+    _, found = map_run(run)
+    proposal(suspects(run, found, 5)).to_csv(tmp_path / "d.csv", index=False)
+    assert len(Decisions.read(tmp_path / "d.csv").kept) == 5  # without labels to suspect, nothing is to be dropped
+
+
+def test_a_class_that_only_held_out_rows_have(run, here, tmp_path):
+    table = pd.read_csv(here / "flowers.csv")
+    lonely = run.data("test").ids[0].item()
+    table.loc[lonely, "species"] = "unheard of"
+    table.to_csv(tmp_path / "flowers.csv", index=False)
+    found = trained(tmp_path / "run", tmp_path / "flowers.csv")
+    assert found.class_names == run.class_names
+    assert any("1 held-out rows" in note for note in found.content["notes"])
+    wanted = [i for i in run.data("test").ids.tolist() if i != lonely]
+    assert found.data("test").ids.tolist() == found.predictions["id"].tolist() == found.records("test")["id"].tolist()
+    assert found.predictions["id"].tolist() == wanted
+
+
 def test_adapting_changes_the_rows(run, here, tmp_path):
     ids = run.data("train").ids.tolist()
     new = pd.read_csv(here / "flowers.csv").head(5).assign(species="a new one")
@@ -191,6 +212,29 @@ def test_adapting_changes_the_rows(run, here, tmp_path):
     again, _, _ = adapt_run(adapted, tmp_path / "c", decisions=Decisions((), (150,), {}))
     assert len(again.data("train").ids) == 122
     assert RunFolder.open(run.folder).data("train").ids.tolist() == ids
+
+
+def test_ids_of_dropped_rows_are_not_given_again(run, here, tmp_path):
+    pd.read_csv(here / "flowers.csv").head(4).to_csv(tmp_path / "new.csv", index=False)
+    last = [i for i in range(140, 150) if i in run.data("train").ids]
+    fewer, _, _ = adapt_run(run, tmp_path / "b", decisions=Decisions((), tuple(last), {}))
+    more, _, _ = adapt_run(fewer, tmp_path / "c", add=tmp_path / "new.csv")
+    assert more.data("train").ids[-4:].tolist() == [150, 151, 152, 153]
+    less, _, _ = adapt_run(more, tmp_path / "d", decisions=Decisions((), (152, 153), {}))
+    again, _, _ = adapt_run(less, tmp_path / "e", add=tmp_path / "new.csv")
+    assert again.data("train").ids[-6:].tolist() == [150, 151, 154, 155, 156, 157]
+    assert len(again.data("train").ids) == again.posterior.n == 120 - len(last) + 6
+
+
+def test_an_adapted_run_moves_together_with_its_data(tmp_path):
+    (tmp_path / "there").mkdir()
+    flowers(tmp_path / "there" / "flowers.csv")
+    flowers(tmp_path / "there" / "new.csv", rows=5)
+    run = trained(tmp_path / "there" / "run", tmp_path / "there" / "flowers.csv")
+    deep = tmp_path / "there" / "runs" / "of" / "today"
+    adapt_run(run, deep, add=tmp_path / "there" / "new.csv")
+    (tmp_path / "there").rename(tmp_path / "here")
+    assert len(RunFolder.open(tmp_path / "here" / "runs" / "of" / "today").data("train").ids) == 125
 
 
 def test_adapting_by_rows_that_are_not_there(run, tmp_path):

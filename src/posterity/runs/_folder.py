@@ -220,7 +220,8 @@ class RunFolder:
 
     def select(self, split: str = "train") -> Selection:
         """The rows of a split as they are in the data, with their ids; corrections and additions included."""
-        return self.dataset.select(self.folder, split)
+        found = self.dataset.select(self.folder, split)
+        return self.preprocessing.known(found, []) if split == "test" else found
 
     def data(self, split: str = "train") -> Examples:
         """The examples of a split, read anew from the source: (inputs, targets, ids)."""

@@ -53,7 +53,7 @@ def adapt_run(
     refuse_occupied(out, overwrite)
     notes: list[str] = []
     train = run.data("train")
-    data, preprocessing, added = _with_added(run, out, add, embeddings, notes)
+    data, preprocessing, added = _with_added(run, add, embeddings, notes)
     if decisions is not None:
         _known(train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
@@ -72,16 +72,15 @@ def adapt_run(
 
 
 def _with_added(
-    run: RunFolder, out: Path, add: Path | None, embeddings: Path | None, notes: list[str]
+    run: RunFolder, add: Path | None, embeddings: Path | None, notes: list[str]
 ) -> tuple[Data, Preprocessing, Examples | None]:
     """Data and preprocessing with the rows of another file, and those rows; new classes are among them or not."""
     data = run.dataset
     if add is None:
         return data, run.preprocessing, None
     before = data.select(run.folder, "train").ids
-    tested = data.select(run.folder, "test").ids if data.test else before
-    source = Source.of(add, out, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
-    data = data.plus(source, first=1 + int(max(before.max(), tested.max())))
+    source = Source.of(add, run.folder, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
+    data = data.plus(source, run.folder)
     rows, ids = data.select(run.folder, "train", notes)
     if len(ids) == len(before):
         raise InvalidInput(f"{add}: expected rows with a {data.target}, got none")
@@ -107,7 +106,7 @@ def _written(
     content = {
         **{name: value for name, value in run.content.items() if name != "memory"},
         "config": config,
-        "data": data.settings(),
+        "data": data.seen_from(run.folder, out).settings(),
         "preprocessing": preprocessing.settings(),
         "status": "finished",
         "rows": {"train": result.posterior.n, "test": 0 if test is None else len(test.ids)},

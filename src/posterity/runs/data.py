@@ -72,6 +72,12 @@ class Source:
         vectors = Source(**self.embeddings)
         return with_block(rows, vectors.locate(run), vectors.inputs)
 
+    def seen_from(self, run: Path, other: Path) -> Source:
+        """The same source for a run in another folder."""
+        relative = os.path.relpath(run.absolute() / self.relative, other.absolute())
+        vectors = None if self.embeddings is None else vars(Source(**self.embeddings).seen_from(run, other))
+        return replace(self, relative=relative, embeddings=vectors)
+
     def locate(self, run: Path) -> Path:
         """Where the source lies now."""
         found = [path for path in (Path(self.path), run / self.relative) if path.exists()]
@@ -109,23 +115,37 @@ class Data:
         """The rows of a split that have a target."""
         if split not in SPLITS:
             raise expected("split", f"one of {SPLITS}", split)
-        rows = self.source.read(run, self.target)
-        held_out = self._held_out(rows)
+        own = self._read(run, self.source)
+        held_out = self._held_out(own.rows)
         if split == "test":
             if "source" not in self.test:
-                return self._known(rows, self._ids(rows), held_out, notes)
-            rows_of_test = Source(**self.test["source"]).read(run, self.target)
-            everything = np.ones(len(rows_of_test), dtype=bool)
-            return self._known(rows_of_test, self._ids(rows_of_test, len(rows)), everything, notes)
-        parts = [self._known(rows, self._ids(rows), ~held_out, notes)]
-        for addition in self.added:
-            more = Source(**addition["source"]).read(run, self.target)
-            parts.append(self._known(more, self._ids(more, addition["first"]), np.ones(len(more), dtype=bool), notes))
+                return self._known(own, notes, held_out)
+            return self._known(self._read(run, Source(**self.test["source"]), len(own.ids)), notes)
+        parts = [self._known(own, notes, ~held_out)]
+        parts += [self._known(self._read(run, Source(**a["source"]), a["first"]), notes) for a in self.added]
         return self._changed(_joined(parts))
 
-    def plus(self, source: Source, first: int) -> Data:
-        """The same with another source among the training rows, its ids from `first` on."""
+    def plus(self, source: Source, run: Path) -> Data:
+        """The same with another source among the training rows, its ids beyond all that there have ever been."""
+        everything = [self._read(run, self.source)]
+        if "source" in self.test:
+            everything.append(self._read(run, Source(**self.test["source"]), len(everything[0].ids)))
+        everything += [self._read(run, Source(**a["source"]), a["first"]) for a in self.added]
+        first = 1 + max(int(part.ids.max()) for part in everything)
         return replace(self, added=(*self.added, {"source": vars(source), "first": first}))
+
+    def seen_from(self, run: Path, other: Path) -> Data:
+        """The same data for a run in another folder."""
+
+        def moved(entry: dict[str, Any]) -> dict[str, Any]:
+            return entry | {"source": vars(Source(**entry["source"]).seen_from(run, other))}
+
+        return replace(
+            self,
+            source=self.source.seen_from(run, other),
+            test=moved(self.test) if "source" in self.test else self.test,
+            added=tuple(moved(entry) for entry in self.added),
+        )
 
     def changed(self, removed: list[int], relabelled: dict[int, str]) -> Data:
         """The same without some rows, and with other targets for others."""
@@ -162,10 +182,19 @@ class Data:
                 raise InvalidInput(f"test: expected {name} to be {value} in some rows but not in all, got otherwise")
         return held_out
 
-    def _known(self, rows: Rows, ids: Tensor, where: np.ndarray[Any, Any], notes: list[str] | None) -> Selection:
-        """The rows of a mask that have a target."""
+    def _read(self, run: Path, source: Source, first: int = 0) -> Selection:
+        """All rows of a source, whether they have a target or not."""
+        rows = source.read(run, self.target)
+        return Selection(rows, self._ids(rows, first))
+
+    def _known(
+        self, selection: Selection, notes: list[str] | None, where: np.ndarray[Any, Any] | None = None
+    ) -> Selection:
+        """The rows that have a target, of those in a mask."""
+        rows, ids = selection
         if self.target not in rows.table:
             raise expected("target", f"a column among {[str(name) for name in rows.table]}", self.target)
+        where = np.ones(len(rows), dtype=bool) if where is None else where
         unknown = where & rows.table[self.target].isna().to_numpy()
         if notes is not None and unknown.any():
             notes.append(f"{self.target}: {int(unknown.sum())} rows without a value are left out")

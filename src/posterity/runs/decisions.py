@@ -64,6 +64,5 @@ def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
     other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
     drop = other.notna()
     start = pd.DataFrame({"id": suspects["id"], "decision": drop.map({True: "drop", False: "keep"}), "label": other})
-    return pd.concat(
-        [start, suspects.drop(columns=["id", "suspected_label", "label"]).assign(given=suspects["label"])], axis=1
-    )
+    rest = suspects.drop(columns=["id", "label", "suspected_label"], errors="ignore")
+    return pd.concat([start, rest.assign(given=suspects["label"])], axis=1)

@@ -203,7 +203,7 @@ def held_out(folder: Path, data: Data, preprocessing: Preprocessing, notes: list
     """The examples to test with; None where there are none."""
     if not data.test:
         return None
-    rows, ids = data.select(folder, "test", notes)
+    rows, ids = preprocessing.known(data.select(folder, "test", notes), notes)
     return preprocessing.examples(rows, ids, notes) if len(rows) else None
 
 

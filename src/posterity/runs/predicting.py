@@ -14,7 +14,6 @@ from posterity import metrics
 from posterity.errors import expected, require
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
-from posterity.runs.columns import as_text
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes, Target
 
@@ -130,11 +129,7 @@ def _known(rows: Rows, target: Target) -> np.ndarray[Any, Any]:
     """Rows whose target is there, and is one that the run knows."""
     if target.name not in rows.table:
         return np.zeros(len(rows), dtype=bool)
-    given = rows.table[target.name]
-    there = given.notna()
-    if isinstance(target, Classes):
-        there &= pd.Series(as_text(given)).isin(target.names)
-    return there.to_numpy(copy=True)
+    return target.knows(rows.table[target.name])
 
 
 def _rows(p: Prediction, keep: Tensor) -> Prediction:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.runs.columns import Column, Ignored, Matrix, infer, restore
+from posterity.runs.data import Selection
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Target, infer_target, restore_target
 
@@ -145,6 +146,16 @@ class Preprocessing:
     def examples(self, rows: Rows, ids: Tensor, notes: list[str]) -> Examples:
         """Rows that all have a target, as examples."""
         return Examples(self.inputs(rows, notes), self.target.encode(rows.table[self.target.name]), ids)
+
+    def known(self, selection: Selection, notes: list[str]) -> Selection:
+        """The rows whose target training has met: a class that fell to the held-out rows alone is not among them."""
+        known = self.target.knows(selection.rows.table[self.target.name])
+        if known.all():
+            return selection
+        notes.append(
+            f"{self.target.name}: {(~known).sum()} held-out rows of classes without training rows are left out"
+        )
+        return Selection(selection.rows.take(known.nonzero()[0]), selection.ids[torch.from_numpy(known)])
 
     def extended(self, rows: Rows) -> Preprocessing:
         """The same, ready for targets that only these rows have."""

@@ -41,6 +41,10 @@ class Target(ABC):
     def decode(self, values: Values) -> Values:
         """Targets or predictions of a model in the terms of the user."""
 
+    def knows(self, values: pd.Series[Any]) -> Values:
+        """Which values are there, and can be told apart from others; a class that was never trained cannot."""
+        return values.notna().to_numpy(copy=True)
+
     def extended(self, values: pd.Series[Any]) -> Target:
         """The same target, ready for new values; classes that were not there before are added."""
         return self
@@ -80,6 +84,9 @@ class Classes(Target):
             if text not in place:
                 raise expected(f"target {self.name!r}", f"one of the classes {_some(self.names)}", text or "none")
         return torch.tensor([place[text] for text in found], dtype=torch.int64)
+
+    def knows(self, values: pd.Series[Any]) -> Values:
+        return np.isin(as_text(values), self.names)
 
     def decode(self, values: Values) -> Values:
         return np.array(self.names, dtype=object)[np.asarray(values, dtype=np.int64)]

@@ -135,6 +135,30 @@ class Stream(IterableDataset):
         return iter([(X[0], Y[0])])
 
 
+class CountedStream(IterableDataset):
+    def __len__(self) -> int:
+        return 7
+
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+def test_a_stream_that_knows_its_length() -> None:
+    found = batches(DataLoader(CountedStream(), batch_size=3))
+    assert (found.n, found.ids_known) == (7, False)
+    assert torch.equal(gathered(found).inputs, X)
+
+
+def test_inputs_of_several_arguments() -> None:
+    found = batches(((X, 2 * X.numpy()), Y), batch_size=3)
+    last = list(found)[-1]
+    assert torch.equal(call(torch.add, last.inputs), 3 * X[6:])
+    two_examples = batches(((X[0], Y[0]), (X[1], Y[1])))
+    assert torch.equal(gathered(two_examples).inputs, X[:2])
+    with pytest.raises(InvalidInput, match="inputs, targets and ids: expected 7 examples each, got 3"):
+        batches(((X, X[:3]), Y))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -144,6 +168,7 @@ class Stream(IterableDataset):
         (DataLoader([]), "at least one example"),
         (DataLoader(Stream()), "a data set with a length"),
         (Stream(), "a data set with a length"),
+        (CountedStream(), "data: expected a DataLoader around a stream, got 'CountedStream'"),
         (DataLoader(TensorDataset(X, Y), batch_size=None), "a DataLoader that makes batches"),
         ((X, Y[:3]), "inputs, targets and ids: expected 3 examples each, got 7"),
         ((X, Y, Y[:3]), "inputs, targets and ids: expected 7 examples each, got 3"),

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from posterity import processes
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import Inputs, move
+from posterity.inputs import Inputs, move, over_tensors, tensors
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Batches:
         if isinstance(self.source, DataLoader):
             return _unpack(self.source.collate_fn([self.source.dataset[int(i)] for i in positions]), positions)
         if isinstance(self.source, tuple):
-            inputs = _index(self.source[0], positions)
+            inputs = over_tensors(lambda column: column[positions], self.source[0])
             ids = self.source[2][positions] if len(self.source) == 3 else positions
             return Batch(inputs, self.source[1][positions], ids)
         return _unpack(default_collate([self.source[int(i)] for i in positions]), positions)
@@ -105,8 +105,8 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     """Batches of anything that holds examples.
 
     Args:
-        data: `(inputs, targets)` or `(inputs, targets, ids)` of tensors or arrays (inputs may be a mapping of
-            tensors); a map-style Dataset of such tuples or of mappings with "labels" (or "targets") and perhaps
+        data: `(inputs, targets)` or `(inputs, targets, ids)` of tensors or arrays (inputs may be a mapping or a tuple
+            of them); a map-style Dataset of such tuples or of mappings with "labels" (or "targets") and perhaps
             "id"; a DataLoader (its own batch size, order and collation are kept); or `Batches` (as they are).
         batch_size: Examples a batch.
         shuffle: A new order each epoch, a function of (seed, epoch).
@@ -124,7 +124,10 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
         source = _columns(data)
         return Batches(source, len(source[1]), batch_size, shuffle, seed, True)
     if isinstance(data, (Dataset, Sequence)):
-        return Batches(data, _length(data), batch_size, shuffle, seed, True)
+        n = _length(data)
+        require(not isinstance(data, IterableDataset), "data", "a DataLoader around a stream", type(data).__name__)
+        examples = list(data) if isinstance(data, tuple) else data  # a tuple is columns to `take`
+        return Batches(examples, n, batch_size, shuffle, seed, True)
     raise expected("data", "(inputs, targets), a Dataset or a DataLoader", type(data).__name__)
 
 
@@ -134,7 +137,8 @@ def _of_loader(loader: DataLoader[Any], seed: int) -> Batches:
     if sampler is None:
         raise expected("data", "a DataLoader that makes batches", "one with batch_size=None")
     # Positions are ids only where batches come in the order of the data; anything else must bring its ids.
-    ids_known = _in_order(loader) or _brings_ids(loader.dataset[0])
+    stream = isinstance(loader.dataset, IterableDataset)
+    ids_known = _in_order(loader) or (not stream and _brings_ids(loader.dataset[0]))
     return Batches(loader, n, loader.batch_size or 1, False, seed, ids_known)
 
 
@@ -202,6 +206,8 @@ def _is_columns(data: Any) -> bool:
     """Whether these are whole columns, not a list of two or three examples."""
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         return False
+    if isinstance(data[0], tuple):  # of two examples, the second is a tuple too
+        return all(map(_is_column, data[0])) and _is_column(data[1])
     return _is_column(data[0]) and not (isinstance(data, list) and isinstance(data[0], Mapping))
 
 
@@ -209,10 +215,9 @@ def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
     """Inputs, targets and perhaps ids as tensors, checked to have the same number of rows."""
     for part in data[1:]:
         require(_is_column(part), "targets and ids", "tensors or arrays, like the inputs", type(part).__name__)
-    columns = tuple(_as_tensor(part) for part in data)
+    columns = tuple(as_tensor(part) for part in data)
     n = _length(columns[1])
-    inputs = columns[0].values() if isinstance(columns[0], Mapping) else (columns[0],)
-    for column in (*inputs, *columns[2:]):
+    for column in (*tensors(columns[0]), *columns[2:]):
         require(len(column) == n, "inputs, targets and ids", f"{n} examples each", len(column))
     if len(columns) == 3:
         _ids(columns[2])
@@ -267,9 +272,12 @@ def _is_column(part: Any) -> bool:
     return isinstance(part, Tensor) or hasattr(part, "__array__")
 
 
-def _as_tensor(part: Any) -> Any:
+def as_tensor(part: Any) -> Any:
+    """An array, or a mapping or tuple of arrays, as tensors."""
     if isinstance(part, Mapping):
-        return {name: _as_tensor(value) for name, value in part.items()}
+        return {name: as_tensor(value) for name, value in part.items()}
+    if isinstance(part, tuple):
+        return tuple(map(as_tensor, part))
     if isinstance(part, Tensor):
         return part
     array = np.asarray(part)
@@ -277,9 +285,3 @@ def _as_tensor(part: Any) -> Any:
         return torch.as_tensor(array if array.flags.writeable else array.copy())
     except TypeError:
         raise expected("data", "arrays of numbers", f"an array of {array.dtype}") from None
-
-
-def _index(part: Any, positions: Tensor) -> Any:
-    if isinstance(part, Mapping):
-        return {name: _index(value, positions) for name, value in part.items()}
-    return part[positions]

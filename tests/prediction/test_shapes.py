@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from posterity.batches import batches
 from posterity.errors import InvalidInput, Undefined
@@ -75,12 +76,23 @@ class Pairs(Dataset):
         return self.x[index], 0
 
 
+class Stream(IterableDataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __iter__(self):
+        return iter(self.x)
+
+
 def test_every_source_of_inputs_gives_the_same_answer():
     model, posterior, x = make_case("diagonal")
     y = torch.zeros(len(x), dtype=torch.long)
     expected = predict(model, posterior, x, samples=3).log_probs
     for source in (
         x.numpy(),
+        pd.DataFrame(x.numpy()),
+        Stream(x),
+        DataLoader(Stream(x), batch_size=7),
         (x, y),
         batches((x, y), batch_size=5),
         Pairs(x),

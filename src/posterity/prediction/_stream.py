@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from posterity import processes
-from posterity.batches import Batches, OwnPart, batches, inputs_of, some_of
+from posterity.batches import Batches, OwnPart, as_tensor, batches, inputs_of, some_of
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, length, take, tensors
 
@@ -27,8 +25,8 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
         batch_size: Examples a batch, where the data do not come in batches.
     """
     require(batch_size >= 1, "batch_size", "a whole number >= 1", batch_size)
-    if isinstance(data, np.ndarray):
-        data = torch.as_tensor(data)
+    if hasattr(data, "__array__"):
+        data = as_tensor(data)
     if isinstance(data, (Tensor, Mapping)):
         return _split(inputs_of(data), batch_size)
     if isinstance(data, tuple):
@@ -40,11 +38,19 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
     if isinstance(data, Batches):
         data = OwnPart(data)
     if isinstance(data, (OwnPart, DataLoader)):
-        return (inputs_of(item) for item in data), len(data)
+        return (inputs_of(item) for item in data), _count(data)
     if isinstance(data, Iterable):
         require(processes.alone(), "inputs shared between processes", "a known number of batches", "an iterable")
         return (inputs_of(item) for item in data), None
     raise expected("inputs", "a tensor, a mapping of tensors, a Dataset or a DataLoader", type(data).__name__)
+
+
+def _count(data: OwnPart | DataLoader[Any]) -> int | None:
+    """Number of batches; None for a stream without a length."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:

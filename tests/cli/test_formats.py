@@ -72,6 +72,22 @@ def test_pictures_are_learnt_whatever_they_come_in(inside, written):
     assert "data:image/png" in RunFolder.open("run").path("report.html").read_text()
 
 
+def test_new_pictures_are_brought_to_the_form_of_the_old(inside):
+    data = as_pictures(inside)
+    told = json.loads(posterity("fit", data, "--out", "run", *QUICK, "--json"))
+    pictures, labels = digits()
+    for number in range(20):
+        path = inside / "new" / str(labels[number]) / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pictures[number]).convert("RGB").resize((24, 24), Image.Resampling.BOX).save(path)
+    Image.new("RGB", (30, 20), (200, 20, 90)).save(inside / "new" / "0" / "in colour.png")
+    posterity("predict", "run", "new", "--out", "answers.csv")
+    answers = pd.read_csv(inside / "answers.csv")
+    assert (answers["prediction"] == answers["label"]).mean() > 0.7
+    posterity("adapt", "run", "--add", "new", "--out", "more")
+    assert RunFolder.open("more").data("train").inputs.shape == (told["rows"]["train"] + 21, 1, 8, 8)
+
+
 def test_vectors_stand_in_for_texts_at_every_step(inside):
     rng, labels = np.random.default_rng(0), np.arange(60) % 2
     texts = [f"some words about thing number {i} and no more" for i in range(60)]

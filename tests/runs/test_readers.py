@@ -90,6 +90,18 @@ def test_pictures(tmp_path):
         read_rows(tmp_path)
 
 
+def test_pictures_are_in_colour_if_any_is(tmp_path):
+    from PIL import Image
+
+    for number in range(120):
+        Image.new("L", (3, 2), 2 * number).save(tmp_path / f"{number:03d}.png")
+    assert read_rows(tmp_path).block[:, 0, 0].tolist() == [2 * number for number in range(120)]
+    assert read_rows(tmp_path, like=(3, 4, 5)).block.shape == (120, 4, 5, 3)
+    Image.new("RGBA", (3, 2), (10, 200, 30, 255)).save(tmp_path / "the last.png")
+    assert read_rows(tmp_path).block[-1, 0, 0].tolist() == [10, 200, 30]
+    assert read_rows(tmp_path, like=(1, 2, 3)).block.shape == (121, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

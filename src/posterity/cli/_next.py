@@ -42,14 +42,10 @@ def next_rows(
 ) -> None:
     """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
     from posterity.runs import RunFolder
-    from posterity.runs.readers import read_rows, with_block
     from posterity.runs.tables import write_table
 
     opened = RunFolder.open(run)
-    source, target = opened.dataset.source, opened.dataset.target
-    rows = read_rows(pool, source.inputs, source.size, target)
-    if embeddings is not None:
-        rows = with_block(rows, embeddings, None)
+    rows, target = opened.read(pool, embeddings), opened.dataset.target
     unusual: list[str] = []
     picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
     table = _to_label(rows, picks, target)

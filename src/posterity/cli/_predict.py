@@ -30,14 +30,10 @@ def predict(
     """Predict new rows: probabilities or mean, std and interval, with what the model does not know set apart."""
     from posterity.runs import RunFolder
     from posterity.runs.predicting import ABSTAIN, predict_run
-    from posterity.runs.readers import read_rows, with_block
     from posterity.runs.tables import write_table
 
     opened = RunFolder.open(run)
-    source = opened.dataset.source
-    rows = read_rows(new, source.inputs, source.size, opened.dataset.target)
-    if embeddings is not None:
-        rows = with_block(rows, embeddings, None)
+    rows = opened.read(new, embeddings)
     draws = opened.config["samples"] if samples is None else samples
     table, found, unusual = predict_run(opened, rows, samples=draws, level=level, threshold=threshold)
     path = out or Path(f"{new.name.split('.')[0]}-predictions.csv")

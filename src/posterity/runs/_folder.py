@@ -25,6 +25,7 @@ from posterity.posterior import Posterior
 from posterity.runs.data import Data, Selection
 from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.readers import Rows, read_rows, with_block
 from posterity.runs.store import Entry, Generation, Listing, check_file, generation, read_list
 from posterity.runs.tables import packed, read_table, suffix
 
@@ -217,6 +218,13 @@ class RunFolder:
         if entry is None:
             raise RefusedFile(f"{self.folder}: expected a run with a posterior, got one without")
         return Posterior.load((self.folder / entry.path).parent)
+
+    def read(self, path: Path, embeddings: Path | None = None) -> Rows:
+        """New rows, in the format of the training data; pictures are brought to its size and colours."""
+        source, block = self.dataset.source, self.preprocessing.block
+        like = None if block is None else block.shape
+        rows = read_rows(path, source.inputs, source.size, self.dataset.target, like)
+        return rows if embeddings is None else with_block(rows, embeddings, None)
 
     def select(self, split: str = "train") -> Selection:
         """The rows of a split as they are in the data, with their ids; corrections and additions included."""

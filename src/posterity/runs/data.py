@@ -64,9 +64,9 @@ class Source:
         relative = os.path.relpath(path.absolute(), run.absolute())
         return cls(str(path.absolute()), relative, _hash(path), inputs, size, vectors)
 
-    def read(self, run: Path, target: str) -> Rows:
-        """The rows, if the source is still what it was."""
-        rows = read_rows(self.locate(run), self.inputs, self.size, target)
+    def read(self, run: Path, target: str, like: tuple[int, ...] | None = None) -> Rows:
+        """The rows, if the source is still what it was; pictures in the form of others, see `read_rows`."""
+        rows = read_rows(self.locate(run), self.inputs, self.size, target, like)
         if self.embeddings is None:
             return rows
         vectors = Source(**self.embeddings)
@@ -120,9 +120,9 @@ class Data:
         if split == "test":
             if "source" not in self.test:
                 return self._known(own, notes, held_out)
-            return self._known(self._read(run, Source(**self.test["source"]), len(own.ids)), notes)
+            return self._known(self._read(run, Source(**self.test["source"]), len(own.ids), own), notes)
         parts = [self._known(own, notes, ~held_out)]
-        parts += [self._known(self._read(run, Source(**a["source"]), a["first"]), notes) for a in self.added]
+        parts += [self._known(self._read(run, Source(**a["source"]), a["first"], own), notes) for a in self.added]
         return self._changed(_joined(parts))
 
     def plus(self, source: Source, run: Path) -> Data:
@@ -182,9 +182,9 @@ class Data:
                 raise InvalidInput(f"test: expected {name} to be {value} in some rows but not in all, got otherwise")
         return held_out
 
-    def _read(self, run: Path, source: Source, first: int = 0) -> Selection:
-        """All rows of a source, whether they have a target or not."""
-        rows = source.read(run, self.target)
+    def _read(self, run: Path, source: Source, first: int = 0, own: Selection | None = None) -> Selection:
+        """All rows of a source, whether they have a target or not; pictures in the form of the run's own."""
+        rows = source.read(run, self.target, None if own is None else own.rows.form)
         return Selection(rows, self._ids(rows, first))
 
     def _known(

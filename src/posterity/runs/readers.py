@@ -38,13 +38,27 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def form(self) -> tuple[int, ...] | None:
+        """Channels, height and width of pictures as folders hold them; None where there are no such."""
+        shape: tuple[int, ...] = () if self.block is None else self.block.shape[1:]
+        if len(shape) == 2:
+            return (1, *shape)
+        return (3, *shape[:2]) if len(shape) == 3 and shape[2] == 3 else None
+
     def take(self, positions: np.ndarray[Any, Any]) -> Rows:
         """The rows at these positions."""
         block = None if self.block is None else self.block[positions]
         return Rows(self.table.iloc[positions].reset_index(drop=True), block)
 
 
-def read_rows(path: Path, inputs: str | None = None, size: int | None = None, target: str | None = None) -> Rows:
+def read_rows(
+    path: Path,
+    inputs: str | None = None,
+    size: int | None = None,
+    target: str | None = None,
+    like: tuple[int, ...] | None = None,
+) -> Rows:
     """The rows of a file or folder, by its name.
 
     Args:
@@ -53,9 +67,11 @@ def read_rows(path: Path, inputs: str | None = None, size: int | None = None, ta
         inputs: For npz: the name of the array of inputs.
         size: For pictures: height and width that they are brought to; by default those of the first one.
         target: For idx and pictures: the name that the column of labels gets.
+        like: For pictures: channels, height and width of others that a model takes; by default colours are kept
+            where there are any, and `size` decides.
     """
     if path.is_dir():
-        return _pictures(path, size, target or "label")
+        return _pictures(path, size, target or "label", like)
     if not path.is_file():
         raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
     plain = path.with_suffix("") if path.suffix in _PACKED else path
@@ -184,15 +200,16 @@ def _read_idx(path: Path) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _pictures(folder: Path, size: int | None, target: str) -> Rows:
+def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...] | None) -> Rows:
     """Pictures of a folder, with the name of their subfolder as label; without subfolders they have no label."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
     if not files:
         raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
-    first = _picture(files[0], None, None)
-    shape = (size, size) if size else first.shape[:2]
-    mode = "L" if all(_is_grey(path) for path in files[:100]) else "RGB"
-    block = np.stack([_picture(path, shape, mode) for path in files])
+    known = like if like is not None and len(like) == 3 else None
+    shape = known[1:] if known else (size, size) if size else _picture(files[0], None, "RGB").shape[:2]
+    block = np.stack([_picture(path, shape, "L" if known and known[0] == 1 else "RGB") for path in files])
+    if not known and bool((block == block[..., :1]).all()):
+        block = block[..., 0]
     names = [path.relative_to(folder).as_posix() for path in files]
     table = pd.DataFrame({"file": names})
     if all("/" in name for name in names):
@@ -200,24 +217,19 @@ def _pictures(folder: Path, size: int | None, target: str) -> Rows:
     return Rows(table, block)
 
 
-def _picture(path: Path, shape: tuple[int, ...] | None, mode: str | None) -> np.ndarray[Any, Any]:
+def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray[Any, Any]:
     try:
         from PIL import Image
     except ImportError as why:
         raise MissingExtra("pictures: expected the package pillow; pip install 'posterity[images]'") from why
     try:
         with Image.open(path) as picture:
-            found = picture.convert(mode or "RGB")
+            found = picture.convert(mode)
             if shape is not None and found.size != (shape[1], shape[0]):
                 found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
             return np.asarray(found)
     except (OSError, ValueError, Image.DecompressionBombError) as why:
         raise RefusedFile(f"{path}: expected a picture, got an error: {_line(why)}") from why
-
-
-def _is_grey(path: Path) -> bool:
-    picture = _picture(path, None, None)
-    return bool((picture[..., 0] == picture[..., 1]).all() and (picture[..., 1] == picture[..., 2]).all())
 
 
 def _trouble(path: Path, why: BaseException) -> str:

@@ -102,6 +102,10 @@ BAD = {
     "patience alone": ({"patience": 3}, "patience: expected validation data beside it"),
     "resume from nowhere": ({"resume": True}, "checkpoint: expected a folder"),
     "dropout without dropout": ({"method": "dropout"}, r"model: expected dropout modules \(or p=\.\.\."),
+    "dropout of another kind": (
+        {"model": nn.Sequential(nn.Linear(2, 4), nn.AlphaDropout(0.1), nn.Linear(4, 3)), "method": "dropout"},
+        r"module '1': expected nn\.Dropout, .* got 'AlphaDropout'",
+    ),
     "data of no kind": ({"data": 3}, r"data: expected \(inputs, targets\), a Dataset or a DataLoader, got 'int'"),
     "a model that is none": ({"model": torch.sin}, r"model: expected a torch\.nn\.Module"),
 }

@@ -34,6 +34,14 @@ def test_the_fitted_temperature_minimises_the_nll():
     assert metrics.ece(scaling(fresh), fresh_labels) < 0.2 * metrics.ece(fresh.softmax(-1), fresh_labels)
 
 
+def test_classes_that_are_ruled_out_change_no_temperature():
+    logits, labels = overconfident(300)
+    ruled_out = torch.cat((logits, torch.full((300, 1), -torch.inf)), -1)
+    scaling = TemperatureScaling.fit(ruled_out, labels.to(torch.uint8))
+    assert scaling.temperature == pytest.approx(TemperatureScaling.fit(logits, labels).temperature)
+    assert (scaling(ruled_out)[:, -1] == 0).all()
+
+
 def test_logits_and_log_probabilities_are_the_same_scores():
     logits, labels = overconfident(300)
     from_logits = TemperatureScaling.fit(logits, labels)

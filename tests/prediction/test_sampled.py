@@ -8,6 +8,7 @@ import torch
 from scipy import special, stats
 from torch import nn
 
+from posterity.errors import Undefined
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import _forward, _stream, predict
 from posterity.trees import snapshot, trainable
@@ -133,6 +134,18 @@ def test_counts_have_poisson_mixtures():
     assert (stats.poisson.cdf(q - 1, rates).mean(0) < 0.9).all()
 
 
+def test_outliers_have_mixtures_of_student_t():
+    case, _, _ = regression("student_t", degrees=5.0, scale=2.0)
+    p = predict(*case, samples=9)
+    outputs = p.outputs.numpy()
+    np.testing.assert_allclose(p.std, np.sqrt(stats.t.var(5, scale=2) + outputs.var(0)))
+    density = stats.t.pdf(0.7, 5, outputs, 2).mean(0)
+    np.testing.assert_allclose(p.log_prob(torch.full_like(p.mean, 0.7)), np.log(density))
+    case, _, _ = regression("student_t", degrees=2.0)
+    with pytest.raises(Undefined, match="std: a Student t of 2 degrees of freedom has no variance"):
+        _ = predict(*case, samples=2).std
+
+
 def test_binary_targets():
     case, _, _ = regression("bernoulli")
     p = predict(*case, samples=9, keep_samples=True)
@@ -140,7 +153,8 @@ def test_binary_targets():
     np.testing.assert_allclose(p.probs, draws.mean(0))
     np.testing.assert_allclose(p.entropy, stats.bernoulli.entropy(draws.mean(0)), atol=1e-12)
     np.testing.assert_allclose(p.aleatoric, stats.bernoulli.entropy(draws).mean(0), atol=1e-12)
-    np.testing.assert_allclose(p.log_prob(torch.ones(12, 2)), np.log(draws.mean(0)), atol=1e-12)
+    for ones in (torch.ones(12, 2), torch.ones(12, 2, dtype=torch.bool)):
+        np.testing.assert_allclose(p.log_prob(ones), np.log(draws.mean(0)), atol=1e-12)
 
 
 def test_probabilities_too_small_for_floats_keep_their_logarithm():

@@ -51,7 +51,7 @@ def fit(
 
     Args:
         model: The model; training goes on from the weights it has. For ensembles it may be a function that makes one.
-        data: (inputs, targets), a Dataset or a DataLoader; inputs may be a mapping of tensors.
+        data: (inputs, targets), a Dataset or a DataLoader; inputs may be a mapping or a tuple of tensors.
         method: "ivon", "laplace", "dropout", "ensemble", "swag", "bayes_by_backprop"; of the optimizer family
             "mixture_ivon", "evon", "soba", "vadam", "vogn", "ogn", "variational_newton", "bsam"; "bayesbinn" for
             weights of ±1. "adamw", "sgd", "sam" and, for signs, "ste" leave a point, an `Ensemble` of one: for a width

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from posterity.errors import expected, require
+from posterity.posterior.dropout import require_mask
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -45,8 +46,11 @@ def insert_dropout(model: nn.Module, p: float = 0.1, after: Sequence[str] | None
 
 
 def dropout_rates(model: nn.Module) -> dict[str, float]:
-    """The rate of every dropout module, by name; an error where there is none."""
-    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, _DropoutNd)}
+    """The rate of every dropout module, by name; an error where there is none, or one that cannot be kept random."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, _DropoutNd)}
+    for name, module in found.items():
+        require_mask(name, module)
+    rates = {name: module.p for name, module in found.items()}
     require(len(rates) > 0, "model", "dropout modules (or p=..., to insert some)", type(model).__name__)
     return rates
 

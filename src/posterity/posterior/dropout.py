@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from posterity.errors import require
+from posterity.errors import expected, require
 from posterity.noise import Key, words
 from posterity.posterior._structure import Structure, owned, pack, unpack
 from posterity.trees import Tree
@@ -63,3 +63,9 @@ class Dropout(Structure):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
         return cls(unpack("mean", tensors, settings["names"]), settings["rates"])
+
+
+def require_mask(name: str, module: nn.Module) -> None:
+    """Raise unless a module sets units to zero and does nothing else, which is what masks by number can stand for."""
+    if not isinstance(module, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
+        raise expected(f"module {name!r}", "nn.Dropout, Dropout1d, Dropout2d or Dropout3d", type(module).__name__)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.errors import expected
 from posterity.noise import Key, bits
+from posterity.posterior.dropout import require_mask
 
 _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -33,10 +33,7 @@ def masked(model: nn.Module, rates: Mapping[str, float], seed: int) -> Iterator[
     try:
         for position, (name, rate) in enumerate(rates.items()):
             module = model.get_submodule(name)
-            if not isinstance(module, (nn.Dropout, *_CHANNELS)):
-                raise expected(
-                    f"module {name!r}", "nn.Dropout, Dropout1d, Dropout2d or Dropout3d", type(module).__name__
-                )
+            require_mask(name, module)
             handles.append(module.register_forward_hook(_Mask(seed, position, rate)))
         yield
     finally:

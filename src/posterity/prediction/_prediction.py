@@ -16,6 +16,7 @@ from posterity.likelihoods import (
     GaussianLikelihood,
     Likelihood,
     PoissonLikelihood,
+    StudentTLikelihood,
 )
 from posterity.prediction._quantiles import empirical_quantile, mixture_quantile
 
@@ -82,6 +83,11 @@ class Prediction:
             return torch.full_like(self.mean, self.likelihood.precision**-0.5)
         if isinstance(self.likelihood, PoissonLikelihood):
             return self.mean.sqrt()
+        if isinstance(self.likelihood, StudentTLikelihood):
+            nu, scale = self.likelihood.degrees, self.likelihood.scale
+            if nu <= 2:
+                raise Undefined(f"std: a Student t of {nu:g} degrees of freedom has no variance; see `log_prob`")
+            return torch.full_like(self.mean, scale * math.sqrt(nu / (nu - 2)))
         return (self.mean * (1 - self.mean) - self.epistemic_std.square()).clamp_min(0).sqrt()
 
     @property
@@ -142,6 +148,7 @@ class Prediction:
             return -self.likelihood.loss(self.log_probs, y)
         self.likelihood.check(self.mean, y)
         if isinstance(self.likelihood, BernoulliLikelihood) and self.log_probs is not None:
+            y = y.to(self.log_probs.dtype)
             return y * self.log_probs[..., 1] + (1 - y) * self.log_probs[..., 0]
         if self.exact:
             return -self.std.log() - 0.5 * ((y - self.mean) / self.std) ** 2 - 0.5 * math.log(2 * math.pi)

@@ -62,7 +62,7 @@ class ConformalSets:
                     [ True,  True]])
         """
         CategoricalLikelihood().check(probs, labels)
-        own = _scores(probs, score).gather(-1, labels.unsqueeze(-1))
+        own = _scores(probs, score).gather(-1, labels.to(probs.device).long().unsqueeze(-1))
         return cls(_threshold(own, alpha), score)
 
     def __call__(self, probs: Tensor) -> Tensor:

@@ -57,9 +57,10 @@ class TemperatureScaling:
         """
         s = _scores(scores).double().reshape(-1, _scores(scores).shape[-1])
         CategoricalLikelihood().check(_scores(scores), labels)
-        y = labels.to(s.device).reshape(-1, 1)
+        y = labels.to(s.device).long().reshape(-1, 1)
         require(len(s) > 0, "scores", "at least one example", "none")
         s = s - s.amax(-1, keepdim=True)  # the largest is 0: no overflow at any temperature
+        s = s.clamp_min(torch.finfo(torch.float32).min)  # a class ruled out stays so, and 0 · ∞ does not come up
 
         def slope(a: float) -> float:
             return ((torch.softmax(a * s, -1) * s).sum(-1, keepdim=True) - s.gather(-1, y)).mean().item()

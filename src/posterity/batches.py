@@ -64,6 +64,21 @@ class Batches:
         for index in self._order(number):
             yield self.take(index)
 
+    @property
+    def brings_ids(self) -> bool:
+        """Whether the examples have ids of their own; otherwise their positions stand in."""
+        if isinstance(self.source, tuple):
+            return len(self.source) == 3
+        data = self.source.dataset if isinstance(self.source, DataLoader) else self.source
+        return not isinstance(data, IterableDataset) and _brings_ids(data[0])
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """A loader's own source of randomness, where it has one."""
+        if not isinstance(self.source, DataLoader):
+            return None
+        return self.source.generator or getattr(self.source.sampler, "generator", None)
+
     def _order(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions in each batch of an epoch."""
         order = torch.arange(self.n)
@@ -137,9 +152,8 @@ def _of_loader(loader: DataLoader[Any], seed: int) -> Batches:
     if sampler is None:
         raise expected("data", "a DataLoader that makes batches", "one with batch_size=None")
     # Positions are ids only where batches come in the order of the data; anything else must bring its ids.
-    stream = isinstance(loader.dataset, IterableDataset)
-    ids_known = _in_order(loader) or (not stream and _brings_ids(loader.dataset[0]))
-    return Batches(loader, n, loader.batch_size or 1, False, seed, ids_known)
+    found = Batches(loader, n, loader.batch_size or 1, False, seed, ids_known=_in_order(loader))
+    return found if found.ids_known else replace(found, ids_known=found.brings_ids)
 
 
 def _in_order(loader: DataLoader[Any]) -> bool:

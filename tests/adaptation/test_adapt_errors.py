@@ -39,6 +39,13 @@ def test_requests_that_cannot_be_right(old):
     refuses("at least one example", model, posterior, data=(x, y), add=(x[:0], y[:0]))
     refuses("the 30 examples", model, posterior, data=(x[:20], y[:20]), remove=[1])
     refuses("new ones", model, posterior, data=(x, y), add=(x[:2], y[:2], torch.tensor([29, 30])))
+    refuses("each only once", model, posterior, data=(x, y), add=(x[:2], y[:2], torch.tensor([40, 40])))
+    refuses("each only once", model, posterior, data=(x, y, torch.arange(30) // 2), remove=[1])
+    refuses("remove: expected ids, whole numbers", model, posterior, data=(x, y), remove=y[:, 0] > 0)
+    refuses("remove: expected ids, whole numbers", model, posterior, data=(x, y), remove=[1.5])
+    refuses("something to change", model, posterior, data=(x, y), relabel={})
+    refuses("clip", model, posterior, data=(x, y), remove=[1], clip=-1.0)
+    refuses("a model with 1 outputs", model, posterior, data=(x, y), into=nn.Linear(4, 2, dtype=x.dtype))
     refuses("prior_precision", model, posterior, data=(x, y), prior_precision=-1.0)
     refuses("method", model, posterior, data=(x, y), remove=[1], method="magic")
     refuses("categorical", model, posterior, data=(x, y), classes=3)
@@ -66,6 +73,11 @@ def test_classes_have_to_be_declared():
     model, posterior = glm(np.zeros((3, 4)), x, likelihood="categorical")
     refuses("classes=5", model, posterior, data=(x, y), add=(x[:2], torch.tensor([1, 4])))
     refuses("at least the 3", model, posterior, data=(x, y), classes=2)
+    refuses("different names", model, posterior, data=(x, y), classes=["a", "b", "c", "c"])
+    refuses("labels: expected whole numbers in 0..2, got -1", model, posterior, data=(x, y), relabel={0: -1})
+    refuses("a label, a whole number", model, posterior, data=(x, y), relabel={0: 1.7})
+    wide = nn.Linear(4, 4, bias=False, dtype=x.dtype)
+    refuses("a model with 3 outputs", model, posterior, data=(x, y), into=wide)
     named = Posterior.of(
         model, posterior.structure, prior=posterior.prior, n=40, ess=40, likelihood="categorical", class_names="abc"
     )
@@ -96,3 +108,26 @@ def test_an_interrupted_adaptation_leaves_everything_as_it_was():
     assert calls > 20
     assert all(torch.equal(model.state_dict()[name], t) for name, t in weights.items())
     assert all(torch.equal(posterior.mean[name], t) for name, t in mean.items())
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Examples with ids of their own, from 500 on."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i], 500 + i
+
+
+def test_added_examples_keep_their_ids_whatever_they_come_in(old):
+    model, posterior, x, y = old
+    new = Numbered(x[:6] + 1, y[:6])
+    for add in (new, torch.utils.data.DataLoader(new, batch_size=4), (new.x, new.y, torch.arange(500, 506))):
+        more = adapt(model, posterior, data=(x, y), add=add)
+        assert more.report.added.tolist() == list(range(500, 506))
+        assert adapt(more.model, more.posterior, remove={500, 505}).posterior.n == 34
+    assert adapt(model, posterior, data=(x, y), add=(x[:2], y[:2])).report.added.tolist() == [30, 31]

@@ -95,6 +95,18 @@ def test_a_removed_class_is_forgotten_and_the_rest_is_not(ten, digits):
     assert result.posterior.n == int((y != 3).sum())
 
 
+def test_one_class_goes_while_another_comes(digits):
+    (x, y), test = digits
+    old = y < 9
+    model, posterior = trained(9, (x[old], y[old]))
+    change = {"add": (x[~old], y[~old]), "classes": 10, "remove": lambda batch: batch.targets == 3}
+    result = adapt(model, posterior, data=(x[old], y[old]), epochs=60, lr=3e-3, **change)
+    assert accuracy(result.model, test, lambda y: (y < 9) & (y != 3)) > 0.9
+    assert accuracy(result.model, test, lambda y: y == 9) > 0.75
+    assert accuracy(result.model, test, lambda y: y == 3) == 0
+    assert result.posterior.n == int((y != 3).sum())
+
+
 def test_a_removed_class_is_silent_among_outputs_of_any_level(digits):
     (x, y), test = digits
     model = trained(10, digits[0])[0]

@@ -280,6 +280,10 @@ def test_bad_input(problem):
         (lambda: m.what_if(reweight={3: -1.0}), "a finite number >= 0"),
         (lambda: m.what_if(remove=[3], relabel={3: 1}), "id 3 twice"),
         (lambda: m.top(3, by="nonsense"), "a column among"),
+        (lambda: m.memorable(3, by="nonsense"), "a column among"),
+        (lambda: m.what_if(remove=m.table["label"] == 1), "ids, whole numbers"),  # a mask is not the ids 0 and 1
+        (lambda: m.what_if(remove=[1.5]), "ids, whole numbers"),
+        (lambda: m.what_if(relabel={3: 0.7}), "a label, a whole number"),
         (lambda: m.with_guides(leverage=1.5), "a quantile"),
         (lambda: m.memorable(0), "from 1 to 60"),
         (lambda: MemoryTracker(model, None, (x, y)).snapshot(), "optimizer"),

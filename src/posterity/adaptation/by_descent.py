@@ -45,6 +45,8 @@ class Settings:
         for name in ("epochs", "batch_size"):
             require(getattr(self, name) >= 1, name, "an integer >= 1", getattr(self, name))
         require_positive("lr", self.lr)
+        if self.clip is not None:
+            require_positive("clip", self.clip)
 
 
 def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings) -> None:
@@ -69,9 +71,10 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
 def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome:
     """A network that has learnt the new data and the past together, from the old weights."""
     model, change, posterior = situation.new, situation.change, situation.posterior
-    past, lost = carried(situation.past, model), lost_classes(situation)
+    past, lost = situation.past, lost_classes(situation)
     if len(lost):
         past = without_classes(situation, past, lost)
+    past = carried(past, model)
     objective = past.penalty(posterior, settings.batch_size) + situation.scale * Quadratic(situation.prior)
     if change.added is not None:
         new = Memory(change.added.inputs, change.added.targets, change.added.ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ from posterity.adaptation.past import rows_of_batch
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import CategoricalLikelihood
+from posterity.memory.ids import as_ids, unique
+from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
 
-Remove = Tensor | Sequence[int] | Callable[[Batch], Tensor]
+Remove = Tensor | Iterable[int] | Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class Request:
     memory: Memory | int | None = None
 
     def __post_init__(self) -> None:
-        asked = (self.add, self.remove, self.relabel, self.prior_precision, self.classes, self.into)
+        asked = (self.add, self.remove, self.relabel or None, self.prior_precision, self.classes, self.into)
         require(any(part is not None for part in asked), "adapt", "something to change", "nothing")
 
 
@@ -78,6 +80,7 @@ def everything(data: Any, posterior: Posterior) -> Batch:
     require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
     whole = gathered(list(stream))
     require(len(whole) == posterior.n, "data", f"the {posterior.n} examples of the posterior", f"{len(whole)} examples")
+    unique(whole.ids)
     return whole
 
 
@@ -112,6 +115,8 @@ def _classes(
     categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
     require(categorical, "classes", "a categorical likelihood", posterior.likelihood.name)
     require(count >= outputs, "classes", f"at least the {outputs} that there are", count)
+    if names is not None:
+        require(len(set(names)) == len(names), "classes", "different names", names)
     if names is not None and posterior.class_names is not None:
         kept = names[:outputs] == posterior.class_names
         require(kept, "classes", f"the old names {posterior.class_names} first", names)
@@ -120,14 +125,15 @@ def _classes(
 
 def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
     """New examples; without ids of their own, they get the next free ones."""
-    own = isinstance(add, (tuple, list)) and len(add) == 3
-    batch = gathered(list(batches(add, batch_size=1024)))
-    if not own:
+    stream = batches(add, batch_size=1024)
+    batch = gathered(list(stream))
+    if not stream.brings_ids:
         first = posterior.n if known is None else max(posterior.n, int(known.ids.max()) + 1)
         return Batch(batch.inputs, batch.targets, first + torch.arange(len(batch)))
     if known is not None:
         twice = batch.ids[torch.isin(batch.ids, known.ids)]
         require(len(twice) == 0, "ids of added examples", "new ones", twice[:3].tolist())
+    unique(batch.ids)
     return batch
 
 
@@ -139,9 +145,9 @@ def _find(remove: Remove, known: Batch | None) -> Batch:
         rows = remove(known).nonzero()[:, 0].cpu()  # ids are there, wherever the data are
         require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
         return rows_of_batch(known, rows)
-    ids = torch.as_tensor(remove).reshape(-1)
-    require(len(ids) > 0 and not ids.is_floating_point(), "remove", "ids, integers, at least one", ids.tolist())
-    return _lookup(ids.unique(), known, "remove")
+    ids = as_ids("remove", remove)
+    require(len(ids) > 0, "remove", "at least one id", "none")
+    return _lookup(ids, known, "remove")
 
 
 def _lookup(ids: Tensor, known: Batch, what: str) -> Batch:
@@ -161,17 +167,16 @@ def _relabelled(relabel: Mapping[int, Any], known: Batch | None, gone: Batch | N
     if gone is not None:
         both = ids[torch.isin(ids, gone.ids)]
         require(len(both) == 0, "relabel", "examples that are not removed", both[:3].tolist())
-    targets = torch.stack(
-        [torch.as_tensor(y, dtype=old.targets.dtype).reshape(old.targets.shape[1:]) for y in relabel.values()]
-    )
-    return old, Batch(old.inputs, targets.to(old.targets.device), ids)
+    targets = torch.stack([new_target(y, before) for y, before in zip(relabel.values(), old.targets)])
+    return old, Batch(old.inputs, targets, ids)
 
 
 def _check_targets(posterior: Posterior, targets: Tensor, outputs: int) -> None:
     if isinstance(posterior.likelihood, CategoricalLikelihood) and not targets.is_floating_point():
-        top = int(targets.max())
+        low, top = int(targets.min()), int(targets.max())
+        require(low >= 0, "labels", f"whole numbers in 0..{outputs - 1}", low)
         wanted = f"labels in 0..{outputs - 1}, or classes={top + 1} to declare new ones"
-        require(top < outputs and int(targets.min()) >= 0, "classes", wanted, f"label {top}")
+        require(top < outputs, "classes", wanted, f"label {top}")
 
 
 def _joined(a: Batch | None, b: Batch | None) -> Batch | None:

@@ -19,7 +19,7 @@ from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import call, move
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior, Structure
-from posterity.trees import trainable
+from posterity.trees import evaluating, trainable
 
 REMEMBERED = 10  # networks remember one in so many examples, unless told otherwise
 
@@ -64,7 +64,9 @@ class Situation:
         memory = remembered if remembered is not None else _chosen(old, posterior, chosen, whole, linear, seed)
         known = whole if whole is not None else None if memory is None else memory.batch()
         change = Change.of(request, posterior, known, outputs)
-        new = _successor(old, head, request.into, change)
+        new = _successor(old, head, change) if request.into is None else copy.deepcopy(request.into)
+        wanted, got = change.classes or outputs, _outputs(new, inputs)
+        require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
         past = Past.of(old, posterior, None if method == "ewc" else memory, change.removed)
         found = find_head(new, inputs)
         linear = linear and found is not None and (_last_layer(posterior) or set(trainable(new)) == set(found.names))
@@ -175,16 +177,14 @@ def _last_layer(posterior: Posterior) -> bool:
 def _outputs(model: nn.Module, inputs: Any) -> int:
     """Number of outputs."""
     device = next(model.parameters()).device
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         f = call(model, move(rows_of(inputs, torch.arange(1)), device))
     require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
     return f.shape[1]
 
 
-def _successor(old: nn.Module, head: Head | None, into: nn.Module | None, change: Change) -> nn.Module:
-    """The model that is to be adapted: a copy of the old one, with more outputs if need be, or of another."""
-    if into is not None:
-        return copy.deepcopy(into)
+def _successor(old: nn.Module, head: Head | None, change: Change) -> nn.Module:
+    """A copy of the old model to be adapted, with more outputs if need be."""
     if change.classes is None:
         return copy.deepcopy(old)
     if head is None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from posterity.batches import Batch
 from posterity.curvature import prediction_covariance, pushforward
-from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.memory._trained import Trained, names_of
 from posterity.memory.dual_models import GaussianProcess, LinearModel, gaussian_process, linear_model
+from posterity.memory.ids import unique
 from posterity.memory.reliability import largest_leverage
 from posterity.posterior import Posterior
 from posterity.processes import gather
@@ -149,11 +149,3 @@ def dual_of(trained: Trained, batch: Batch) -> Dual:
     variance = prediction_covariance(trained.model, batch.inputs, trained.covariance)
     y = y.double() if y.is_floating_point() else y
     return Dual(trained, batch.ids.cpu(), y, f.double(), variance.double())
-
-
-def unique(ids: Tensor) -> Tensor:
-    """The ids, or an error if one comes twice."""
-    known, counts = ids.unique(return_counts=True)
-    twice = known[counts > 1]
-    require(len(twice) == 0, "ids", "each only once", f"{twice[:1].tolist()} more than once")
-    return ids

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from posterity.errors import InvalidInput, expected, require
 from posterity.likelihoods import CategoricalLikelihood
 from posterity.memory import store
-from posterity.memory._dual import dual_of, unique
+from posterity.memory._dual import dual_of
 from posterity.memory._rows import columns
 from posterity.memory._trained import Trained
+from posterity.memory.ids import unique
 from posterity.memory.perturbation import Deflate, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.memory.scores import influence, score, test_loss_direction
@@ -102,11 +103,7 @@ class MemoryMap:
     def top(self, k: int = 20, by: str | None = None, *, ascending: bool = False) -> pd.DataFrame:
         """The k examples with the largest (or smallest) values in a column; by default the likeliest label errors."""
         require(k >= 1, "k", "an integer >= 1", k)
-        table = self.table
-        by = self.ranking if by is None else by
-        if by not in table:
-            raise expected("by", f"a column among {list(table)}", by)
-        return table.sort_values(by, ascending=ascending, kind="stable").head(k)
+        return self._ranked(self.ranking if by is None else by, ascending).head(k)
 
     def what_if(
         self,
@@ -149,7 +146,7 @@ class MemoryMap:
         """
         require(1 <= k <= len(self), "k", f"an integer from 1 to {len(self)}", k)
         trained = self._at_hand("memorable")
-        ranked = self.table.sort_values(by, ascending=False, kind="stable")
+        ranked = self._ranked(by)
         if per_class and isinstance(self.posterior.likelihood, CategoricalLikelihood):
             place = ranked.groupby("label").cumcount()  # first the best of each class, then the second best, ...
             ranked = ranked.iloc[place.argsort(kind="stable")]
@@ -180,6 +177,12 @@ class MemoryMap:
     def to_parquet(self, path: str | Path) -> None:
         """Write the table as parquet (needs pyarrow)."""
         store.to_parquet(self.table, path)
+
+    def _ranked(self, by: str, ascending: bool = False) -> pd.DataFrame:
+        table = self.table
+        if by not in table:
+            raise expected("by", f"a column among {list(table)}", by)
+        return table.sort_values(by, ascending=ascending, kind="stable")
 
     @property
     def _ids(self) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from posterity import metrics
 from posterity.errors import Undefined
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from posterity.memory._dual import Dual, dual_of, unique
+from posterity.memory._dual import Dual, dual_of
 from posterity.memory._trained import Trained
+from posterity.memory.ids import unique
 from posterity.memory.perturbation import Deflate, change_of_outputs, change_of_variance, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.posterior import Posterior

@@ -18,8 +18,8 @@ from posterity.learning import Callback, Moment
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
-from posterity.memory._dual import unique
 from posterity.memory._trained import fitting, in_order
+from posterity.memory.ids import unique
 from posterity.memory.optimizer_state import covariance_of
 from posterity.memory.scores import confidence_of, margin_of
 from posterity.progress import track

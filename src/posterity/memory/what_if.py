@@ -14,6 +14,7 @@ from posterity.curvature import pushforward
 from posterity.errors import expected, require
 from posterity.memory._trained import Trained
 from posterity.memory.groups import Part, shift
+from posterity.memory.ids import as_ids
 from posterity.memory.perturbation import Deflate, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.progress import track
@@ -129,7 +130,7 @@ def _wishes(
     remove: Iterable[int], relabel: Mapping[int, Any], reweight: Mapping[int, float]
 ) -> tuple[dict[int, float], dict[int, Any]]:
     """New weights and new targets by id, checked."""
-    removed = [int(i) for i in remove]
+    removed = as_ids("remove", remove).tolist()
     weights = dict.fromkeys(removed, 0.0) | {int(i): float(w) for i, w in reweight.items()}
     labels = {int(i): y for i, y in relabel.items()}
     require(bool(weights or labels), "what_if", "ids to remove, relabel or reweight", "an empty selection")
@@ -158,11 +159,20 @@ def _part(trained: Trained, batch: Batch, weights: Mapping[int, float], labels: 
     new = y.clone()
     for row, i in enumerate(batch.ids.tolist()):
         if i in labels:
-            new[row] = torch.as_tensor(labels[i]).to(y)
+            new[row] = new_target(labels[i], y[row])
     likelihood.check(f, new)
     w = torch.tensor([[weights.get(i, 1.0)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
     push = likelihood.residual(f, y) - w * likelihood.residual(f, new)
     return Part(batch.inputs, push, (1 - w).unsqueeze(-1) * likelihood.curvature(f))
+
+
+def new_target(given: Any, old: Tensor) -> Tensor:
+    """A target in place of another: of its shape and type, or an error where it is no such number."""
+    target = torch.as_tensor(given).to(old.device)
+    fits = target.numel() == old.numel() and (old.is_floating_point() or bool((target == target.to(old)).all()))
+    wanted = f"{'numbers' if old.is_floating_point() else 'a label, a whole number'}, shaped as before"
+    require(fits, "relabel", wanted, given)
+    return target.to(old).reshape(old.shape)
 
 
 def _outcome(trained: Trained, batch: Batch, parameters: Tree) -> tuple[Tensor, ...]:

@@ -1,0 +1,36 @@
+"""Ids of examples: each only once, and whole numbers, however they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posterity.errors import require
+
+
+def unique(ids: Tensor) -> Tensor:
+    """The ids, or an error if one comes twice."""
+    known, counts = ids.unique(return_counts=True)
+    twice = known[counts > 1]
+    require(len(twice) == 0, "ids", "each only once", f"{twice[:1].tolist()} more than once")
+    return ids
+
+
+def as_ids(what: str, given: Iterable[int]) -> Tensor:
+    """Ids given as a list, a set, an array or a column, in order; an error if they are anything but whole numbers.
+
+    A mask would be taken for the ids 0 and 1.
+
+    Examples:
+        >>> as_ids("remove", {3, 1})
+        tensor([1, 3])
+        >>> as_ids("remove", [True, False])
+        Traceback (most recent call last):
+        posterity.errors.InvalidInput: remove: expected ids, whole numbers, got 'bool'
+    """
+    ids = np.asarray(given.cpu() if isinstance(given, Tensor) else list(given)).reshape(-1)
+    require(len(ids) == 0 or ids.dtype.kind in "iu", what, "ids, whole numbers", ids.dtype.name)
+    return torch.as_tensor(ids.astype(np.int64)).unique()

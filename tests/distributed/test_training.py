@@ -46,6 +46,10 @@ def test_one_process_and_many_take_the_same_steps(world, tmp_path):
     for name, checksum in case(alone, "noise").items():
         assert int(case(many, "noise")[name]) == int(checksum) != 0, name
     assert int(case(many, "one bad rank")["skipped"]) == 1
+    for name in ("shards, single", "replicas, single", "per rank, single"):
+        assert_same(case(many, name), case(many, f"{name}, plain"), name, rtol=1e-4, atol=1e-5)
+        if name != "per rank, single":
+            assert_same(case(many, name), case(alone, name), name, rtol=1e-4, atol=1e-5)
     for name in ("per rank", "per rank, hook", "per rank, attached"):
         assert_same(case(many, name), expected_per_rank(world, 1), name)
     for name in ("per rank, silent", "per rank, silent, attached", "per rank, closures"):
@@ -58,10 +62,10 @@ def case(found, name):
     return entries
 
 
-def assert_same(found, expected, name):
+def assert_same(found, expected, name, rtol=1e-9, atol=1e-11):
     assert found.keys() == expected.keys(), name
     for key, t in expected.items():
-        torch.testing.assert_close(found[key], t, rtol=1e-9, atol=1e-11, msg=lambda text: f"{name}, {key}: {text}")
+        torch.testing.assert_close(found[key], t, rtol=rtol, atol=atol, msg=lambda text: f"{name}, {key}: {text}")
 
 
 def expected_per_rank(world, micro_batches):

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from distributed.launch import join, leave
 from distributed.problem import examples, ivon, loss, network
 from posterity.errors import InvalidInput
+from posterity.optim.kernels import _native
 from posterity.posterior import Diagonal
 
 STEPS = 4
@@ -123,8 +124,8 @@ def closures_per_rank(rank, world):
     return whole(model, optimizer)
 
 
-def shards(rank, world, **settings):
-    model = network()
+def shards(rank, world, dtype=torch.float64, **settings):
+    model = network().to(dtype)
     if world > 1:
         fully_shard(model[0])
         fully_shard(model)
@@ -179,10 +180,11 @@ def deferred(rank, world):
 
 def noise(rank, world):
     """With zero weights and unit width a sample is the noise itself; its bits are added up as integers."""
-    found = {}
+    found, unit = {}, {"ess": 1.0, "hess_init": 1.0, "weight_decay": 0.0}
     for kind, (model, optimizer) in {
-        "shards": shards(rank, world, ess=1.0, hess_init=1.0, weight_decay=0.0),
-        "replicas": ((m := network()), ivon(m, ess=1.0, hess_init=1.0, weight_decay=0.0)),
+        "shards": shards(rank, world, **unit),
+        "shards, single": shards(rank, world, torch.float32, **unit),
+        "replicas": ((m := network()), ivon(m, **unit)),
     }.items():
         with torch.no_grad():
             for p in model.parameters():
@@ -249,6 +251,27 @@ def refusals(rank, world):
         pass
 
 
+def single(rank, world, case, **settings):
+    """Two samples a step in float32, for which there are kernels: on shards, or on replicas with either noise."""
+    if case == "shards":
+        model, optimizer = shards(rank, world, torch.float32, **settings)
+    else:
+        model = network().float()
+        optimizer = ivon(model, noise="per_rank" if case == "per rank" else "shared", **settings)
+    parallel = DistributedDataParallel(model) if world > 1 and case != "shards" else model
+    for step in range(STEPS):
+        for micro in range(2):
+            inputs, targets = examples(2 * step + micro, rank, world)
+            with optimizer.sampled_params(train=True):
+                (loss(parallel, (inputs.float(), targets)) / 2).backward()
+        clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    plain = "fused" in settings or isinstance(_native.library(), str)
+    assert (optimizer._fast._launcher is None) == plain, "what kernels can do is left to them, on empty shards too"
+    return whole(model, optimizer)
+
+
 def everything(rank, world, folder):
     saved(rank, world, folder)
     found = {
@@ -265,6 +288,9 @@ def everything(rank, world, folder):
         "noise": noise(rank, world),
         "one bad rank": one_bad_rank(rank, world),
     }
+    for case in ("shards", "replicas", "per rank"):
+        found[f"{case}, single"] = single(rank, world, case)
+        found[f"{case}, single, plain"] = single(rank, world, case, fused=False)
     if world > 1:
         found |= {
             "per rank": samples_per_rank(rank, world),

@@ -4,10 +4,16 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from posterity.noise import Key, normal
-from posterity.optim import IVON
+from posterity.optim import IVON, kernels
+from posterity.optim._distributed import Replicas
 from posterity.posterior import Diagonal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -32,11 +38,14 @@ def train(optimizer, model, how="context", steps=2, spoil=()):
     attachment = optimizer.attach(model, ahead=how == "ahead") if how in ("attached", "ahead") else None
     for k in range(steps):
         optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
-        if attachment:
-            model(k).backward()
-        else:
-            with optimizer.sampled_params(train=True, until_step=how == "until_step"):
+        for _ in range(2 if how == "several" else 1):
+            if attachment:
                 model(k).backward()
+            else:
+                with optimizer.sampled_params(train=True, until_step=how == "until_step"):
+                    model(k).backward()
+        if how == "several":
+            clip_grad_norm_(model.parameters(), 0.5)
         if k in spoil:
             model.weights[0].grad[1, 1] = torch.nan
         optimizer.step()
@@ -80,6 +89,60 @@ def test_equal_to_tensor_operations(how):
     assert_equal(one, other)
 
 
+@pytest.fixture
+def only_kernels(monkeypatch):
+    """Refuse samples and steps by tensor operations, from when it is called."""
+
+    def refuse(*_):
+        raise AssertionError("tensor operations")
+
+    return lambda *names: [monkeypatch.setattr(kernels, name, refuse) for name in names or ("perturb", "update")]
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_rank"])
+@pytest.mark.parametrize("how", ["context", "several"])
+def test_samples_of_another_rank_and_several_of_them(how, noise, monkeypatch, only_kernels):
+    monkeypatch.setattr(Replicas, "rank", 3)
+    one, other = pair(noise=noise)
+    train(*other, how)
+    only_kernels()
+    train(*one, how)
+    assert_equal(one, other)
+
+
+@pytest.fixture
+def second_of_two():
+    """The mesh of a process that has a neighbour only by name."""
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield init_device_mesh(DEVICE, (2,))
+    dist.destroy_process_group()
+
+
+def test_shards_that_begin_anywhere(second_of_two, only_kernels):
+    """Within a block of noise, at the beginning of one, and nowhere; two samples a step, at gradients of cos."""
+
+    def trained(fused):
+        torch.manual_seed(0)
+        whole = [torch.randn(shape, device=DEVICE) for shape in ((2, 600), (4, 1024), (1, 5))]
+        weights = [nn.Parameter(distribute_tensor(t, second_of_two, [Shard(0)], src_data_rank=None)) for t in whole]
+        optimizer = IVON(weights, **SETTINGS, fused=fused)
+        samples = []
+        for k in range(4):
+            with optimizer.sampled_params(train=True):
+                samples += [w.to_local().clone() for w in weights]
+                for w in weights:
+                    w.grad = (w.detach().cos() + (0 if w.grad is None else w.grad)) / (1 + k % 2)
+            if k % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return samples + [t.to_local() for w in weights for t in (w, optimizer.state[w]["hessian"])]
+
+    plain = trained(fused=False)
+    only_kernels("perturb")
+    for found, expected in zip(trained(fused=None), plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-6)
+
+
 def with_prior(params, **options):
     params = list(params)
     torch.manual_seed(1)
@@ -104,10 +167,11 @@ def with_groups(params, **options):
     ],
     ids=["prior and term", "groups", "auto", "gradsq"],
 )
-def test_all_equations(options):
+@pytest.mark.parametrize("how", ["until_step", "several"])
+def test_all_equations(how, options):
     one, other = pair(**options)
-    train(*one, "until_step")
-    train(*other)
+    train(*one, how)
+    train(*other, how)
     assert_equal(one, other)
 
 
@@ -124,21 +188,38 @@ def test_without_a_first_beta_the_momentum_is_the_gradient_bit_for_bit():
         assert torch.equal(optimizer.state[p]["momentum"], gradient)
 
 
+@pytest.mark.parametrize("how", ["context", "several"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precisions(dtype):
+def test_half_precisions(dtype, how):
     one, other = pair(dtype=dtype)
-    train(*one)
-    train(*other)
+    train(*one, how)
+    train(*other, how)
     assert one[0].state[one[1].weights[0]]["hessian"].dtype == torch.float32
     unit = torch.finfo(dtype).eps
     assert_equal(one, other, rtol=2 * unit, atol=2 * unit)
 
 
-def test_the_mean_comes_back_bit_for_bit():
+@pytest.mark.parametrize("noise", ["shared", "per_rank"])
+def test_the_mean_comes_back_bit_for_bit(noise):
+    (optimizer, model), _ = pair(noise=noise)
+    before = copy.deepcopy(model.state_dict())
+    for k in range(3):
+        with optimizer.sampled_params(train=True):
+            assert not torch.equal(model.weights[0], before["weights.0"])
+            model(k).backward()
+        assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_the_mean_comes_back_bit_for_bit_to_a_model_that_has_become_wider():
     (optimizer, model), _ = pair()
+    with optimizer.sampled_params(train=True):
+        pass
+    model.double()
+    with torch.no_grad():
+        model.weights[0].div_(3)
     before = copy.deepcopy(model.state_dict())
     with optimizer.sampled_params(train=True):
-        assert not torch.equal(model.weights[0], before["weights.0"])
+        pass
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 
@@ -157,7 +238,7 @@ def test_a_step_with_nan_is_skipped_counted_and_reported(how):
 def test_a_step_after_one_that_tensor_operations_skipped_is_in_the_state():
     one, other = pair()
     for optimizer, model in (one, other):
-        for k in range(2):  # two samples a step are left to tensor operations
+        for k in range(2):  # the sums of two samples are left to tensor operations
             with optimizer.sampled_params(train=True):
                 (torch.nan * model(k)).backward()
         optimizer.step()
@@ -327,5 +408,8 @@ def test_the_state_of_a_model_that_was_float64_is_narrowed():
     train(*wide, steps=1)
     for _ in range(2):
         train(*narrow, steps=1)
+    for how in ("context", "several"):
+        train(*wide, how, steps=1)
+        train(*narrow, how, steps=1)
     assert wide[0]._fast._launcher is not None
     assert_equal(wide, narrow)

@@ -13,7 +13,7 @@ def table(*shapes):
     names = ("p", "buffer", "momentum", "hessian", "step", "forgetting", "level", "scatter", "spread")
     tensors = [{name: torch.zeros(shape if i < 4 else ()) for i, name in enumerate(names)} for shape in shapes]
     entries = [Entry(views, group=0, index=i, squares=False) for i, views in enumerate(tensors)]
-    return Table(entries, [(0, torch.tensor(0), torch.tensor(0))])
+    return Table(entries, [(0, 0, torch.tensor(0), torch.tensor(0))])
 
 
 def test_gradients_are_pointed_to_where_they_are():

@@ -1,14 +1,14 @@
-"""The fast way of an optimizer whose equations exist as fused kernels: one sample a step, kept or drawn again by them.
+"""The fast way of an optimizer whose equations exist as fused kernels, which draw its samples and take its steps.
 
 Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
-said when the host comes to know. Several samples a step, shards, and noise of each process go the way of tensor
-operations; a sample drawn here is then written down first.
+said when the host comes to know. With several samples a step, or noise of each process, samples are written down and
+their sums go the way of tensor operations; with shards the step does, too.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from posterity.optim._samples import SKIPPED, Kept, norm
-from posterity.optim.kernels import Entry, Kernels, kernels_for, laid_out, swap, usable
+from posterity.optim._distributed import first_index, local, sharded
+from posterity.optim._samples import SKIPPED, norm
+from posterity.optim.kernels import Entry, Kernels, Piece, average, kernels_for, laid_out, swap, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -40,22 +41,29 @@ class FastPath:
         self._report: Tensor | None = None  # skipped steps, as far as the host knows
         self._told = 0  # how many of them have been said
 
-    def put_sample(self) -> bool:
-        """Put a sample to learn from in place; False where that is left to tensor operations."""
+    def put_sample(self, fresh: bool) -> bool:
+        """Put a sample to learn from in place; False where that is left to tensor operations.
+
+        Args:
+            fresh: Whether it is a new one, and not the last one again.
+        """
         samples = self._optimizer._samples
         if not self._possible():
             return False
-        if samples.lazy or samples.finished or samples.closed:
-            self.store()
-            return False
+        alone = not (samples.lazy or samples.finished or samples.closed or samples.per_rank)
+        self.store()
         launcher = self._ready()
         if launcher is None:
             return False
-        self._remember_gradients()
+        alone = alone and not any(map(sharded, self._parameters))
+        if alone:
+            self._remember_gradients()
+        else:
+            self._buffers = {p: samples.buffer(p) for p in self._parameters}
         self._set_numbers(launcher)
-        launcher.draw()
-        samples.hold(self._buffers)
-        increment_version(self._parameters)
+        launcher.draw(fresh=fresh)
+        increment_version([local(p) for p in self._parameters])
+        (samples.hold if alone else samples.placed)(self._buffers)
         return True
 
     def take_away(self) -> bool:
@@ -94,15 +102,41 @@ class FastPath:
             return False
         self._set_numbers(launcher)
         launcher.step(gradients, held=bool(samples.means), ahead=self.ahead)
-        increment_version(self._parameters)
-        self._say_what_was_skipped()
-        self._show_state()
+        self._after_step()
         samples.means = {}
         samples.discard()
         if self.ahead:
             samples.hold(self._buffers)
             samples.fresh = True
         return True
+
+    def update(self, parameters: Sequence[Tensor], estimates: int) -> bool:
+        """Take a step from the sums of several samples; False where that is left to tensor operations.
+
+        Args:
+            parameters: Those with finite gradients.
+            estimates: How many gradients their sums are averaged over.
+        """
+        samples, launcher = self._optimizer._samples, self._launcher
+        if launcher is None or any(map(sharded, parameters)) or not self._unmoved():
+            return False
+        evidence = {p: samples.evidence(p, estimates) for p in parameters}
+        if any(tensors.keys().isdisjoint(("sample", "product")) for tensors, _ in evidence.values()):
+            return False
+        if (estimates > 1 or samples.closed) and any(p.dtype != torch.float32 for p in parameters):
+            return False  # kernels would have the averaged gradients rounded
+        pieces = {p: Piece({"p": p.detach(), **tensors}, numbers) for p, (tensors, numbers) in evidence.items()}
+        found = {p: average(piece) for p, piece in pieces.items()}
+        gradients, products = zip(*(found.get(p, (None, None)) for p in self._parameters), strict=True)
+        self._set_numbers(launcher)
+        launcher.step(gradients, products=products)
+        self._after_step()
+        return True
+
+    def _after_step(self) -> None:
+        increment_version(self._parameters)
+        self._say_what_was_skipped()
+        self._show_state()
 
     def use(self) -> bool:
         """Begin to use the sample that the last step has put in place, if there is one."""
@@ -147,7 +181,7 @@ class FastPath:
 
     def _possible(self) -> bool:
         optimizer, (group, p) = self._optimizer, next(self._optimizer._parameters())
-        if optimizer.fused is False or optimizer._replicas.per_rank or not optimizer.constants(group):
+        if optimizer.fused is False or not optimizer.constants(group):
             return False
         kernels = kernels_for(p.device)
         if optimizer.fused and isinstance(kernels, str):
@@ -158,7 +192,7 @@ class FastPath:
         """Write the last sample down, for whoever needs it beside the next one."""
         samples = self._optimizer._samples
         if samples.lazy and not samples.means and self._launcher is not None:
-            self._launcher.draw(again=True)
+            self._launcher.draw(fresh=False, keep=True)
         samples.lazy = samples.lazy and bool(samples.means)
 
     def _trainable(self) -> list[tuple[int, int, Tensor]]:
@@ -171,7 +205,8 @@ class FastPath:
         if not self._unmoved():
             trainable = self._trainable()
             self._launcher = None
-            if self._possible() and usable([p for _, _, p in trainable]):
+            here = [local(p) for _, _, p in trainable if local(p).numel() or not sharded(p)]
+            if self._possible() and usable(here):
                 self._launcher = self._build(trainable)
             self._places, self._seen = self._addresses(), list(self._all_tensors())
         return self._launcher
@@ -196,8 +231,10 @@ class FastPath:
         return not thorough or all(map(operator.is_, *pairs))
 
     def _addresses(self) -> list[int]:
+        """Where the parameters are, and whose noise this process draws."""
         groups = self._optimizer.param_groups
-        return [p.data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
+        addresses = [local(p).data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
+        return [self._optimizer._replicas.rank, *addresses]
 
     def _all_tensors(self) -> Iterator[Any]:
         """Parameters, counters and state: whatever addresses were taken of."""
@@ -220,15 +257,16 @@ class FastPath:
             if new and device.type == "cpu":
                 self._waiting[p] = optimizer.state.pop(p)
             state.update(laid_out(state, p.detach()))
-            kept = samples.kept.setdefault(p, Kept(torch.empty_like(p, requires_grad=False)))
-            tensors = {"p": p.detach(), "buffer": kept.buffer, **state}
-            entries.append(Entry(tensors, number, index, squares=group.get("hess_approx") == "gradsq"))
+            kept = {"p": p.detach(), "buffer": samples.keep(p).buffer, **state}
+            tensors = {name: local(t) for name, t in kept.items()}
+            entries.append(Entry(tensors, number, index, group.get("hess_approx") == "gradsq", first_index(p)))
         self._parameters = [p for _, _, p in trainable]
         self._buffers = {p: samples.kept[p].buffer for p in self._parameters}
         self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
         kernels = kernels_for(device)
         assert not isinstance(kernels, str), kernels
-        return kernels(entries, [(g["seed"], g["draws"], g["skipped"]) for g in optimizer.param_groups])
+        sample = optimizer._replicas.rank
+        return kernels(entries, [(g["seed"], sample, g["draws"], g["skipped"]) for g in optimizer.param_groups])
 
     def _say_what_was_skipped(self) -> None:
         skipped = self._optimizer.param_groups[0]["skipped"]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from posterity.errors import expected
 from posterity.optim._distributed import local, on_all, sharded
-from posterity.optim.kernels import require_dense, swap
+from posterity.optim.kernels import Numbers, Views, like, require_dense, swap
 from posterity.trees import state_dtype
 
 SKIPPED = "a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them"
@@ -51,8 +51,8 @@ class Kept:
         """Add (a − b) · gradient to the stored product."""
         require_dense(gradient)
         dtype = state_dtype(gradient.dtype)
-        term = (local(a).to(dtype) - local(b).to(dtype)).mul_(local(gradient))
-        self.product = term if self.product is None else self.product.add_(term)
+        noise, gradient = local(a).to(dtype) - local(b).to(dtype), local(gradient).to(dtype)
+        self.product = noise.mul_(gradient) if self.product is None else self.product.addcmul_(noise, gradient)
 
     def sums(self) -> dict[str, Tensor]:
         """The sums that the update needs beside the gradient and the last sample, where there are any."""
@@ -96,18 +96,30 @@ class Samples:
         self.discard()
         return not any(map(sharded, parameters))
 
-    def tensors(self, p: Tensor) -> dict[str, Tensor]:
-        """What the update of a parameter needs beside its gradient: the sums, and the last sample."""
+    def evidence(self, p: Tensor, estimates: int) -> tuple[Views, Numbers]:
+        """What the update of a parameter needs to know: gradient, last sample and sums, and how they are scaled."""
+        tensors = {} if p.grad is None else {"gradient": local(p.grad)}
+        numbers: Numbers = {"estimates": float(estimates)} if estimates > 1 else {}
+        if self.finished and p in self.kept:
+            kept = self.kept[p]
+            tensors |= kept.sums() if self.per_rank else {"sample": kept.buffer, **kept.sums()}
+            numbers |= {"factor": self.factor(p)} if kept.product is not None else {}
+        return tensors, numbers
+
+    def keep(self, p: Tensor) -> Kept:
+        """What is kept about a parameter, which may have another type or layout than at its last sample."""
+        here = local(p.detach())
+        if p not in self.kept:
+            self.kept[p] = Kept(torch.empty_like(here))
         kept = self.kept[p]
-        return kept.sums() if self.per_rank else {"sample": kept.buffer, **kept.sums()}
+        kept.buffer = like(here, kept.buffer)
+        return kept
 
     def buffer(self, p: Tensor) -> Tensor:
         """Where the mean of a parameter is to be saved when the next sample is put in its place."""
         if not self.train:
             return torch.empty_like(local(p), requires_grad=False)
-        if p not in self.kept:
-            self.kept[p] = Kept(torch.empty_like(local(p), requires_grad=False))
-        kept = self.kept[p]
+        kept = self.keep(p)
         if p.grad is not None:
             self._rescale(p, kept)
             if self.finished and not self.per_rank:

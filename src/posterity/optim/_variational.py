@@ -150,7 +150,7 @@ class VariationalOptimizer(Optimizer):
     def _put_sample(self, train: bool) -> None:
         samples = self._samples
         fresh = samples.begin(train, self._trained())
-        if train and self._fast.put_sample():
+        if train and self._fast.put_sample(fresh):
             return
         trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
         for group in self.param_groups:
@@ -245,7 +245,8 @@ class VariationalOptimizer(Optimizer):
         try:
             self._replicas.average(self._samples, [p for _, p in ready])
             if self._samples.finite([p for _, p in ready]):
-                self._update([self._evidence(p, group, estimates) for group, p in ready])
+                if not self._fast.update([p for _, p in ready], estimates):
+                    self._update([self._evidence(p, group, estimates) for group, p in ready])
                 self._say_if_noiseless(ready)
             else:
                 self._skip()
@@ -271,12 +272,8 @@ class VariationalOptimizer(Optimizer):
         """All that the update of a parameter needs: its mean, state, gradient and samples."""
         self._state_of(p, group)["step"] += 1
         tensors = {name: local(t) for name, t in {"p": p.detach(), **self._tensors(p)}.items()}
-        numbers = self.numbers(p, group)
-        tensors |= {} if p.grad is None else {"gradient": local(p.grad)}
-        if self._samples.finished and p in self._samples.kept:
-            tensors |= self._samples.tensors(p)
-            numbers |= {"factor": self._samples.factor(p)} if "product" in tensors else {}
-        numbers |= {"estimates": float(estimates)} if estimates > 1 else {}
+        found, scales = self._samples.evidence(p, estimates)
+        tensors, numbers = tensors | found, self.numbers(p, group) | scales
         self.observe(p, tensors, group, numbers)
         return Piece(tensors, numbers)
 

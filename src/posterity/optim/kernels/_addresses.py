@@ -17,7 +17,7 @@ from posterity.trees import state_dtype
 
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
 SCALARS = ("step", "forgetting", "level", "scatter", "spread")
-COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "inner", "outer")  # of a parameter: int64
+COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "start", "inner", "outer")  # of a parameter: int64
 NUMBERS = (
     "ess",
     "delta",
@@ -30,8 +30,10 @@ NUMBERS = (
     "batch_size",
 )  # of a group: float64
 FACTS = (*NUMBERS, "rate", "debias", "active", *(4 * ("",)))  # of a parameter in this step: float32, 64 bytes
-MARKS = ("seed", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
+MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+Marks = tuple[int, int, Tensor, Tensor]
 
 
 class Kind(NamedTuple):
@@ -41,38 +43,43 @@ class Kind(NamedTuple):
     prior: bool
     term: bool
     squares: bool
-    transposed: bool
+    transposed: bool  # or a shard that does not begin with a block of noise
     aligned: bool
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter: its tensors (see `TENSORS` and `SCALARS`), its group and its number among all parameters."""
+    """One parameter: its tensors (see `TENSORS` and `SCALARS`), its group and its number among all parameters.
+
+    Of a shard the tensors are the local ones, and `start` is the index of its first weight in the whole parameter.
+    """
 
     tensors: Views
     group: int
     index: int
     squares: bool
+    start: int = 0
 
     @cached_property
     def kind(self) -> Kind:
         names, p = self.tensors, self.tensors["p"]
         aligned = p.numel() % 4 == 0 and all(names[name].data_ptr() % 16 == 0 for name in TENSORS if name in names)
         prior, term = "prior_precision" in names, "quadratic" in names
-        return Kind(p.dtype, prior, term, self.squares, layout(p) != (1, p.numel()), aligned)
+        transposed = layout(p) != (1, p.numel()) or self.start % (2 * HALF) > 0
+        return Kind(p.dtype, prior, term, self.squares, transposed, aligned)
 
     @property
     def row(self) -> list[int]:
         p = self.tensors["p"]
         addresses = [self.tensors[name].data_ptr() if name in self.tensors else 0 for name in (*TENSORS, *SCALARS)]
-        return [*addresses, p.numel(), self.group, self.index, *(layout(p) or ())]
+        return [*addresses, p.numel(), self.group, self.index, self.start, *(layout(p) or ())]
 
     def fitting(self, gradient: Tensor) -> Tensor:
         """The gradient, or a copy that is laid out as the parameter is."""
         p = self.tensors["p"]
         if self.kind.aligned and gradient.data_ptr() % 16:  # a part of something larger
             return torch.empty_like(p, requires_grad=False).copy_(gradient)
-        return gradient if gradient.stride() == p.stride() and gradient.dtype == p.dtype else _like(p, gradient)
+        return gradient if gradient.stride() == p.stride() and gradient.dtype == p.dtype else like(p, gradient)
 
 
 class Launch(NamedTuple):
@@ -88,19 +95,22 @@ class Table:
 
     Args:
         entries: The parameters.
-        marks: Seed and counters of each group.
+        marks: Of each group: see `MARKS`, with counters for their addresses.
     """
 
-    def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         self.entries = entries
         self.device = device = entries[0].tensors["p"].device
-        self.counters = [counter for _, *counters in marks for counter in counters]  # kept alive with their addresses
+        self.counters = [
+            counter for _, _, *counters in marks for counter in counters
+        ]  # kept alive with their addresses
         self.table = torch.tensor([entry.row for entry in entries], dtype=torch.int64, device=device)
-        rows = [[_int64(seed), draws.data_ptr(), skipped.data_ptr()] for seed, draws, skipped in marks]
+        rows = [[_int64(seed), sample, draws.data_ptr(), skipped.data_ptr()] for seed, sample, draws, skipped in marks]
         self.marks = torch.tensor(rows, dtype=torch.int64, device=device)
         self.keys = torch.zeros(len(entries), 4, dtype=torch.int32, device=device)
         self.flags = torch.zeros(2, dtype=torch.int32, device=device)
         self.gradients = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
+        self.products = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
         self.numbers = Uploaded(torch.zeros(len(marks), len(NUMBERS), dtype=torch.float64, device=device))
         self.launches = list(_launches(entries, device))
         self._looks: list[Any] = []  # of the gradients of the last step
@@ -127,6 +137,11 @@ class Table:
             self._copies = [mine for mine, g in zip(found, gradients, strict=True) if mine is not g]
             self._looks, self._at = looks, [0 if g is None else g.data_ptr() for g in found]
         self.gradients.set(self._at)
+
+    def set_products(self, products: Sequence[Tensor | None] | None) -> None:
+        """Point to the products of noise and gradient, float32 and laid out as the parameters are; or to none."""
+        if products is not None:
+            self.products.set([0 if t is None else t.data_ptr() for t in products])
 
 
 class Uploaded:
@@ -185,10 +200,11 @@ def supported(p: Tensor) -> bool:
 def laid_out(state: Mapping[str, Tensor], p: Tensor) -> Views:
     """The state of a parameter, all of it as kernels expect it: float32, and ordered in memory as the parameter is."""
     dtype = state_dtype(p.dtype)
-    return {name: _like(p, t, dtype) if t.shape == p.shape else t.to(p.device, dtype) for name, t in state.items()}
+    return {name: like(p, t, dtype) if t.shape == p.shape else t.to(p.device, dtype) for name, t in state.items()}
 
 
-def _like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor, or a copy that is ordered in memory as the parameter is, and of its type unless another is given."""
     if layout(t) == layout(p) and t.dtype == (dtype or p.dtype) and t.device == p.device:
         return t
     return torch.empty_like(p, dtype=dtype, requires_grad=False).copy_(t)
@@ -203,7 +219,8 @@ def require_dense(gradient: Tensor) -> None:
 def _launches(entries: Sequence[Entry], device: torch.device) -> Sequence[Launch]:
     kinds: dict[Kind, list[int]] = {}
     for t, entry in enumerate(entries):
-        kinds.setdefault(entry.kind, []).append(t)
+        if entry.tensors["p"].numel():  # a shard may have nothing here
+            kinds.setdefault(entry.kind, []).append(t)
     launches = []
     for kind, numbers in kinds.items():
         members = torch.tensor(numbers, dtype=torch.int32)

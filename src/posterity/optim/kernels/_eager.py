@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -74,6 +75,23 @@ def update_block(equations: Equations, view: Views, numbers: Numbers) -> None:
     equations(view, mean, gradient, product, numbers)
     if mean is not view["p"]:
         view["p"].copy_(mean)
+
+
+def average(piece: Piece) -> tuple[Tensor, Tensor]:
+    """`statistics` of a parameter with noise, block by block; they overwrite the sums that it has."""
+    p, dtype = piece.tensors["p"], state_dtype(piece.tensors["p"].dtype)
+    given = {"gradients", "estimates"}.isdisjoint((*piece.tensors, *piece.numbers))  # there is nothing to average
+    names = ("product",) if given else ("product", "gradients")
+    found = {name: piece.tensors[name] if name in piece.tensors else torch.empty_like(p, dtype=dtype) for name in names}
+    results = {f"averaged {name}": t for name, t in found.items()}
+    for part in blocks(replace(piece, tensors=piece.tensors | results)):
+        view = part.tensors
+        gradient, product = statistics(view, view["p"].to(dtype), part.numbers)
+        assert product is not None
+        view["averaged product"].copy_(product)
+        if not given:
+            view["averaged gradients"].copy_(gradient)
+    return piece.tensors["gradient"] if given else found["gradients"], found["product"]
 
 
 def statistics(view: Views, mean: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor | None]:

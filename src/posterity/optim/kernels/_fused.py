@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import FACTS, Entry, Table
+from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Table
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 TOGETHER = 4  # blocks whose gradients one program looks at
@@ -35,10 +35,10 @@ class Launcher:
 
     Args:
         entries: The parameters; their tensors must stay where they are.
-        marks: Seed, number of draws and number of skipped steps of each group, the last two counted on the device.
+        marks: Seed, number of the sample, of draws and of skipped steps of each group; the last two on the device.
     """
 
-    def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         from posterity.optim.kernels import _triton_sample, _triton_step
 
         self.table = Table(entries, marks)
@@ -46,16 +46,21 @@ class Launcher:
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
-    def draw(self, *, again: bool = False) -> None:
-        """Put a new sample in place of the means, which go into the buffers; or write the last one there `again`."""
+    def draw(self, *, fresh: bool = True, keep: bool = False) -> None:
+        """Put a sample in place of the means, which go into the buffers.
+
+        Args:
+            fresh: Whether it is a new one, and not the last one again.
+            keep: Whether to write it into the buffers instead, and keep the means in place.
+        """
         table, kernels = self.table, self._samples
         numbers, shared = table.numbers.tensor, (table.keys, self._facts)
         with self._device():
             counts = len(table.entries), len(table.marks)
             every = (table.table, table.marks, numbers, *shared, *counts)
-            self._launch(kernels.draw, 0, 1, every, ADVANCE=int(not again), LANES=256)
+            self._launch(kernels.draw, 0, 1, every, ADVANCE=int(fresh), LANES=256)
             for number, (_, _, blocks) in enumerate(table.launches):
-                self._launch(kernels.sample, number, len(blocks), (table.table, blocks, *shared), KEEP=again)
+                self._launch(kernels.sample, number, len(blocks), (table.table, blocks, *shared), KEEP=keep)
 
     def restore(self) -> None:
         """Put the means back from the buffers."""
@@ -63,27 +68,38 @@ class Launcher:
             for number, (_, _, blocks) in enumerate(self.table.launches):
                 self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks))
 
-    def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
-        """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
+    def step(
+        self,
+        gradients: Sequence[Tensor | None],
+        *,
+        held: bool = False,
+        ahead: bool = False,
+        products: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """Update everything from the last sample, or skip it all if a gradient is not finite.
 
         Args:
             gradients: Of each entry.
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
+            products: Averages of noise times gradient over several samples, in place of the last one's.
         """
         table, kernels = self.table, self._steps
         table.set_gradients(gradients)
+        table.set_products(products)
         pointers, shared = table.gradients.tensor, (table.keys, self._facts, table.flags)
+        sums, how = table.products.tensor, {"HELD": held, "SUMMED": products is not None}
         with self._device():
             for number, (_, _, blocks) in enumerate(table.launches):
                 about = (table.table, blocks, pointers, table.flags, len(blocks))
                 self._launch(kernels.check, number, -(-len(blocks) // TOGETHER), about, TOGETHER=TOGETHER)
             for number, (_, members, _) in enumerate(table.launches):
-                each = (table.table, pointers, table.numbers.tensor, table.marks, *shared, members, len(table.marks))
-                self._launch(kernels.measure, number, len(members), each, warps=SOME // 256, HELD=held, SOME=SOME)
+                tensor = (table.table, pointers, sums, table.numbers.tensor, table.marks, *shared)
+                each = (*tensor, members, len(table.marks))
+                self._launch(kernels.measure, number, len(members), each, warps=SOME // 256, SOME=SOME, **how)
             for number, (_, _, blocks) in enumerate(table.launches):
-                arguments = (table.table, blocks, pointers, *shared)
-                self._launch(kernels.step, number, len(blocks), arguments, AHEAD=ahead, HELD=held)
+                arguments = (table.table, blocks, pointers, sums, *shared)
+                self._launch(kernels.step, number, len(blocks), arguments, AHEAD=ahead, **how)
 
     def _launch(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
-from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Table
+from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Table
 from posterity.optim.kernels._fused import SOME
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -23,7 +23,10 @@ class Work(ctypes.Structure):
     """`Work` of `native.c`."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("table", "marks", "numbers", "gradients", "kinds", "blocks")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("table", "marks", "numbers", "gradients", "products", "kinds", "blocks")
+        ),
         *((name, ctypes.c_void_p) for name in ("keys", "measured")),
         *((name, ctypes.c_int64) for name in ("tensors", "groups", "count")),
     )
@@ -55,10 +58,10 @@ class NativeLauncher:
 
     Args:
         entries: The parameters; their tensors must stay where they are.
-        marks: Seed, number of draws and number of skipped steps of each group.
+        marks: Seed, number of the sample, of draws and of skipped steps of each group.
     """
 
-    def __init__(self, entries: Sequence[Entry], marks: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         found = library()
         assert isinstance(found, ctypes.CDLL), found
         self._library, self.table = found, Table(entries, marks)
@@ -67,29 +70,44 @@ class NativeLauncher:
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
         self._measured = torch.zeros(len(entries), 2)
-        given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor)
+        given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor, table.products.tensor)
         addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
-    def draw(self, *, again: bool = False) -> None:
-        """Put a new sample in place of the means, which go into the buffers; the last one is there `again` already."""
-        if not again:
-            self._library.draw(ctypes.byref(self._work), self._threads())
+    def draw(self, *, fresh: bool = True, keep: bool = False) -> None:
+        """Put a sample in place of the means, which go into the buffers.
+
+        Args:
+            fresh: Whether it is a new one, and not the last one again.
+            keep: Whether it is to be in the buffers instead: nothing is done, since the last one is there.
+        """
+        if not keep:
+            self._library.draw(ctypes.byref(self._work), int(fresh), self._threads())
 
     def restore(self) -> None:
         """Put the means back from the buffers."""
         self._library.swap(ctypes.byref(self._work), self._threads())
 
-    def step(self, gradients: Sequence[Tensor | None], *, held: bool, ahead: bool) -> None:
-        """Update everything from one sample a parameter, or skip it all if a gradient is not finite.
+    def step(
+        self,
+        gradients: Sequence[Tensor | None],
+        *,
+        held: bool = False,
+        ahead: bool = False,
+        products: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """Update everything from the last sample, or skip it all if a gradient is not finite.
 
         Args:
             gradients: Of each entry.
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
+            products: Averages of noise times gradient over several samples, in place of the last one's.
         """
         self.table.set_gradients(gradients)
-        self._library.step(ctypes.byref(self._work), int(held), int(ahead), self._threads())
+        self.table.set_products(products)
+        summed = products is not None
+        self._library.step(ctypes.byref(self._work), int(held), int(ahead), int(summed), self._threads())
 
     def _threads(self) -> int:
         return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))

@@ -99,21 +99,26 @@ def _equations(
     gradient,
     momentum,
     hessian,
-    noise,
+    known,
     terms,
     fact,
+    SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """`IVON.update` of one half of a block; λ·width² stands for 1/(h + δ)."""
+    """`IVON.update` of one half of a block; λ·width² stands for 1/(h + δ).
+
+    Known is the noise or, if SUMMED, its product with the gradient.
+    """
     delta, prior_mean, linear, quadratic = terms
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
-    theta = (mean + noise * width).to(DTYPE).to(tl.float32)
     momentum = _lerp(momentum, gradient, tl.load(fact + RHO1))
-    product = (theta - mean) * gradient
+    product = known
+    if not SUMMED:
+        product = ((mean + known * width).to(DTYPE).to(tl.float32) - mean) * gradient
     surprise = _surprise(product, gradient, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
     x = surprise * tl.load(fact + RATE)
     hessian += (hessian + delta) * (x + 0.5 * x * x)
@@ -147,11 +152,13 @@ def step(
     table,
     blocks,
     gradients,
+    products,
     keys,
     facts,
     flags,
     AHEAD: tl.constexpr,
     HELD: tl.constexpr,
+    SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -183,13 +190,20 @@ def step(
     gradient2 = tl.load(gradient + right, mask=right < there, other=0.0).to(tl.float32)
     terms1 = _get_terms(row, begin, fact, left, some, PRIOR, TERM, ALIGNED)
     terms2 = _get_terms(row, begin, fact, right, others, PRIOR, TERM, ALIGNED)
-    a, b = key_of(keys, t, 0)
-    noise = noise_of(row, begin, left, a, b, TRANSPOSED)
+    if SUMMED:
+        product = address_of(products + t, begin, tl.float32, ALIGNED)
+        known = (
+            tl.load(product + left, mask=left < there, other=0.0),
+            tl.load(product + right, mask=right < there, other=0.0),
+        )
+    else:
+        a, b = key_of(keys, t, 0)
+        known = noise_of(row, begin, left, a, b, TRANSPOSED)
     mean1, momentum1, hessian1, width1 = _equations(
-        mean1, gradient1, momentum1, hessian1, noise[0], terms1, fact, PRIOR, TERM, SQUARES, DTYPE
+        mean1, gradient1, momentum1, hessian1, known[0], terms1, fact, SUMMED, PRIOR, TERM, SQUARES, DTYPE
     )
     mean2, momentum2, hessian2, width2 = _equations(
-        mean2, gradient2, momentum2, hessian2, noise[1], terms2, fact, PRIOR, TERM, SQUARES, DTYPE
+        mean2, gradient2, momentum2, hessian2, known[1], terms2, fact, SUMMED, PRIOR, TERM, SQUARES, DTYPE
     )
     put(momentum, momentum1, left, some)
     put(momentum, momentum2, right, others)
@@ -213,6 +227,7 @@ def step(
 def measure(
     table,
     gradients,
+    products,
     numbers,
     marks,
     keys,
@@ -221,6 +236,7 @@ def measure(
     members,
     groups,
     HELD: tl.constexpr,
+    SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -255,7 +271,8 @@ def measure(
         tl.store(counter, steps)
         if (steps <= 10) | (steps % 10 == 0):
             MEAN: tl.constexpr = BUFFER if HELD else P
-            _observe(row, gradients + t, fact, a, b, steps, MEAN, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME)
+            here, sums = gradients + t, products + t
+            _observe(row, here, sums, fact, a, b, steps, MEAN, SUMMED, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME)
         rate = tl.load(number + RHO2)
         spread = tl.load(address_of(row + SPREAD, 0, tl.float32, False)).to(tl.float64)
         if spread > 0:
@@ -275,11 +292,13 @@ def measure(
 def _observe(
     row,
     gradient,
+    product,
     fact,
     a,
     b,
     steps,
     MEAN: tl.constexpr,
+    SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -301,8 +320,11 @@ def _observe(
     delta, _, _, quadratic = _get_terms(row, 0, fact, offset, mask, PRIOR, TERM, False)
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
-    theta = (mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32)
-    surprise = _surprise((theta - mean) * g, g, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
+    if SUMMED:
+        noisy = get(address_of(product, 0, tl.float32, False), offset, mask)
+    else:
+        noisy = ((mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32) - mean) * g
+    surprise = _surprise(noisy, g, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
     precision = tl.where(mask, hessian + delta, 0.0)
     surprise = tl.where(mask, surprise, 0.0)
     count = ((size + stride - 1) // stride).to(tl.float32)

@@ -24,9 +24,9 @@ QUARTER = tl.constexpr(1 << 30)  # of a turn
 
 # In the order of COLUMNS, FACTS (which begin with NUMBERS) and MARKS:
 P, BUFFER, MOMENTUM, HESSIAN, PRIOR_MEAN, PRIOR_PRECISION, LINEAR, QUADRATIC = map(tl.constexpr, range(8))
-STEP, FORGETTING, LEVEL, SCATTER, SPREAD, SIZE, GROUP, INDEX, INNER, OUTER = map(tl.constexpr, range(8, 18))
+STEP, FORGETTING, LEVEL, SCATTER, SPREAD, SIZE, GROUP, INDEX, START, INNER, OUTER = map(tl.constexpr, range(8, 19))
 ESS, DELTA, RHO1, RHO2, BIAS, LOG_BETA1, LR, CLIP, BATCH, RATE, DEBIAS, ACTIVE = map(tl.constexpr, range(12))
-SEED, DRAWS, SKIPPED = map(tl.constexpr, range(3))
+SEED, SAMPLE, DRAWS, SKIPPED = map(tl.constexpr, range(4))
 WIDTH, NUMBERED, FACTS, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, NUMBERS, _FACTS, MARKS))
 
 
@@ -93,12 +93,13 @@ def transposed(index, inner, outer):
 @triton.jit
 def noise_of(row, begin, lane, a, b, TRANSPOSED: tl.constexpr):
     """The normals of both halves of a block of memory."""
+    start = tl.load(row + START)
     if TRANSPOSED:
         inner, outer = tl.load(row + INNER), tl.load(row + OUTER)
-        left = normal_at(transposed(begin + lane, inner, outer), a, b)
-        right = normal_at(transposed(begin + HALF + lane, inner, outer), a, b)
+        left = normal_at(start + transposed(begin + lane, inner, outer), a, b)
+        right = normal_at(start + transposed(begin + HALF + lane, inner, outer), a, b)
     else:
-        left, right = _normals((begin // 2).to(tl.uint32) + lane.to(tl.uint32), a, b)
+        left, right = _normals(((start + begin) // 2).to(tl.uint32) + lane.to(tl.uint32), a, b)
     return left, right
 
 
@@ -125,7 +126,7 @@ def words(row, marks, ahead):
     zero = seed * 0
     a, b = _absorb(zero.to(tl.uint32) + 0x9E3779B9, zero.to(tl.uint32) + 0x85EBCA6B, seed)
     a, b = _absorb(a, b, draws + ahead)
-    a, b = _absorb(a, b, zero)
+    a, b = _absorb(a, b, tl.load(mark + SAMPLE))
     return _absorb(a, b, tl.load(row + INDEX))
 
 

@@ -17,6 +17,7 @@ typedef struct {
     const int64_t *table, *marks; /* a row for each tensor, and for each group */
     const double *numbers;        /* a row for each group */
     const int64_t *gradients;     /* an address for each tensor, or 0 */
+    const int64_t *products;      /* likewise, of noise and gradient, where the last sample is not all there was */
     const int32_t *kinds;         /* dtype and whether squared gradients estimate the Hessian, for each tensor */
     const int32_t *blocks;        /* pairs (tensor, block) */
     uint32_t *keys;               /* two words for each tensor's noise, and two for that of the sample ahead */
@@ -47,7 +48,7 @@ static void find_words(const Work *work, int64_t t, int ahead) {
     uint32_t a = 0x9E3779B9u, b = 0x85EBCA6Bu;
     absorb(&a, &b, mark[MARK_SEED]);
     absorb(&a, &b, *(int64_t *)mark[MARK_DRAWS] + ahead);
-    absorb(&a, &b, 0);
+    absorb(&a, &b, mark[MARK_SAMPLE]);
     absorb(&a, &b, row[AT_INDEX]);
     work->keys[4 * t + 2 * ahead] = a;
     work->keys[4 * t + 2 * ahead + 1] = b;
@@ -62,8 +63,9 @@ INLINE int64_t transposed(int64_t index, int64_t inner, int64_t outer) {
 /* The normals of a block of memory. */
 static void draw_block(const Block *block, const uint32_t *key, float *restrict noise) {
     const uint32_t words[2] = {key[0], key[1]};
-    if (block->row[AT_INNER] == 1) {
-        uint32_t first = (uint32_t)(block->begin / 2);
+    int64_t start = block->row[AT_START];
+    if (block->row[AT_INNER] == 1 && start % BLOCK == 0) {
+        uint32_t first = (uint32_t)((start + block->begin) / 2);
         int pairs = block->size < HALF ? block->size : HALF;
         for (int j = 0; j < pairs; j++)
             normals(first + (uint32_t)j, words, noise + j, noise + HALF + j);
@@ -71,7 +73,8 @@ static void draw_block(const Block *block, const uint32_t *key, float *restrict 
     }
     uint32_t counters[BLOCK], late[BLOCK];
     for (int j = 0; j < block->size; j++) {
-        int64_t index = transposed(block->begin + j, block->row[AT_INNER], block->row[AT_OUTER]), within = index % BLOCK;
+        int64_t index = start + transposed(block->begin + j, block->row[AT_INNER], block->row[AT_OUTER]);
+        int64_t within = index % BLOCK;
         counters[j] = (uint32_t)(index / BLOCK * HALF + within % HALF);
         late[j] = within >= HALF;
     }
@@ -159,10 +162,10 @@ static void sample_block(const Work *work, const Block *block, int ahead) {
     put(block, block->row[AT_P], p);
 }
 
-/* Put the next sample in place of the means, which go into the buffers. */
-void draw(const Work *work, int threads) {
+/* Put the next sample in place of the means, which go into the buffers; or the last one again, if it is not `fresh`. */
+void draw(const Work *work, int fresh, int threads) {
     for (int64_t group = 0; group < work->groups; group++)
-        ++*(int64_t *)work->marks[group * MARK_WIDTH + MARK_DRAWS];
+        *(int64_t *)work->marks[group * MARK_WIDTH + MARK_DRAWS] += fresh;
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for
@@ -210,7 +213,8 @@ typedef struct {
 } Numbers;
 
 typedef struct {
-    const float *sample, *gradient, *precision, *mean, *linear, *quadratic; /* the last four: prior and extra term */
+    const float *sample, *gradient, *product; /* the last one: in place of the sample, or 0 */
+    const float *precision, *mean, *linear, *quadratic; /* prior and extra term */
 } Terms;
 
 /* (h_hat - h) / (h + delta). */
@@ -227,15 +231,17 @@ INLINE float lerp(float from, float to, float weight) {
 }
 
 INLINE void equations(int size, float *restrict mean, float *restrict momentum, float *restrict hessian, Terms terms,
-                      Numbers n, int prior, int term, int squares) {
+                      Numbers n, int summed, int prior, int term, int squares) {
     const float *restrict sample = terms.sample, *restrict gradient = terms.gradient;
+    const float *restrict product = terms.product;
     for (int j = 0; j < size; j++) {
         float m = mean[j], g = gradient[j], h = hessian[j];
         float delta = prior ? terms.precision[j] * n.share : n.delta;
         float center = prior ? terms.mean[j] : 0.0f;
         float linear = term ? terms.linear[j] : 0.0f, quadratic = term ? terms.quadratic[j] : 0.0f;
         float precision = h + delta;
-        float x = n.rate * surprise((sample[j] - m) * g, g, h, 1.0f / precision, quadratic, n, squares);
+        float noisy = summed ? product[j] : (sample[j] - m) * g;
+        float x = n.rate * surprise(noisy, g, h, 1.0f / precision, quadratic, n, squares);
         float average = lerp(momentum[j], g, n.rho1);
         h += precision * (x + 0.5f * x * x);
         float force = average * n.debias + (m - center) * delta + (quadratic * m - linear) * n.share;
@@ -254,20 +260,24 @@ static Numbers numbers_of(const double *number, const float *measured) {
                      (float)number[NUMBER_BATCH_SIZE]};
 }
 
-static void step_block(const Work *work, const Block *block, int held) {
+static void step_block(const Work *work, const Block *block, int held, int summed) {
     float rooms[3][BLOCK];
     float *mean = get(block, block->row[held ? AT_BUFFER : AT_P], rooms[0]);
     float *momentum = state(block, AT_MOMENTUM), *hessian = state(block, AT_HESSIAN);
     Terms terms = {get(block, block->row[held ? AT_P : AT_BUFFER], rooms[1]),
                    get(block, work->gradients[block->t], rooms[2]),
+                   summed ? (float *)work->products[block->t] + block->begin : 0,
                    state(block, AT_PRIOR_PRECISION), state(block, AT_PRIOR_MEAN),
                    state(block, AT_LINEAR), state(block, AT_QUADRATIC)};
     Numbers n = numbers_of(block->number, work->measured + 2 * block->t);
     int squares = work->kinds[2 * block->t + 1];
-    if (!terms.precision && !terms.quadratic && !squares)
-        equations(block->size, mean, momentum, hessian, terms, n, 0, 0, 0);
+    int prior = terms.precision != 0, term = terms.quadratic != 0;
+    if (prior || term || squares)
+        equations(block->size, mean, momentum, hessian, terms, n, summed, prior, term, squares);
+    else if (summed)
+        equations(block->size, mean, momentum, hessian, terms, n, 1, 0, 0, 0);
     else
-        equations(block->size, mean, momentum, hessian, terms, n, terms.precision != 0, terms.quadratic != 0, squares);
+        equations(block->size, mean, momentum, hessian, terms, n, 0, 0, 0, 0);
     put(block, block->row[held ? AT_BUFFER : AT_P], mean);
 }
 
@@ -282,13 +292,13 @@ static void gather(int dtype, int64_t address, const int64_t *restrict places, i
 }
 
 /* `IVON.observe`: averages of h_hat + delta, (h_hat - h)^2 / (h + delta) and h + delta over some of the weights. */
-static void observe(const Work *work, int64_t t, int held, float steps) {
+static void observe(const Work *work, int64_t t, int held, int summed, float steps) {
     const int64_t *row = work->table + t * AT_WIDTH;
     int64_t stride = 1 + row[AT_SIZE] / SOME, some = (row[AT_SIZE] + stride - 1) / stride, places[HALF];
     int dtype = work->kinds[2 * t], squares = work->kinds[2 * t + 1];
     Numbers n = numbers_of(work->numbers + row[AT_GROUP] * NUMBER_WIDTH, work->measured + 2 * t);
     double level = 0, scatter = 0, total = 0;
-    float mean[HALF], sample[HALF], gradient[HALF], hessian[HALF], delta[HALF], quadratic[HALF];
+    float mean[HALF], sample[HALF], gradient[HALF], product[HALF], hessian[HALF], delta[HALF], quadratic[HALF];
     for (int64_t begin = 0; begin < some; begin += HALF) {
         int count = some - begin < HALF ? (int)(some - begin) : HALF;
         for (int j = 0; j < count; j++) {
@@ -300,6 +310,10 @@ static void observe(const Work *work, int64_t t, int held, float steps) {
         gather(dtype, row[held ? AT_BUFFER : AT_P], places, count, mean);
         gather(dtype, row[held ? AT_P : AT_BUFFER], places, count, sample);
         gather(dtype, work->gradients[t], places, count, gradient);
+        for (int j = 0; j < count; j++)
+            product[j] = (sample[j] - mean[j]) * gradient[j];
+        if (summed)
+            gather(FLOAT32, work->products[t], places, count, product);
         gather(FLOAT32, row[AT_HESSIAN], places, count, hessian);
         if (row[AT_PRIOR_PRECISION])
             gather(FLOAT32, row[AT_PRIOR_PRECISION], places, count, delta);
@@ -307,8 +321,7 @@ static void observe(const Work *work, int64_t t, int held, float steps) {
             gather(FLOAT32, row[AT_QUADRATIC], places, count, quadratic);
         for (int j = 0; j < count; j++) {
             float h = hessian[j], precision = h + delta[j] * n.share;
-            float product = (sample[j] - mean[j]) * gradient[j];
-            float found = surprise(product, gradient[j], h, 1.0f / precision, quadratic[j], n, squares);
+            float found = surprise(product[j], gradient[j], h, 1.0f / precision, quadratic[j], n, squares);
             level += precision * (1 + found);
             scatter += precision * found * found;
             total += precision;
@@ -322,12 +335,12 @@ static void observe(const Work *work, int64_t t, int held, float steps) {
 }
 
 /* What the step of a tensor needs to know: step count, debiasing, 1 - beta2. */
-static void measure(const Work *work, int64_t t, int held) {
+static void measure(const Work *work, int64_t t, int held, int summed) {
     const int64_t *row = work->table + t * AT_WIDTH;
     const double *number = work->numbers + row[AT_GROUP] * NUMBER_WIDTH;
     float steps = ++*(float *)row[AT_STEP];
     if (steps <= 10 || fmodf(steps, 10) == 0)
-        observe(work, t, held, steps);
+        observe(work, t, held, summed, steps);
     double rate = number[NUMBER_RHO2], spread = *(float *)row[AT_SPREAD];
     if (spread > 0)
         rate = fmin(rate, number[NUMBER_BIAS] / spread);
@@ -336,12 +349,13 @@ static void measure(const Work *work, int64_t t, int held) {
     work->measured[2 * t + 1] = (float)rate;
 }
 
-/* Update everything from the sample in the buffers, or skip it all if a gradient is not finite.
+/* Update everything from the sample in the buffers, or from the products of several of them with `summed`; or skip it
+ * all if a gradient is not finite.
  *
  * With `held` the sample is still in the parameters and the mean in the buffers; it is put back whatever happens.
  * With `ahead` the next sample is put in place, and the mean into the buffers.
  */
-void step(const Work *work, int held, int ahead, int threads) {
+void step(const Work *work, int held, int ahead, int summed, int threads) {
     int wrong = 0;
 #pragma omp parallel num_threads(threads)
     {
@@ -354,13 +368,13 @@ void step(const Work *work, int held, int ahead, int threads) {
         for (int64_t t = 0; t < work->tensors; t++) {
             find_words(work, t, 1);
             if (work->gradients[t] && !wrong)
-                measure(work, t, held);
+                measure(work, t, held, summed);
         }
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < work->count; k++) {
             Block block = find_block(work, k);
             if (work->gradients[block.t] && !wrong)
-                step_block(work, &block, held);
+                step_block(work, &block, held, summed);
             if (held)
                 memcpy(place(&block, block.row[AT_P]), place(&block, block.row[AT_BUFFER]),
                        block.size * width_of(block.dtype));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,21 @@ def length(inputs: Inputs) -> int:
 def take(inputs: Inputs, examples: slice) -> Inputs:
     """Some of the examples."""
     return over_tensors(lambda x: x[examples], inputs)
+
+
+def concatenated(parts: Sequence[Inputs]) -> Inputs:
+    """The examples of several inputs, one after the other.
+
+    Examples:
+        >>> concatenated([(torch.tensor([1]), {"b": torch.tensor([2])}), (torch.tensor([3]), {"b": torch.tensor([4])})])
+        (tensor([1, 3]), {'b': tensor([2, 4])})
+    """
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {name: concatenated([part[name] for part in parts]) for name in first}
+    if isinstance(first, (tuple, list)):
+        return type(first)(concatenated(column) for column in zip(*parts))
+    return torch.cat(list(parts))
 
 
 def tensors(inputs: Inputs) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ from posterity.errors import InvalidInput
 from posterity.memory import MemoryTracker, memory_map
 from posterity.memory.optimizer_state import covariance_of
 from posterity.metrics import auroc
-from posterity.optim import IVON
+from posterity.optim import EVON, IVON, SAM, VariationalNewton
 
 
 def problem(n=40):
@@ -70,6 +70,29 @@ def test_variational_optimizers_bring_their_own_covariance():
     assert all(torch.allclose(v, torch.full_like(v, 1 / (40 * 0.51))) for v in variance.values())
     with pytest.raises(InvalidInput, match="the model's parameter"):
         covariance_of(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0), model, 40)
+
+
+@pytest.mark.parametrize("kind", [EVON, VariationalNewton])
+def test_covariances_of_every_structure(kind):
+    model, x, y = problem()
+    optimizer = kind(model.parameters(), lr=0.1, ess=80)
+    for _ in range(3):
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tracker = MemoryTracker(model, optimizer, (x, y))
+    tracker.snapshot()
+    precision = optimizer.structure(dict(model.named_parameters())).precision_matrix().double() * 40 / 80
+    g = gradients(model, x, y)
+    expected = torch.einsum("np,pq,nq->n", g, torch.linalg.inv(precision), g)
+    assert np.allclose(tracker.table["self_influence"], expected, rtol=1e-5)
+
+
+def test_points_count_as_sgd():
+    model, _, _ = problem()
+    variance = covariance_of(SAM(model.parameters(), lr=0.2), model, 40).variance
+    assert all(torch.allclose(v, torch.full_like(v, 0.2 / 40)) for v in variance.values())
 
 
 def test_what_accumulates():

@@ -16,11 +16,10 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.kprior import concatenated
 from posterity.adaptation.penalty import Penalty
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, kernel
 from posterity.errors import expected, require
-from posterity.inputs import Inputs, call, move, over_tensors
+from posterity.inputs import Inputs, call, concatenated, move, over_tensors
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Memory, Posterior
 from posterity.trees import evaluating

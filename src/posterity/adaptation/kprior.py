@@ -21,7 +21,7 @@ from posterity.adaptation.quadratic import Quadratic, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
 from posterity.batches import Batch, batches
-from posterity.inputs import Inputs, call, move
+from posterity.inputs import call, concatenated, move
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating
 
@@ -101,10 +101,3 @@ def gathered(parts: Sequence[Batch]) -> Batch:
     """Batches one after the other, as one."""
     targets, ids = torch.cat([part.targets for part in parts]), torch.cat([part.ids for part in parts])
     return Batch(concatenated([part.inputs for part in parts]), targets, ids)
-
-
-def concatenated(parts: Sequence[Inputs]) -> Inputs:
-    """Inputs one after the other: tensors, or mappings of tensors."""
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from posterity.batches import Batch
 from posterity.errors import MissingExtra
 from posterity.files import load_record, save_record
+from posterity.inputs import concatenated
 from posterity.memory.reliability import Reliability
 from posterity.posterior import Memory
 
@@ -39,11 +39,8 @@ def memory_of(batches: list[Batch], outputs: list[Tensor]) -> Memory:
     """Examples in batches as one `Memory`, on the CPU."""
     parts = [batch.to("cpu") for batch in batches]
     targets, ids = torch.cat([p.targets for p in parts]), torch.cat([p.ids.cpu() for p in parts])
-    if isinstance(parts[0].inputs, Mapping):
-        names = parts[0].inputs
-        inputs = {name: torch.cat([part.inputs[name] for part in parts]) for name in names}
-        return Memory(inputs, targets, ids, predictions=torch.cat(outputs).cpu())
-    return Memory(torch.cat([p.inputs for p in parts]), targets, ids, predictions=torch.cat(outputs).cpu())
+    inputs = concatenated([part.inputs for part in parts])
+    return Memory(inputs, targets, ids, predictions=torch.cat(outputs).cpu())
 
 
 def to_parquet(table: pd.DataFrame, path: str | Path) -> None:

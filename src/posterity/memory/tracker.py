@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from posterity.batches import Batch, Batches
-from posterity.curvature import DiagonalCovariance
+from posterity.curvature import Covariance
 from posterity.curvature._product import product
 from posterity.curvature.prediction import watch
 from posterity.errors import InvalidInput, expected, require
@@ -121,7 +121,7 @@ class MemoryTracker(Callback):
         """One row for each snapshot: step, and the means of loss and loo_nll over the examples."""
         return pd.DataFrame(self._history)
 
-    def _look(self, batch: Batch, covariance: DiagonalCovariance) -> list[dict[str, Tensor]]:
+    def _look(self, batch: Batch, covariance: Covariance) -> list[dict[str, Tensor]]:
         found = []
         with evaluating(self.model), watch(self.model, covariance, None) as tape:
             batch = batch.to(tape.device)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from learning.problems import BINARY, blobs, line, mlp
 from posterity.errors import RefusedFile
@@ -108,12 +108,26 @@ def test_a_regression_with_its_noise(tmp_path):
     assert resumed.posterior.likelihood.precision != 1
 
 
-def test_a_shuffling_loader(tmp_path):
+def shuffled():
+    return {"shuffle": True}
+
+
+def shuffled_by_its_own_generator():
+    return {"shuffle": True, "generator": torch.Generator().manual_seed(3)}
+
+
+def sampled_by_its_own_generator():
+    return {"sampler": WeightedRandomSampler([1.0] * 150, 150, generator=torch.Generator().manual_seed(3))}
+
+
+@pytest.mark.parametrize("stop", [8, 10], ids=["within an epoch", "between epochs"])
+@pytest.mark.parametrize("order", [shuffled, shuffled_by_its_own_generator, sampled_by_its_own_generator])
+def test_a_shuffling_loader(tmp_path, order, stop):
     def loader():
-        return DataLoader(TensorDataset(*blobs(150)), batch_size=30, shuffle=True)
+        return DataLoader(TensorDataset(*blobs(150)), batch_size=30, **order())
 
     whole = fit(mlp(), loader(), epochs=3)
-    fit(mlp(), loader(), epochs=3, callbacks=[StopAt(8)], checkpoint=tmp_path)
+    fit(mlp(), loader(), epochs=3, callbacks=[StopAt(stop)], checkpoint=tmp_path)
     assert_same(fit(mlp(), loader(), epochs=3, checkpoint=tmp_path, resume=True), whole)
 
 

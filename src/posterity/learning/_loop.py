@@ -57,6 +57,7 @@ class Loop:
     best_loss: float | None = None
     best: dict[str, Any] | None = None
     waited: int = 0
+    order: Tensor | None = None  # state of a loader's own generator when the epoch began
 
     def __post_init__(self) -> None:
         self.learner: Learner = self.stepper.learner
@@ -117,6 +118,7 @@ class Loop:
 
     def _groups(self, epoch: int) -> Iterator[list[Batch]]:
         """The batches of each step that is still to be done in an epoch."""
+        self.order = self._order_to_come()
         stream = self.data.epoch(epoch)
         for step in range(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch):
             seed_step(self.seed, step, self.stepper.device)
@@ -125,6 +127,9 @@ class Loop:
                 raise InvalidInput(f"data: expected {len(self.data)} batches an epoch, got fewer")
             if step >= self.step:
                 yield group
+
+    def _order_to_come(self) -> Tensor | None:
+        return None if self.data.generator is None else self.data.generator.get_state()
 
     def _validate(self) -> Row:
         """Metrics on the validation data; where they stop improving, so does training."""
@@ -176,6 +181,7 @@ class Loop:
             "best_loss": self.best_loss,
             "best": self.best,
             "waited": self.waited,
+            "order": self._order_to_come() if self.step % self.steps_per_epoch == 0 else self.order,
             "tally": torch.stack(self.tally.rows) if self.tally.rows else None,
             "scaler": self.stepper.state(),
             "learnt": self._learnt(),
@@ -185,6 +191,8 @@ class Loop:
         """Take back what `state` gave."""
         for name in ("step", "history", "finished", "best_loss", "best", "waited"):
             setattr(self, name, state[name])
+        if self.data.generator is not None and state.get("order") is not None:  # older checkpoints have none
+            self.data.generator.set_state(state["order"])
         self.tally = Tally(() if state["tally"] is None else state["tally"].to(self.stepper.device))
         self.stepper.load(state["scaler"])
         self._restore(state["learnt"])

@@ -93,6 +93,13 @@ def test_convolutions_have_two_factors() -> None:
     assert q.sample(0)["w"].shape == (2, 3, 2, 2)
 
 
+def test_factors_in_either_memory_order() -> None:
+    b, a = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
+    q = Kronecker({"w": torch.zeros(2, 2).double()}, {"w": (b, torch.linalg.inv(a))}, {"w": torch.tensor(0.1)})
+    dense = np.kron(b.numpy(), np.linalg.inv(a.numpy())) + 0.1 * np.eye(4)
+    np.testing.assert_allclose(q.precision_matrix(), dense)
+
+
 def test_kl_of_large_kronecker_posteriors_needs_no_dense_matrix() -> None:
     tree = {"w": torch.zeros(200, 150)}
 

@@ -119,7 +119,8 @@ def _fitting(name: str, factors: Factors, mean: Tensor) -> Factors:
         require(bool(torch.isfinite(factor).all()), f"factors of {name!r}", "finite numbers", "NaN or infinity")
     size = math.prod(len(factor) for factor in factors)
     require(size == mean.numel(), f"factors of {name!r}", f"sizes that multiply to {mean.numel()}", size)
-    return tuple(symmetrise(factor.detach()).to(mean.device) for factor in factors)
+    # `torch.kron` refuses to mix row-major and column-major matrices, which is how inverses come.
+    return tuple(symmetrise(factor.detach()).to(mean.device).contiguous() for factor in factors)
 
 
 def _number(name: str, delta: Tensor | float, mean: Tensor) -> Tensor:

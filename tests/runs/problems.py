@@ -24,7 +24,7 @@ def flowers(path, rows=150):
 def plan(folder, path, target="species", test=0.2, **config):
     """A short training of a linear model."""
     settings = {"model": "linear", "epochs": 4, "batch_size": 32, "lr": 0.5, "samples": 8, **config}
-    held_out = {"fraction": test, "seed": 0} if test else {}
+    held_out = test if isinstance(test, dict) else {"fraction": test, "seed": 0} if test else {}
     return prepare(folder, Config(**settings), Data(Source.of(path, folder), target, test=held_out))
 
 

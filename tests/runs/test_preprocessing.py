@@ -51,6 +51,12 @@ def test_missing_numbers_are_filled_and_flagged():
     assert "not numbers" in notes[0]
 
 
+def test_infinite_numbers_are_missing():
+    column = infer("x", pd.Series(["1", "inf", "3", "-inf", "5"]))
+    assert column.kind == "number"
+    assert encoded(column, ["3", "inf"]).tolist() == [[0, 0], [0, 1]]
+
+
 def test_categories_as_scikit_learn_encodes_them():
     values = pd.Series(["b", "a", None, "c", "a"] * 3)
     wanted = OneHotEncoder(sparse_output=False).fit_transform(values.fillna("").to_numpy()[:, None])

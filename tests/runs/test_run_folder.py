@@ -13,6 +13,7 @@ from posterity.learning import Callback
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.comparing import compare_runs
+from posterity.runs.data import Data, Source
 from posterity.runs.decisions import Decisions, proposal
 from posterity.runs.doctor import examine
 from posterity.runs.mapping import map_run, suspects
@@ -256,6 +257,35 @@ def test_comparing(run, here, tmp_path):
     assert found.standard_error == pytest.approx(change.std() / np.sqrt(30))
     assert "the second is better" in found.verdict
     assert found.settings["epochs"] == (1, 4)
+
+
+def test_comparing_pairs_the_same_rows(run, here, tmp_path):
+    table = pd.read_csv(here / "flowers.csv")
+    held_out = {"source": vars(Source.of(here / "flowers.csv", tmp_path))}
+    made = []
+    for rows in (60, 100):  # other training files, the same file to test with
+        table.head(rows).to_csv(tmp_path / f"{rows}.csv", index=False)
+        ready = plan(tmp_path / f"run {rows}", tmp_path / f"{rows}.csv", test=held_out)
+        made.append(fitting.train(ready))
+    found = compare_runs(*made)
+    change = made[1].predictions["nll"] - made[0].predictions["nll"]  # row by row, in the order of the file
+    assert found.rows == 150
+    assert found.nll_change == pytest.approx(change.mean())
+    with pytest.raises(InvalidInput, match="of the same file"):
+        compare_runs(run, trained(tmp_path / "elsewhere", tmp_path / "60.csv"))
+
+
+def test_predictions_keep_the_names_of_rows_and_the_truth(here, tmp_path):
+    table = pd.read_csv(here / "flowers.csv").rename(columns={"species": "decision"})
+    table.insert(0, "number", range(1000, 1150))
+    table.to_csv(tmp_path / "flowers.csv", index=False)
+    data = Data(Source.of(tmp_path / "flowers.csv", tmp_path), "decision", id_column="number")
+    config = fitting.Config(model="linear", epochs=2, lr=0.5)
+    run = fitting.train(fitting.prepare(tmp_path / "run", config, data))
+    found, _, _ = predict_run(run, run.read(tmp_path / "flowers.csv"), threshold=0.9)
+    assert found["id"].astype(int).tolist() == table["number"].tolist()
+    assert found["given"].tolist() == table["decision"].tolist()
+    assert set(found["decision"]) > {"abstain"}
 
 
 def test_the_doctor(here, tmp_path):

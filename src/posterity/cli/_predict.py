@@ -29,7 +29,7 @@ def predict(
 ) -> None:
     """Predict new rows: probabilities or mean, std and interval, with what the model does not know set apart."""
     from posterity.runs import RunFolder
-    from posterity.runs.predicting import ABSTAIN, predict_run
+    from posterity.runs.predicting import ABSTAIN, DECISION, predict_run
     from posterity.runs.tables import write_table
 
     opened = RunFolder.open(run)
@@ -46,7 +46,7 @@ def predict(
     if len(table) > _PREVIEW:
         say(f"... {len(table) - _PREVIEW} more rows")
     if threshold is not None:
-        left = int((table["decision"] == ABSTAIN).sum())
+        left = int((table[DECISION] == ABSTAIN).sum())
         say(f"abstained from {left} of {len(table)} rows")
     if found:
         say(f"against the given {opened.dataset.target}: {figures(found)}")

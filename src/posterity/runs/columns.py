@@ -196,7 +196,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     kind = pd.api.types.infer_dtype(known)
     if kind == "boolean":  # as the words "True" and "False" in files that hold nothing but text
         return Category.of(name, values)
-    if not kind.startswith("datetime") and np.isfinite(_numbers(known)).all():
+    if not kind.startswith("datetime") and _is_numeric(known):
         return Number.of(name, values, standardise)
     if np.isfinite(_days(known)).all():
         return Date.of(name, values, standardise)
@@ -226,6 +226,11 @@ def _canonical(value: Any) -> str:
         return str(int(value))
     text = str(value).strip()
     return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+def _is_numeric(values: pd.Series[Any]) -> bool:
+    """Whether all values are numbers; infinite ones count as missing, but not all of them can be."""
+    return bool(pd.to_numeric(values, errors="coerce").notna().all() and np.isfinite(_numbers(values)).any())
 
 
 def _numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -49,10 +49,7 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
         raise InvalidInput(f"compare: expected two runs that predict the same, got {names}")
     if not (a.has("predictions") and b.has("predictions")):
         raise InvalidInput("compare: expected two runs with held-out rows (fit --test), got one without")
-    pairs = a.predictions.merge(b.predictions, on="id", suffixes=("_a", "_b"))
-    pairs = pairs[pairs["label_a"] == pairs["label_b"]]
-    if len(pairs) == 0:
-        raise InvalidInput("compare: expected held-out rows that both runs have, got none")
+    pairs = _pairs(a, b)
     change = pairs["nll_b"] - pairs["nll_a"]
     if "prediction_a" in pairs:
         changed = float((pairs["prediction_a"] != pairs["prediction_b"]).sum())
@@ -70,6 +67,18 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
         float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else 0.0,
         _settings(a, b),
     )
+
+
+def _pairs(a: RunFolder, b: RunFolder) -> pd.DataFrame:
+    """The predictions of both runs for the same held-out rows, side by side."""
+    (file, places), (other, others) = (run.dataset.place(run.folder, run.predictions["id"]) for run in (a, b))
+    if file != other:
+        raise InvalidInput("compare: expected held-out rows of the same file, or with names (fit --id), got others")
+    pairs = a.predictions.assign(id=places).merge(b.predictions.assign(id=others), on="id", suffixes=("_a", "_b"))
+    pairs = pairs[pairs["label_a"] == pairs["label_b"]]
+    if len(pairs) == 0:
+        raise InvalidInput("compare: expected held-out rows that both runs have, got none")
+    return pairs
 
 
 def _settings(a: RunFolder, b: RunFolder) -> dict[str, tuple[object, object]]:

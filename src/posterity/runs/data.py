@@ -125,6 +125,17 @@ class Data:
         parts += [self._known(self._read(run, Source(**a["source"]), a["first"], own), notes) for a in self.added]
         return self._changed(_joined(parts))
 
+    def place(self, run: Path, ids: pd.Series[int]) -> tuple[str, pd.Series[int]]:
+        """What held-out rows are known by beyond this run: the hash of their file, and where they stand in it.
+
+        Ids of a column stand for themselves, whatever the file.
+        """
+        if self.id_column is not None:
+            return "", ids
+        if "source" not in self.test:
+            return self.source.sha256, ids
+        return self.test["source"]["sha256"], ids - len(self._read(run, self.source).ids)
+
     def plus(self, source: Source, run: Path) -> Data:
         """The same with another source among the training rows, its ids beyond all that there have ever been."""
         everything = [self._read(run, self.source)]

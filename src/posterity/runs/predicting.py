@@ -19,7 +19,7 @@ from posterity.runs.targets import Classes, Target
 
 LEVEL = 0.9  # probability that an interval is meant to hold the target
 SAMPLES = 64
-ABSTAIN = "abstain"
+DECISION, ABSTAIN = "decision", "abstain"
 
 
 def predict_run(
@@ -40,23 +40,27 @@ def predict_run(
         threshold: Leave rows undecided whose confidence is lower (classes) or whose standard deviation is larger.
 
     Returns:
-        The table, figures where the truth is known, and notes about unusual rows.
+        The table, figures where the truth is known, and notes about unusual rows. Its ids are those of the column that
+        names the rows, or else positions.
     """
     require(0 < level < 1, "level", "a probability in (0, 1)", level)
     notes: list[str] = []
     config, target = run.config, run.preprocessing.target
     inputs = run.preprocessing.inputs(rows, notes)
     answer = predict(run.model(), run.posterior, inputs, samples, method=config["prediction"], seed=config["seed"])
-    table = prediction_table(answer, target, np.arange(len(rows)), level)
+    named = run.dataset.id_column in rows.table
+    ids = rows.table[run.dataset.id_column].to_numpy() if named else np.arange(len(rows))
+    table = prediction_table(answer, target, ids, level)
     figures: dict[str, float] = {}
     known = _known(rows, target)
     if known.any():
         given = rows.table[target.name]
-        table.insert(1, target.name if target.name not in table else "given", given.to_numpy())
+        taken = target.name in table or target.name == DECISION
+        table.insert(1, "given" if taken else target.name, given.to_numpy())
         truth = target.encode(given[known].reset_index(drop=True))
         figures = scores(_rows(answer, torch.from_numpy(known)), target, truth, level)
     if threshold is not None:
-        table["decision"] = _decided(table, target, threshold)
+        table[DECISION] = _decided(table, target, threshold)
     return table, figures, notes
 
 

@@ -127,6 +127,16 @@ def test_only_frozen_parameters():
         fit(model, (X, Y))
 
 
+@pytest.mark.parametrize("method", ["ivon", "bayes_by_backprop"])
+def test_a_prior_over_some_of_the_weights(method):
+    model = mlp()
+    model[0].requires_grad_(False)
+    posterior = laplace(model, (X, Y))
+    model.requires_grad_(True)
+    with pytest.raises(InvalidInput, match=r"prior: expected a tensor for parameter '0\.weight', got \"only"):
+        fit(model, (X, Y), prior=posterior, method=method, epochs=1)
+
+
 def test_a_bad_validation_set():
     with pytest.raises(InvalidInput, match=r"labels: expected integers in 0\.\.2"):
         fit(mlp(), (X, Y), epochs=1, validation=(X, Y + 7))

@@ -172,6 +172,8 @@ NAN = torch.where(X > 0, X, torch.nan)
         (lambda: predict(MODEL, POSTERIOR, X[:0]), "inputs: expected at least one example"),
         (lambda: predict(MODEL, POSTERIOR, DataLoader(X[:0])), "inputs: expected at least one batch, got 'an empty"),
         (lambda: predict(MODEL, POSTERIOR, X, samples=-1), "samples: expected a whole number >= 0, got -1"),
+        (lambda: predict(MODEL, POSTERIOR, X, samples=2.5), r"samples: expected a whole number >= 0, got 2\.5"),
+        (lambda: predict(MODEL, POSTERIOR, X, 2.5, method="linearised"), "samples: expected a whole number >= 1"),
         (lambda: predict(MODEL, POSTERIOR, X, batch_size=0), "batch_size"),
         (lambda: predict(MODEL, POSTERIOR, X, method="magic"), "method: expected one of .*'sampled'"),
         (lambda: predict(MODEL, "posterior", X), "posterior: expected a Posterior, got 'str'"),

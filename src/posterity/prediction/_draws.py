@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class Draws:
     """
 
     def __init__(self, model: nn.Module, posterior: Posterior, samples: int, seed: int) -> None:
-        require(samples >= 0, "samples", "a whole number >= 0", samples)
+        require(isinstance(samples, Integral) and samples >= 0, "samples", "a whole number >= 0", samples)
         posterior.check(model)
         structure = posterior.structure
         self._model, self._seed = model, seed

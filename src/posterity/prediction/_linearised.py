@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,8 @@ def linearised(question: Question) -> Iterator[Method]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = isinstance(question.likelihood, GaussianLikelihood)
     least = 0 if gaussian else 1
-    require(question.samples >= least, "samples", f"a whole number >= {least}", question.samples)
+    enough = isinstance(question.samples, Integral) and question.samples >= least
+    require(enough, "samples", f"a whole number >= {least}", question.samples)
     covariance = question.posterior.covariance()
 
     def answer(inputs: Inputs) -> Statistics:

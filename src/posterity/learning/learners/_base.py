@@ -145,7 +145,7 @@ def as_prior(model: nn.Module, prior: Prior) -> Diagonal:
         structure = prior.project("diagonal").structure
         if not isinstance(structure, Diagonal):
             raise expected("prior", "a posterior over all parameters", f"one of the structure {structure.kind!r}")
-        return structure
+        prior = structure
     if isinstance(prior, Diagonal):
         check_same_shapes(prior.mean, parameters, "prior")
         return prior

@@ -408,8 +408,7 @@ def test_the_state_of_a_model_that_was_float64_is_narrowed():
     train(*wide, steps=1)
     for _ in range(2):
         train(*narrow, steps=1)
-    for how in ("context", "several"):
-        train(*wide, how, steps=1)
-        train(*narrow, how, steps=1)
+    for optimizer, model in (wide, narrow):
+        train(optimizer, model, "several", steps=1)
     assert wide[0]._fast._launcher is not None
     assert_equal(wide, narrow)

@@ -18,12 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.trees import state_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-    from posterity.optim._samples import Kept, Samples
+    from posterity.optim._samples import Samples
 
 Noise = Literal["shared", "per_rank"]
 MESSAGE = 1 << 23  # numbers that are averaged in one message
@@ -150,7 +149,7 @@ class Replicas:
             self._require_equal_gradients(kept)
             samples.compared = True
         for name in ("product", "gradients") if samples.closed else ("product",):
-            for message in _messages([_stored(k, p, name) for p, k in kept.items()]):
+            for message in _messages([k.stored(name) for k in kept.values()]):
                 self._average(message)
 
     def _average(self, tensors: list[Tensor]) -> None:
@@ -175,14 +174,6 @@ class Replicas:
                 "the same on all processes (DistributedDataParallel), or a process_group for each model of its own",
                 f"norms from {smallest:.3g} to {largest:.3g}",
             )
-
-
-def _stored(kept: Kept, p: Tensor, name: str) -> Tensor:
-    """What is stored about a parameter; zeros if nothing came here, where other processes may have something."""
-    if getattr(kept, name) is None:
-        setattr(kept, name, torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False))
-    found: Tensor = getattr(kept, name)
-    return found
 
 
 def _messages(tensors: list[Tensor]) -> Iterable[list[Tensor]]:

@@ -1,8 +1,9 @@
 """The fast way of an optimizer whose equations exist as fused kernels, which draw its samples and take its steps.
 
 Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
-said when the host comes to know. With several samples a step, or noise of each process, samples are written down and
-their sums go the way of tensor operations; with shards the step does, too.
+said when the host comes to know. Of several samples a step each is written down, and its product with the gradient is
+summed when the next one is drawn. Averages of several estimates, products of each process and steps of shards are left
+to tensor operations.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from posterity.optim._distributed import first_index, local, sharded
-from posterity.optim._samples import SKIPPED, norm
-from posterity.optim.kernels import Entry, Kernels, Piece, average, kernels_for, laid_out, swap, usable
+from posterity.optim._samples import SKIPPED, exchanged, norm
+from posterity.optim.kernels import Entry, Kernels, Piece, average, kernels_for, laid_out, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -55,16 +56,25 @@ class FastPath:
         launcher = self._ready()
         if launcher is None:
             return False
-        alone = alone and not any(map(sharded, self._parameters))
-        if alone:
-            self._remember_gradients()
-        else:
-            self._buffers = {p: samples.buffer(p) for p in self._parameters}
         self._set_numbers(launcher)
-        launcher.draw(fresh=fresh)
+        if alone and not any(map(sharded, self._parameters)):
+            self._remember_gradients()
+            launcher.draw(fresh=fresh)
+            samples.hold(self._buffers)
+        else:
+            summed = samples.finished > 0 and not samples.per_rank
+            self._buffers = {p: samples.buffer(p, summed) for p in self._parameters}
+            launcher.draw(*(self._sums() if summed else ()), fresh=fresh)
+            samples.placed(self._buffers, summed)
         increment_version([local(p) for p in self._parameters])
-        (samples.hold if alone else samples.placed)(self._buffers)
         return True
+
+    def _sums(self) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """The gradients, and the sums of products beside them."""
+        kept, gradients = self._optimizer._samples.kept, [p.grad for p in self._parameters]
+        pairs = zip(self._parameters, gradients, strict=True)
+        products = [None if g is None else kept[p].stored("product") for p, g in pairs]
+        return [None if g is None else local(g) for g in gradients], products
 
     def take_away(self) -> bool:
         """Put the mean back; False if the sample in place is not one of these."""
@@ -74,7 +84,7 @@ class FastPath:
         if self._unmoved(thorough=False):
             self._launcher.restore()
         else:  # which would put it where the parameters were
-            swap([p.detach() for p in samples.means], list(samples.means.values()))
+            exchanged(samples.means)
             self._launcher = None
             self.look_again()
         increment_version(self._parameters)
@@ -120,18 +130,31 @@ class FastPath:
         samples, launcher = self._optimizer._samples, self._launcher
         if launcher is None or any(map(sharded, parameters)) or not self._unmoved():
             return False
-        evidence = {p: samples.evidence(p, estimates) for p in parameters}
-        if any(tensors.keys().isdisjoint(("sample", "product")) for tensors, _ in evidence.values()):
-            return False
-        if (estimates > 1 or samples.closed) and any(p.dtype != torch.float32 for p in parameters):
+        averaged = estimates > 1 or samples.closed > 0
+        if averaged and any(p.dtype != torch.float32 for p in parameters):
             return False  # kernels would have the averaged gradients rounded
-        pieces = {p: Piece({"p": p.detach(), **tensors}, numbers) for p, (tensors, numbers) in evidence.items()}
-        found = {p: average(piece) for p, piece in pieces.items()}
-        gradients, products = zip(*(found.get(p, (None, None)) for p in self._parameters), strict=True)
+        if not samples.finished or (samples.per_rank and any(samples.kept[p].product is None for p in parameters)):
+            return False  # some gradients are at the mean
         self._set_numbers(launcher)
-        launcher.step(gradients, products=products)
+        if averaged or samples.per_rank:
+            evidence = {p: samples.evidence(p, estimates) for p in parameters}
+            pieces = {p: Piece({"p": p.detach(), **tensors}, numbers) for p, (tensors, numbers) in evidence.items()}
+            found = {p: average(piece) for p, piece in pieces.items()}
+            launcher.step(*zip(*(found.get(p, (None, None)) for p in self._parameters), strict=True), sampled=False)
+        else:
+            for p in parameters:
+                samples.rescale(p)
+            launcher.step(*self._sums())
         self._after_step()
         return True
+
+    def exchange(self, means: dict[Tensor, Tensor]) -> None:
+        """Put means back, and samples where those were."""
+        if self._launcher is None or means is not self._buffers or not self._unmoved(thorough=False):
+            exchanged(means)
+            return
+        self._launcher.restore(keep=True)
+        increment_version([local(p) for p in means])
 
     def _after_step(self) -> None:
         increment_version(self._parameters)

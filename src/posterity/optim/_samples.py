@@ -16,7 +16,7 @@ Where each process draws its own samples, averaging over processes mixes the gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,6 +54,13 @@ class Kept:
         noise, gradient = local(a).to(dtype) - local(b).to(dtype), local(gradient).to(dtype)
         self.product = noise.mul_(gradient) if self.product is None else self.product.addcmul_(noise, gradient)
 
+    def stored(self, name: str) -> Tensor:
+        """One of the sums; zeros if nothing came here, where more may come from other samples or processes."""
+        if getattr(self, name) is None:
+            setattr(self, name, torch.zeros_like(self.buffer, dtype=state_dtype(self.buffer.dtype)))
+        found: Tensor = getattr(self, name)
+        return found
+
     def sums(self) -> dict[str, Tensor]:
         """The sums that the update needs beside the gradient and the last sample, where there are any."""
         sums = {"product": self.product, "gradients": self.gradients}
@@ -62,6 +69,11 @@ class Kept:
     def forget(self) -> None:
         """Drop everything but the buffer."""
         self.product = self.gradients = self.before = self.norm = None
+
+
+def exchanged(means: dict[Tensor, Tensor]) -> None:
+    """Swap samples that are in place with their means."""
+    swap([local(p.detach()) for p in means], list(means.values()))
 
 
 @dataclass
@@ -115,14 +127,19 @@ class Samples:
         kept.buffer = like(here, kept.buffer)
         return kept
 
-    def buffer(self, p: Tensor) -> Tensor:
-        """Where the mean of a parameter is to be saved when the next sample is put in its place."""
+    def buffer(self, p: Tensor, summed: bool = False) -> Tensor:
+        """Where the mean of a parameter is to be saved when the next sample is put in its place.
+
+        Args:
+            p: The parameter.
+            summed: Whether fused kernels take the product with the noise of this sample less that of the next.
+        """
         if not self.train:
             return torch.empty_like(local(p), requires_grad=False)
         kept = self.keep(p)
         if p.grad is not None:
-            self._rescale(p, kept)
-            if self.finished and not self.per_rank:
+            self.rescale(p)
+            if self.finished and not self.per_rank and not summed:
                 kept.accumulate(kept.buffer, p, p.grad)
         return kept.buffer
 
@@ -137,8 +154,8 @@ class Samples:
         self.finished += not self.fresh
         self.lazy, self.fresh = not self.fresh, False
 
-    def placed(self, buffers: dict[Tensor, Tensor]) -> None:
-        """A sample has been put in place of each parameter, and its mean into the buffer."""
+    def placed(self, buffers: dict[Tensor, Tensor], summed: bool = False) -> None:
+        """A sample has been put in place of each parameter, and its mean into the buffer; see `buffer`."""
         self.means, self.measured = buffers, False
         self.passes, self.differentiated = 0, False
         if not self.train:
@@ -150,7 +167,7 @@ class Samples:
                     kept.before, kept.version = p.grad, p.grad._version
                 if self.per_rank:
                     self.hooks.append(p.register_hook(partial(_take_product, kept, p.detach())))
-                elif p.grad is not None:
+                elif p.grad is not None and not summed:
                     kept.accumulate(buffer, p, p.grad)  # minus the new noise
         except BaseException:
             self.take_away()
@@ -158,7 +175,7 @@ class Samples:
             raise
 
     @torch.no_grad()
-    def take_away(self) -> None:
+    def take_away(self, exchange: Callable[[dict[Tensor, Tensor]], None] = exchanged) -> None:
         """Put the mean back, bit for bit; a sample to learn from counts from here on."""
         if self.train and any(self._cleared(p) for p in self.means):
             self.close()
@@ -170,7 +187,7 @@ class Samples:
         if self.train:
             for p in means:
                 self.kept[p].before = None
-            swap([local(p.detach()) for p in means], list(means.values()))
+            exchange(means)
         else:
             for p, mean in means.items():
                 local(p).copy_(mean)
@@ -227,11 +244,14 @@ class Samples:
             return 1.0
         return torch.where(kept.norm > 0, norm(p.grad) / kept.norm, 1.0)
 
-    def _rescale(self, p: Tensor, kept: Kept) -> None:
+    def rescale(self, p: Tensor) -> None:
+        """Let the sums follow what happened to p.grad since the last sample was taken away."""
+        kept = self.kept[p]
         if kept.norm is not None:
             factor = self.factor(p)
-            kept.product = None if kept.product is None else kept.product * factor
-            kept.gradients = None if kept.gradients is None else kept.gradients * factor
+            for t in kept.sums().values():
+                if t.device.type != "cpu" or factor != 1:  # elsewhere it costs more to ask
+                    t.mul_(factor)
             kept.norm = None
 
 

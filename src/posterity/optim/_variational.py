@@ -184,7 +184,7 @@ class VariationalOptimizer(Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _take_away(self) -> None:
         if not self._fast.take_away():
-            self._samples.take_away()
+            self._samples.take_away(self._fast.exchange)
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Make a model variational for any training code that only knows `forward`, `backward` and `step`.

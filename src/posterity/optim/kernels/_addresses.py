@@ -34,6 +34,7 @@ MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last tw
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Marks = tuple[int, int, Tensor, Tensor]
+Tensors = Sequence[Tensor | None]
 
 
 class Kind(NamedTuple):
@@ -125,8 +126,13 @@ class Table:
         """Multiply the learning rate of a group with a tensor, which may be on the device."""
         self.numbers.multiply((group, NUMBERS.index("lr")), lr)
 
-    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Point to the gradients of this step; one of another layout or type is copied first."""
+    def set_gradients(self, gradients: Tensors, products: Tensors = ()) -> None:
+        """Point to the gradients, of which one of another layout or type is copied first, and to products with them.
+
+        Args:
+            gradients: Of each entry.
+            products: Sums of noise times gradient, if any: float32, and laid out as the parameters are.
+        """
         for g in gradients:
             if g is not None:
                 require_dense(g)
@@ -137,10 +143,7 @@ class Table:
             self._copies = [mine for mine, g in zip(found, gradients, strict=True) if mine is not g]
             self._looks, self._at = looks, [0 if g is None else g.data_ptr() for g in found]
         self.gradients.set(self._at)
-
-    def set_products(self, products: Sequence[Tensor | None] | None) -> None:
-        """Point to the products of noise and gradient, float32 and laid out as the parameters are; or to none."""
-        if products is not None:
+        if products:
             self.products.set([0 if t is None else t.data_ptr() for t in products])
 
 

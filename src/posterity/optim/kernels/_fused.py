@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Table
+from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Table, Tensors
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 TOGETHER = 4  # blocks whose gradients one program looks at
@@ -46,49 +46,56 @@ class Launcher:
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
-    def draw(self, *, fresh: bool = True, keep: bool = False) -> None:
+    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
         """Put a sample in place of the means, which go into the buffers.
 
         Args:
+            gradients: Of each entry, where there are products.
+            products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
             fresh: Whether it is a new one, and not the last one again.
             keep: Whether to write it into the buffers instead, and keep the means in place.
         """
         table, kernels = self.table, self._samples
         numbers, shared = table.numbers.tensor, (table.keys, self._facts)
+        if products:
+            table.set_gradients(gradients, products)
+        how = {"KEEP": keep, "SUMMED": bool(products)}
         with self._device():
             counts = len(table.entries), len(table.marks)
             every = (table.table, table.marks, numbers, *shared, *counts)
             self._launch(kernels.draw, 0, 1, every, ADVANCE=int(fresh), LANES=256)
             for number, (_, _, blocks) in enumerate(table.launches):
-                self._launch(kernels.sample, number, len(blocks), (table.table, blocks, *shared), KEEP=keep)
+                arguments = (table.table, blocks, table.gradients.tensor, table.products.tensor, *shared)
+                self._launch(kernels.sample, number, len(blocks), arguments, **how)
 
-    def restore(self) -> None:
-        """Put the means back from the buffers."""
+    def restore(self, *, keep: bool = False) -> None:
+        """Put the means back from the buffers, which get the samples if those are to `keep`."""
         with self._device():
             for number, (_, _, blocks) in enumerate(self.table.launches):
-                self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks))
+                self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
 
     def step(
         self,
-        gradients: Sequence[Tensor | None],
+        gradients: Tensors,
+        products: Tensors = (),
         *,
+        sampled: bool = True,
         held: bool = False,
         ahead: bool = False,
-        products: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Update everything from the last sample, or skip it all if a gradient is not finite.
+        """Update everything, or skip it all if a gradient is not finite.
 
         Args:
             gradients: Of each entry.
+            products: Sums of noise times gradient to learn from, if any.
+            sampled: Whether to learn from the last samples and the gradients.
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
-            products: Averages of noise times gradient over several samples, in place of the last one's.
         """
         table, kernels = self.table, self._steps
-        table.set_gradients(gradients)
-        table.set_products(products)
+        table.set_gradients(gradients, products)
         pointers, shared = table.gradients.tensor, (table.keys, self._facts, table.flags)
-        sums, how = table.products.tensor, {"HELD": held, "SUMMED": products is not None}
+        sums, how = table.products.tensor, {"HELD": held, "SAMPLED": sampled, "SUMMED": bool(products)}
         with self._device():
             for number, (_, _, blocks) in enumerate(table.launches):
                 about = (table.table, blocks, pointers, table.flags, len(blocks))

@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
-from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Table
+from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Table, Tensors
 from posterity.optim.kernels._fused import SOME
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -30,6 +29,12 @@ class Work(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("keys", "measured")),
         *((name, ctypes.c_int64) for name in ("tensors", "groups", "count")),
     )
+
+
+class Way(ctypes.Structure):
+    """`Way` of `native.c`."""
+
+    _fields_ = tuple((name, ctypes.c_int) for name in ("held", "ahead", "sampled", "summed"))
 
 
 def definitions() -> list[str]:
@@ -74,40 +79,45 @@ class NativeLauncher:
         addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
-    def draw(self, *, fresh: bool = True, keep: bool = False) -> None:
+    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
         """Put a sample in place of the means, which go into the buffers.
 
         Args:
+            gradients: Of each entry, where there are products.
+            products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
             fresh: Whether it is a new one, and not the last one again.
             keep: Whether it is to be in the buffers instead: nothing is done, since the last one is there.
         """
+        if products:
+            self.table.set_gradients(gradients, products)
         if not keep:
-            self._library.draw(ctypes.byref(self._work), int(fresh), self._threads())
+            self._library.draw(ctypes.byref(self._work), int(fresh), int(bool(products)), self._threads())
 
-    def restore(self) -> None:
-        """Put the means back from the buffers."""
+    def restore(self, *, keep: bool = False) -> None:
+        """Put the means back from the buffers, which get and so `keep` the samples in any case."""
         self._library.swap(ctypes.byref(self._work), self._threads())
 
     def step(
         self,
-        gradients: Sequence[Tensor | None],
+        gradients: Tensors,
+        products: Tensors = (),
         *,
+        sampled: bool = True,
         held: bool = False,
         ahead: bool = False,
-        products: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Update everything from the last sample, or skip it all if a gradient is not finite.
+        """Update everything, or skip it all if a gradient is not finite.
 
         Args:
             gradients: Of each entry.
+            products: Sums of noise times gradient to learn from, if any.
+            sampled: Whether to learn from the last samples and the gradients.
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
-            products: Averages of noise times gradient over several samples, in place of the last one's.
         """
-        self.table.set_gradients(gradients)
-        self.table.set_products(products)
-        summed = products is not None
-        self._library.step(ctypes.byref(self._work), int(held), int(ahead), int(summed), self._threads())
+        self.table.set_gradients(gradients, products)
+        way = Way(held, ahead, sampled, bool(products))
+        self._library.step(ctypes.byref(self._work), way, self._threads())
 
     def _threads(self) -> int:
         return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))

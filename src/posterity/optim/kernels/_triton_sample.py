@@ -70,18 +70,34 @@ def width_of(hessian, delta, ess):
 
 
 @triton.jit
+def add_product(gradient, product, begin, buffer, theta, offset, rest, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Sum by parts: product += (sample in the buffer − θ) · gradient; nothing where there is no product."""
+    there = offset < rest * (tl.load(product) != 0).to(tl.int32)
+    gradients = tl.load(address_of(gradient, begin, DTYPE, ALIGNED) + offset, mask=there, other=0.0).to(tl.float32)
+    change = get(buffer, offset, there) - theta.to(DTYPE).to(tl.float32)
+    sums = address_of(product, begin, tl.float32, ALIGNED)
+    put(sums, get(sums, offset, there) + change * gradients, offset, there)
+
+
+@triton.jit
 def sample(
     table,
     blocks,
+    gradients,
+    products,
     keys,
     facts,
     KEEP: tl.constexpr,
+    SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε. Reads come before writes."""
+    """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε. Reads come before writes.
+
+    If SUMMED, (last sample − this one) · gradient is added to the products, with the last sample in the buffer.
+    """
     t, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
     left = tl.arange(0, HALF)
     right = left + HALF
@@ -98,6 +114,10 @@ def sample(
     ess = tl.load(fact + ESS)
     theta1 = mean1 + noise[0] * width_of(hessian1, delta1, ess)
     theta2 = mean2 + noise[1] * width_of(hessian2, delta2, ess)
+    if SUMMED:
+        add_product(gradients + t, products + t, begin, buffer, theta1, left, rest, DTYPE, ALIGNED)
+        add_product(gradients + t, products + t, begin, buffer, theta2, right, rest, DTYPE, ALIGNED)
+        tl.debug_barrier()  # all threads have read the buffer
     if KEEP:
         put(buffer, theta1, left, some)
         put(buffer, theta2, right, others)
@@ -109,9 +129,14 @@ def sample(
 
 
 @triton.jit
-def restore(table, blocks, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """p ← buffer, bit for bit."""
+def restore(table, blocks, KEEP: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """p ← buffer, bit for bit; and buffer ← p, to KEEP the sample."""
     _, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
     p, buffer = address_of(row + P, begin, DTYPE, ALIGNED), address_of(row + BUFFER, begin, DTYPE, ALIGNED)
     offset = tl.arange(0, 2 * HALF)
-    tl.store(p + offset, tl.load(buffer + offset, mask=offset < rest), mask=offset < rest)
+    mean = tl.load(buffer + offset, mask=offset < rest)
+    if KEEP:
+        sample = tl.load(p + offset, mask=offset < rest)
+        tl.debug_barrier()
+        tl.store(buffer + offset, sample, mask=offset < rest)
+    tl.store(p + offset, mean, mask=offset < rest)

@@ -99,26 +99,23 @@ def _equations(
     gradient,
     momentum,
     hessian,
-    known,
+    noise,
+    product,
     terms,
     fact,
-    SUMMED: tl.constexpr,
+    SAMPLED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
     SQUARES: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """`IVON.update` of one half of a block; λ·width² stands for 1/(h + δ).
-
-    Known is the noise or, if SUMMED, its product with the gradient.
-    """
+    """`IVON.update` of one half of a block; λ·width² stands for 1/(h + δ). SAMPLED adds to the product given."""
     delta, prior_mean, linear, quadratic = terms
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
     momentum = _lerp(momentum, gradient, tl.load(fact + RHO1))
-    product = known
-    if not SUMMED:
-        product = ((mean + known * width).to(DTYPE).to(tl.float32) - mean) * gradient
+    if SAMPLED:
+        product += ((mean + noise * width).to(DTYPE).to(tl.float32) - mean) * gradient
     surprise = _surprise(product, gradient, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
     x = surprise * tl.load(fact + RATE)
     hessian += (hessian + delta) * (x + 0.5 * x * x)
@@ -158,6 +155,7 @@ def step(
     flags,
     AHEAD: tl.constexpr,
     HELD: tl.constexpr,
+    SAMPLED: tl.constexpr,
     SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
@@ -190,20 +188,18 @@ def step(
     gradient2 = tl.load(gradient + right, mask=right < there, other=0.0).to(tl.float32)
     terms1 = _get_terms(row, begin, fact, left, some, PRIOR, TERM, ALIGNED)
     terms2 = _get_terms(row, begin, fact, right, others, PRIOR, TERM, ALIGNED)
+    product1, product2 = tl.zeros_like(gradient1), tl.zeros_like(gradient2)
     if SUMMED:
         product = address_of(products + t, begin, tl.float32, ALIGNED)
-        known = (
-            tl.load(product + left, mask=left < there, other=0.0),
-            tl.load(product + right, mask=right < there, other=0.0),
-        )
-    else:
-        a, b = key_of(keys, t, 0)
-        known = noise_of(row, begin, left, a, b, TRANSPOSED)
+        product1 = tl.load(product + left, mask=left < there, other=0.0)
+        product2 = tl.load(product + right, mask=right < there, other=0.0)
+    a, b = key_of(keys, t, 0)
+    noise = noise_of(row, begin, left, a, b, TRANSPOSED)
     mean1, momentum1, hessian1, width1 = _equations(
-        mean1, gradient1, momentum1, hessian1, known[0], terms1, fact, SUMMED, PRIOR, TERM, SQUARES, DTYPE
+        mean1, gradient1, momentum1, hessian1, noise[0], product1, terms1, fact, SAMPLED, PRIOR, TERM, SQUARES, DTYPE
     )
     mean2, momentum2, hessian2, width2 = _equations(
-        mean2, gradient2, momentum2, hessian2, known[1], terms2, fact, SUMMED, PRIOR, TERM, SQUARES, DTYPE
+        mean2, gradient2, momentum2, hessian2, noise[1], product2, terms2, fact, SAMPLED, PRIOR, TERM, SQUARES, DTYPE
     )
     put(momentum, momentum1, left, some)
     put(momentum, momentum2, right, others)
@@ -236,6 +232,7 @@ def measure(
     members,
     groups,
     HELD: tl.constexpr,
+    SAMPLED: tl.constexpr,
     SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
@@ -272,7 +269,9 @@ def measure(
         if (steps <= 10) | (steps % 10 == 0):
             MEAN: tl.constexpr = BUFFER if HELD else P
             here, sums = gradients + t, products + t
-            _observe(row, here, sums, fact, a, b, steps, MEAN, SUMMED, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME)
+            _observe(
+                row, here, sums, fact, a, b, steps, MEAN, SAMPLED, SUMMED, PRIOR, TERM, SQUARES, TRANSPOSED, DTYPE, SOME
+            )
         rate = tl.load(number + RHO2)
         spread = tl.load(address_of(row + SPREAD, 0, tl.float32, False)).to(tl.float64)
         if spread > 0:
@@ -298,6 +297,7 @@ def _observe(
     b,
     steps,
     MEAN: tl.constexpr,
+    SAMPLED: tl.constexpr,
     SUMMED: tl.constexpr,
     PRIOR: tl.constexpr,
     TERM: tl.constexpr,
@@ -320,10 +320,11 @@ def _observe(
     delta, _, _, quadratic = _get_terms(row, 0, fact, offset, mask, PRIOR, TERM, False)
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
+    noisy = tl.zeros_like(g)
     if SUMMED:
         noisy = get(address_of(product, 0, tl.float32, False), offset, mask)
-    else:
-        noisy = ((mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32) - mean) * g
+    if SAMPLED:
+        noisy += ((mean + normal_at(index, a, b) * width).to(DTYPE).to(tl.float32) - mean) * g
     surprise = _surprise(noisy, g, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)
     precision = tl.where(mask, hessian + delta, 0.0)
     surprise = tl.where(mask, surprise, 0.0)

@@ -17,7 +17,7 @@ typedef struct {
     const int64_t *table, *marks; /* a row for each tensor, and for each group */
     const double *numbers;        /* a row for each group */
     const int64_t *gradients;     /* an address for each tensor, or 0 */
-    const int64_t *products;      /* likewise, of noise and gradient, where the last sample is not all there was */
+    const int64_t *products;      /* likewise, of noise and gradient, from samples before the last one */
     const int32_t *kinds;         /* dtype and whether squared gradients estimate the Hessian, for each tensor */
     const int32_t *blocks;        /* pairs (tensor, block) */
     uint32_t *keys;               /* two words for each tensor's noise, and two for that of the sample ahead */
@@ -162,8 +162,20 @@ static void sample_block(const Work *work, const Block *block, int ahead) {
     put(block, block->row[AT_P], p);
 }
 
-/* Put the next sample in place of the means, which go into the buffers; or the last one again, if it is not `fresh`. */
-void draw(const Work *work, int fresh, int threads) {
+/* Add (before - now) gradient to the products of a block: the noise of one sample less that of the next. */
+static void sum_block(const Work *work, const Block *block, const float *restrict before) {
+    float rooms[2][BLOCK], *restrict product = (float *)work->products[block->t] + block->begin;
+    const float *restrict now = get(block, block->row[AT_P], rooms[0]);
+    const float *restrict gradient = get(block, work->gradients[block->t], rooms[1]);
+    for (int j = 0; j < block->size; j++)
+        product[j] += (before[j] - now[j]) * gradient[j];
+}
+
+/* Put the next sample in place of the means, which go into the buffers; or the last one again, if it is not `fresh`.
+ *
+ * With `summed` the buffers hold the last sample, whose gradients are there: its product is summed by parts.
+ */
+void draw(const Work *work, int fresh, int summed, int threads) {
     for (int64_t group = 0; group < work->groups; group++)
         *(int64_t *)work->marks[group * MARK_WIDTH + MARK_DRAWS] += fresh;
 #pragma omp parallel num_threads(threads)
@@ -174,7 +186,14 @@ void draw(const Work *work, int fresh, int threads) {
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < work->count; k++) {
             Block block = find_block(work, k);
+            float room[BLOCK];
+            int before = summed && work->products[block.t];
+            float *last = before ? get(&block, block.row[AT_BUFFER], room) : room;
+            if (last != room)
+                memcpy(room, last, block.size * sizeof *room);
             sample_block(work, &block, 0);
+            if (before)
+                sum_block(work, &block, room);
         }
     }
 }
@@ -209,11 +228,18 @@ static int finite(const Block *block, int64_t address) {
 }
 
 typedef struct {
+    int held;    /* whether the sample is still in the parameters and the mean in the buffers; it is put back */
+    int ahead;   /* whether the next sample is put in place, and the mean into the buffers */
+    int sampled; /* whether to learn from the last sample, */
+    int summed;  /* and whether from the products that are given */
+} Way;
+
+typedef struct {
     float ess, share, delta, rho1, rate, debias, lr, clip, batch; /* share is 1 / ess */
 } Numbers;
 
 typedef struct {
-    const float *sample, *gradient, *product; /* the last one: in place of the sample, or 0 */
+    const float *sample, *gradient, *product; /* the first and the last may be 0 */
     const float *precision, *mean, *linear, *quadratic; /* prior and extra term */
 } Terms;
 
@@ -231,7 +257,7 @@ INLINE float lerp(float from, float to, float weight) {
 }
 
 INLINE void equations(int size, float *restrict mean, float *restrict momentum, float *restrict hessian, Terms terms,
-                      Numbers n, int summed, int prior, int term, int squares) {
+                      Numbers n, int sampled, int summed, int prior, int term, int squares) {
     const float *restrict sample = terms.sample, *restrict gradient = terms.gradient;
     const float *restrict product = terms.product;
     for (int j = 0; j < size; j++) {
@@ -240,7 +266,7 @@ INLINE void equations(int size, float *restrict mean, float *restrict momentum, 
         float center = prior ? terms.mean[j] : 0.0f;
         float linear = term ? terms.linear[j] : 0.0f, quadratic = term ? terms.quadratic[j] : 0.0f;
         float precision = h + delta;
-        float noisy = summed ? product[j] : (sample[j] - m) * g;
+        float noisy = (sampled ? (sample[j] - m) * g : 0.0f) + (summed ? product[j] : 0.0f);
         float x = n.rate * surprise(noisy, g, h, 1.0f / precision, quadratic, n, squares);
         float average = lerp(momentum[j], g, n.rho1);
         h += precision * (x + 0.5f * x * x);
@@ -260,25 +286,27 @@ static Numbers numbers_of(const double *number, const float *measured) {
                      (float)number[NUMBER_BATCH_SIZE]};
 }
 
-static void step_block(const Work *work, const Block *block, int held, int summed) {
+static void step_block(const Work *work, const Block *block, Way way) {
     float rooms[3][BLOCK];
-    float *mean = get(block, block->row[held ? AT_BUFFER : AT_P], rooms[0]);
+    float *mean = get(block, block->row[way.held ? AT_BUFFER : AT_P], rooms[0]);
     float *momentum = state(block, AT_MOMENTUM), *hessian = state(block, AT_HESSIAN);
-    Terms terms = {get(block, block->row[held ? AT_P : AT_BUFFER], rooms[1]),
+    Terms terms = {way.sampled ? get(block, block->row[way.held ? AT_P : AT_BUFFER], rooms[1]) : 0,
                    get(block, work->gradients[block->t], rooms[2]),
-                   summed ? (float *)work->products[block->t] + block->begin : 0,
+                   way.summed ? (float *)work->products[block->t] + block->begin : 0,
                    state(block, AT_PRIOR_PRECISION), state(block, AT_PRIOR_MEAN),
                    state(block, AT_LINEAR), state(block, AT_QUADRATIC)};
     Numbers n = numbers_of(block->number, work->measured + 2 * block->t);
     int squares = work->kinds[2 * block->t + 1];
     int prior = terms.precision != 0, term = terms.quadratic != 0;
     if (prior || term || squares)
-        equations(block->size, mean, momentum, hessian, terms, n, summed, prior, term, squares);
-    else if (summed)
-        equations(block->size, mean, momentum, hessian, terms, n, 1, 0, 0, 0);
+        equations(block->size, mean, momentum, hessian, terms, n, way.sampled, way.summed, prior, term, squares);
+    else if (!way.summed)
+        equations(block->size, mean, momentum, hessian, terms, n, 1, 0, 0, 0, 0);
+    else if (way.sampled)
+        equations(block->size, mean, momentum, hessian, terms, n, 1, 1, 0, 0, 0);
     else
-        equations(block->size, mean, momentum, hessian, terms, n, 0, 0, 0, 0);
-    put(block, block->row[held ? AT_BUFFER : AT_P], mean);
+        equations(block->size, mean, momentum, hessian, terms, n, 0, 1, 0, 0, 0);
+    put(block, block->row[way.held ? AT_BUFFER : AT_P], mean);
 }
 
 /* Numbers from here and there as float32; whole memory lines are fetched for them, so all are asked for at once. */
@@ -292,13 +320,14 @@ static void gather(int dtype, int64_t address, const int64_t *restrict places, i
 }
 
 /* `IVON.observe`: averages of h_hat + delta, (h_hat - h)^2 / (h + delta) and h + delta over some of the weights. */
-static void observe(const Work *work, int64_t t, int held, int summed, float steps) {
+static void observe(const Work *work, int64_t t, Way way, float steps) {
     const int64_t *row = work->table + t * AT_WIDTH;
     int64_t stride = 1 + row[AT_SIZE] / SOME, some = (row[AT_SIZE] + stride - 1) / stride, places[HALF];
     int dtype = work->kinds[2 * t], squares = work->kinds[2 * t + 1];
     Numbers n = numbers_of(work->numbers + row[AT_GROUP] * NUMBER_WIDTH, work->measured + 2 * t);
     double level = 0, scatter = 0, total = 0;
     float mean[HALF], sample[HALF], gradient[HALF], product[HALF], hessian[HALF], delta[HALF], quadratic[HALF];
+    memset(product, 0, sizeof product);
     for (int64_t begin = 0; begin < some; begin += HALF) {
         int count = some - begin < HALF ? (int)(some - begin) : HALF;
         for (int j = 0; j < count; j++) {
@@ -307,12 +336,10 @@ static void observe(const Work *work, int64_t t, int held, int summed, float ste
             delta[j] = n.delta * n.ess;
             quadratic[j] = 0.0f;
         }
-        gather(dtype, row[held ? AT_BUFFER : AT_P], places, count, mean);
-        gather(dtype, row[held ? AT_P : AT_BUFFER], places, count, sample);
+        gather(dtype, row[way.held ? AT_BUFFER : AT_P], places, count, mean);
+        gather(dtype, row[way.held ? AT_P : AT_BUFFER], places, count, sample);
         gather(dtype, work->gradients[t], places, count, gradient);
-        for (int j = 0; j < count; j++)
-            product[j] = (sample[j] - mean[j]) * gradient[j];
-        if (summed)
+        if (way.summed)
             gather(FLOAT32, work->products[t], places, count, product);
         gather(FLOAT32, row[AT_HESSIAN], places, count, hessian);
         if (row[AT_PRIOR_PRECISION])
@@ -321,7 +348,8 @@ static void observe(const Work *work, int64_t t, int held, int summed, float ste
             gather(FLOAT32, row[AT_QUADRATIC], places, count, quadratic);
         for (int j = 0; j < count; j++) {
             float h = hessian[j], precision = h + delta[j] * n.share;
-            float found = surprise(product[j], gradient[j], h, 1.0f / precision, quadratic[j], n, squares);
+            float noisy = (way.sampled ? (sample[j] - mean[j]) * gradient[j] : 0.0f) + product[j];
+            float found = surprise(noisy, gradient[j], h, 1.0f / precision, quadratic[j], n, squares);
             level += precision * (1 + found);
             scatter += precision * found * found;
             total += precision;
@@ -335,12 +363,12 @@ static void observe(const Work *work, int64_t t, int held, int summed, float ste
 }
 
 /* What the step of a tensor needs to know: step count, debiasing, 1 - beta2. */
-static void measure(const Work *work, int64_t t, int held, int summed) {
+static void measure(const Work *work, int64_t t, Way way) {
     const int64_t *row = work->table + t * AT_WIDTH;
     const double *number = work->numbers + row[AT_GROUP] * NUMBER_WIDTH;
     float steps = ++*(float *)row[AT_STEP];
     if (steps <= 10 || fmodf(steps, 10) == 0)
-        observe(work, t, held, summed, steps);
+        observe(work, t, way, steps);
     double rate = number[NUMBER_RHO2], spread = *(float *)row[AT_SPREAD];
     if (spread > 0)
         rate = fmin(rate, number[NUMBER_BIAS] / spread);
@@ -349,13 +377,8 @@ static void measure(const Work *work, int64_t t, int held, int summed) {
     work->measured[2 * t + 1] = (float)rate;
 }
 
-/* Update everything from the sample in the buffers, or from the products of several of them with `summed`; or skip it
- * all if a gradient is not finite.
- *
- * With `held` the sample is still in the parameters and the mean in the buffers; it is put back whatever happens.
- * With `ahead` the next sample is put in place, and the mean into the buffers.
- */
-void step(const Work *work, int held, int ahead, int summed, int threads) {
+/* Update everything, or skip it all if a gradient is not finite; what is put back or ahead is so whatever happens. */
+void step(const Work *work, Way way, int threads) {
     int wrong = 0;
 #pragma omp parallel num_threads(threads)
     {
@@ -368,17 +391,17 @@ void step(const Work *work, int held, int ahead, int summed, int threads) {
         for (int64_t t = 0; t < work->tensors; t++) {
             find_words(work, t, 1);
             if (work->gradients[t] && !wrong)
-                measure(work, t, held, summed);
+                measure(work, t, way);
         }
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < work->count; k++) {
             Block block = find_block(work, k);
             if (work->gradients[block.t] && !wrong)
-                step_block(work, &block, held, summed);
-            if (held)
+                step_block(work, &block, way);
+            if (way.held)
                 memcpy(place(&block, block.row[AT_P]), place(&block, block.row[AT_BUFFER]),
                        block.size * width_of(block.dtype));
-            if (ahead)
+            if (way.ahead)
                 sample_block(work, &block, 1);
         }
     }

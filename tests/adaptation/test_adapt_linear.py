@@ -102,6 +102,22 @@ def test_a_nested_model_is_retraining(old):
     assert result.report.exact
 
 
+class Bent(Columns):
+    """A model of as many weights as the old one, whose features are others."""
+
+    def forward(self, x):
+        """Logits."""
+        return self.linear(x[:, self.columns] ** 3)
+
+
+@pytest.mark.parametrize("settings", [{"method": "ewc"}, {"memory": 3}])
+def test_other_features_are_never_called_exact(old, settings):
+    model, posterior, x, y = old
+    result = adapt(model, posterior, data=(x, y), into=Bent([0, 1, 2, 3]), compare=True, **settings)
+    assert result.report.table.loc["adapted", "distance"] > 0.1
+    assert not result.report.exact
+
+
 def test_removal_after_addition_is_the_identity(old):
     model, posterior, x, y = old
     x2, y2 = logistic(25, seed=5, shift=1.0)

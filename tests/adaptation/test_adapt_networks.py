@@ -177,6 +177,14 @@ def test_memories_stand_for_all_data(ten, digits, by):
             assert score[chosen].min() >= score[others].max()
 
 
+def test_fewer_memories_than_classes_leave_no_class_out_for_good(ten, digits):
+    (x, y), _ = digits
+    model, posterior = ten
+    found = [select(model, posterior, (x[:300], y[:300]), 5, seed=seed) for seed in range(20)]
+    assert {label for memory in found for label in memory.targets.tolist()} == set(range(10))
+    assert all(memory.weights.sum().item() == pytest.approx(300) for memory in found)
+
+
 def test_k_centre_is_greedy_and_unweighted_memories_count_once():
     model = nn.Linear(1, 1)
     x = torch.tensor([[0.0], [1.0], [10.0], [4.0]])

@@ -45,17 +45,15 @@ class Layer:
             there[name].copy_(value)
 
 
-def carried_over(old: Layer, new: Layer, batch: Batch | None) -> Tensor | None:
+def carried_over(old: Layer, new: Layer, batch: Batch) -> Tensor | None:
     """T with θ_old = T θ_new: which old weights make the outputs that new weights make; None if there are none.
 
     Classes that are new have no part in it. Where the features are others, they have to be combinations Aφ of the old
     ones, as far as the examples at hand can tell: W φ_new = (W A) φ_old.
     """
-    (k, d), (k_new, d_new) = old.head.shape, new.head.shape
+    (k, d), (k_new, _) = old.head.shape, new.head.shape
     device = next(new.model.parameters()).device
     classes = torch.eye(k, k_new, dtype=torch.float64, device=device)
-    if old.model is new.model or batch is None:
-        return torch.kron(classes, torch.eye(d, dtype=torch.float64, device=device)) if d == d_new else None
     before, after = old.rows(batch), new.rows(batch)
     if before.shape == after.shape and torch.equal(before, after):
         return torch.kron(classes, torch.eye(d, dtype=torch.float64, device=device))
@@ -69,7 +67,7 @@ def by_newton(situation: Situation) -> Outcome:
     assert situation.heads is not None
     old, new = Layer(situation.old, situation.heads[0]), Layer(situation.new, situation.heads[1])
     past, added, likelihood = situation.past, situation.change.added, situation.posterior.likelihood
-    t = carried_over(old, new, None if past.memory is None else past.memory.batch())
+    t = carried_over(old, new, situation.examples())
     width = situation.scale * new.flat(situation.prior.precision_diagonal())
     precision, linear = width.diag(), width * new.flat(situation.prior.mean)
     start = torch.zeros_like(linear)

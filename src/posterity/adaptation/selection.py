@@ -37,7 +37,7 @@ def select(
         model: The model at the posterior mean.
         posterior: Its posterior; "leverage" needs its covariance, all rules its likelihood.
         data: The data to choose from.
-        size: How many examples; classes share them evenly.
+        size: How many examples; classes share them evenly, where there is one for each.
         by: "random"; "curvature" takes the largest Σ_c p_c(1 − p_c), the trace of Λ; "leverage" the largest V Λ, with
             V the variance of the prediction; "k-centre" each time the example that is farthest from those chosen.
         weighted: Whether the chosen stand for all of `data`; otherwise each for itself.
@@ -57,14 +57,14 @@ def select(
         raise expected("by", f"one of {list(RULES)}", by)
     f = outputs_of(model, everything)
     scores = _scores(by, model, posterior, everything, f, seed)
-    groups = _groups(posterior.likelihood, everything.targets)
+    groups = _groups(posterior.likelihood, everything.targets, size)
     rows, weights = [], []
     for group, share in zip(groups, _shares([len(g) for g in groups], size)):
         chosen = (
             _centres(everything, group, share) if scores is None else group[scores.cpu()[group].topk(share).indices]
         )
         rows.append(chosen)
-        weights.append(torch.full((share,), len(group) / share if weighted and share else 1.0))
+        weights.append(torch.full((share,), len(group) / share if weighted else 1.0))
     index = torch.cat(rows)
     inputs = rows_of(everything.inputs, index)
     return Memory(inputs, everything.targets[index], everything.ids[index], torch.cat(weights), f[index])
@@ -80,10 +80,12 @@ def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Ten
     return None
 
 
-def _groups(likelihood: Likelihood, targets: Tensor) -> list[Tensor]:
-    """Positions of each class; all together where targets are not classes."""
+def _groups(likelihood: Likelihood, targets: Tensor, size: int) -> list[Tensor]:
+    """Positions of each class; all together where targets are not classes, or more classes than can be remembered."""
     if isinstance(likelihood, CategoricalLikelihood) and not targets.is_floating_point() and targets.ndim == 1:
-        return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
+        labels = targets.unique()
+        if len(labels) <= size:
+            return [(targets == label).nonzero()[:, 0].cpu() for label in labels]
     return [torch.arange(len(targets))]
 
 

@@ -97,6 +97,11 @@ class Situation:
             return self.old
         return grown(self.old, head, self.change.classes)
 
+    def examples(self) -> Batch:
+        """As many examples as are at hand, whatever becomes of them."""
+        found = (self.whole, None if self.memory is None else self.memory.batch(), self.change.added)
+        return next(batch for batch in found if batch is not None)
+
     def all_data(self) -> Batch | None:
         """What retraining would train on, where all of it is at hand."""
         if self.whole is None:

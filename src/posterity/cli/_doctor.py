@@ -22,5 +22,5 @@ def doctor(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_j
         for finding in found:
             say(f"{finding.name}: {finding.what}\n  try: {finding.remedy}")
     else:
-        say("nothing wrong: files whole, Hessian learnt, noise below the weights, ess is N, calibration within chance")
+        say("nothing wrong was found with files, data, training, posterior and calibration")
     raise typer.Exit(1 if found else 0)

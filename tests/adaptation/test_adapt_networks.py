@@ -13,6 +13,7 @@ import posterity as po
 from posterity.adaptation import adapt, remember, select
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.heads import find_head, grown
+from posterity.adaptation.kprior import FunctionDivergence
 from posterity.adaptation.penalty import gradient
 from posterity.batches import Batch
 from posterity.trees import to_vector
@@ -195,6 +196,20 @@ def test_k_centre_is_greedy_and_unweighted_memories_count_once():
     for bad in ({"size": 9}, {"size": 2, "by": "magic"}):
         with pytest.raises(po.PosterityError):
             select(model, posterior, (x, x), **bad)
+
+
+def test_a_single_example_and_a_wholly_other_network():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 3), torch.randint(0, 3, (60,))
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    posterior = po.laplace(model, (x, y), structure="diag", prior_precision=1.0)
+    result = adapt(model, posterior, data=(x, y), add=(x[:1], y[:1]), lr=1e-2)
+    table = result.report.table["loss on added"]
+    assert table["adapted"] < table["no adaptation"]
+    other = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))  # no parameter of it has an ancestor
+    carried = adapt(model, posterior, data=(x, y), memory=60, into=other, epochs=200, lr=1e-2)
+    divergence = FunctionDivergence(remember(model, (x, y)), posterior.likelihood)
+    assert divergence.total(carried.model) < 0.2 * divergence.total(other)
 
 
 def test_batches_of_mappings_can_be_adapted():

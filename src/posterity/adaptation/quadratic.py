@@ -58,7 +58,8 @@ class Slope(Penalty):
 
     def total(self, model: nn.Module) -> Tensor:
         there = dict(model.named_parameters())
-        return torch.stack([(b.to(there[name]) * there[name]).double().sum() for name, b in self.slope.items()]).sum()
+        terms = [(b.to(there[name]) * there[name]).double().sum() for name, b in self.slope.items()]
+        return torch.stack(terms).sum() if terms else next(model.parameters()).new_zeros(())
 
 
 def ewc(posteriors: Posterior | Iterable[Posterior]) -> Sum:

@@ -105,7 +105,7 @@ def waits_for_nothing(how: str) -> bool:
     return True
 
 
-def perceptron(steps: int = 40, **options: object) -> Tensor:
+def perceptron(steps: int = 40, samples: int = 1, **options: object) -> Tensor:
     """A longer training without convolutions, whose own rounding is not in the way."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(37, 300), nn.Tanh(), nn.Linear(300, 11)).cuda()
@@ -114,8 +114,9 @@ def perceptron(steps: int = 40, **options: object) -> Tensor:
     for _ in range(steps):
         inputs = torch.randn(64, 37, generator=generator, device="cuda")
         targets = torch.randint(11, (64,), generator=generator, device="cuda")
-        with optimizer.sampled_params(train=True):
-            cross_entropy(model(inputs), targets).backward()
+        for _ in range(samples):
+            with optimizer.sampled_params(train=True):
+                (cross_entropy(model(inputs), targets) / samples).backward()
         optimizer.step()
         optimizer.zero_grad()
     return weights(model, optimizer)
@@ -142,6 +143,10 @@ def main() -> None:
         "normals of the kernel": lambda: _far(normal(Key(0, 1), 100_000), sampled("cuda")),
         "kernels and tensor operations, a perceptron": lambda: _far(perceptron(), perceptron(fused=False)),
     }
+    for name, options in {"three samples a step": {"samples": 3}, "noise of a rank": {"noise": "per_rank"}}.items():
+        checks[f"kernels and tensor operations, {name}"] = lambda options=options: _far(
+            perceptron(**options), perceptron(**options, fused=False)
+        )
     for how in HOWS:
         checks |= {
             f"kernels and tensor operations, {how}": lambda how=how: _far(trained(how), plain) / float(moved),

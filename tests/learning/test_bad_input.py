@@ -71,6 +71,14 @@ BAD = {
         {"method": "laplace", "ignore_index": -100},
         "ignore_index: expected its default, for method 'laplace' has no use for it, got -100",
     ),
+    "maps of classes, for Laplace": (
+        {
+            "model": nn.Conv2d(1, 3, 1),
+            "data": (torch.ones(5, 1, 2, 2), torch.ones(5, 2, 2).long()),
+            "method": "laplace",
+        },
+        r"outputs: expected \(batch, \.\.\., classes\) for Laplace; flatten maps .* got \(5, 3, 2, 2\)",
+    ),
     "a Gaussian prior for a point": (
         {"method": "adamw", "prior": Diagonal.isotropic(dict(mlp().named_parameters()), 1.0)},
         "prior: expected a precision, the same for all weights, got 'Diagonal'",

@@ -198,6 +198,7 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
     )
     objective.check(f, y)
     check_class_names(request.class_names, objective.likelihood, f)
+    request.learner_type().check(f, objective.likelihood)
     if not isinstance(objective.likelihood, GaussianLikelihood) or isinstance(given, Likelihood):
         return objective
     return objective.with_precision(y.numel() / max((f - y).square().sum().item(), 1e-8))

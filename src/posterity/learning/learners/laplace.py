@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from posterity.batches import Batches
+from posterity.errors import require
 from posterity.learning._laplace import laplace
 from posterity.learning.learners._base import Plan
 from posterity.learning.learners.point import AdamWPoint
-from posterity.likelihoods import Likelihood
+from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.posterior import Posterior
 
 
@@ -39,6 +40,12 @@ class LaplaceLearner(AdamWPoint):
     ) -> None:
         super().__init__(model, plan, prior=prior)
         self.structure, self.prior_precision = structure, prior_precision
+
+    @classmethod
+    def check(cls, f: Tensor, likelihood: Likelihood) -> None:
+        maps = isinstance(likelihood, CategoricalLikelihood) and f.ndim > 3
+        wanted = "(batch, ..., classes) for Laplace; flatten maps to (batch, pixels, classes)"
+        require(not maps, "outputs", wanted, tuple(f.shape))
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         return laplace(

@@ -68,10 +68,10 @@ class Change:
         old, corrected = (None, None) if not request.relabel else _relabelled(request.relabel, known, gone)
         left = posterior.n + _size(new) - _size(gone)
         require(left >= 1, "remove", "at least one example left", f"{left} of {posterior.n}")
-        added = _joined(new, corrected)
-        if added is not None:
-            _check_targets(posterior, added.targets, count or outputs)
-        return cls(added, _joined(gone, old), _size(new), _size(gone), count, names)
+        for batch, wide in ((known, outputs), (new, count or outputs), (corrected, count or outputs)):
+            if batch is not None:
+                _check_targets(posterior, batch.targets, wide)
+        return cls(_joined(new, corrected), _joined(gone, old), _size(new), _size(gone), count, names)
 
 
 def everything(data: Any, posterior: Posterior) -> Batch:
@@ -173,10 +173,10 @@ def _relabelled(relabel: Mapping[int, Any], known: Batch | None, gone: Batch | N
 
 def _check_targets(posterior: Posterior, targets: Tensor, outputs: int) -> None:
     if isinstance(posterior.likelihood, CategoricalLikelihood) and not targets.is_floating_point():
-        low, top = int(targets.min()), int(targets.max())
-        require(low >= 0, "labels", f"whole numbers in 0..{outputs - 1}", low)
+        top = int(targets.max())
         wanted = f"labels in 0..{outputs - 1}, or classes={top + 1} to declare new ones"
         require(top < outputs, "classes", wanted, f"label {top}")
+    posterior.likelihood.check(torch.zeros((), device=targets.device).expand(len(targets), outputs), targets)
 
 
 def _joined(a: Batch | None, b: Batch | None) -> Batch | None:

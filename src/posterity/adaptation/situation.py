@@ -88,7 +88,9 @@ class Situation:
 
     def other_model(self) -> bool:
         """Whether the new model is not the old one with, perhaps, more outputs."""
-        return [type(m) for m in self.old.modules()] != [type(m) for m in self.new.modules()]
+        before = self.before()
+        shapes = [{name: p.shape for name, p in model.named_parameters()} for model in (before, self.new)]
+        return shapes[0] != shapes[1] or [type(m) for m in before.modules()] != [type(m) for m in self.new.modules()]
 
     def before(self) -> nn.Module:
         """What there would be without adaptation: the old model, with outputs for new classes."""

@@ -168,9 +168,12 @@ def _part(trained: Trained, batch: Batch, weights: Mapping[int, float], labels: 
 
 def new_target(given: Any, old: Tensor) -> Tensor:
     """A target in place of another: of its shape and type, or an error where it is no such number."""
-    target = torch.as_tensor(given).to(old.device)
-    fits = target.numel() == old.numel() and (old.is_floating_point() or bool((target == target.to(old)).all()))
     wanted = f"{'numbers' if old.is_floating_point() else 'a label, a whole number'}, shaped as before"
+    try:
+        target = torch.as_tensor(given).to(old.device)
+    except (TypeError, ValueError):
+        raise expected("relabel", wanted, given) from None
+    fits = target.numel() == old.numel() and (old.is_floating_point() or bool((target == target.to(old)).all()))
     require(fits, "relabel", wanted, given)
     return target.to(old).reshape(old.shape)
 

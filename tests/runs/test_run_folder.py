@@ -176,7 +176,7 @@ def test_decisions(run, tmp_path):
 
 
 def test_decisions_about_amounts(tmp_path):
-    line(tmp_path / "line.csv")
+    line(tmp_path / "line.csv").assign(decision=["to be", "or not"] * 30).to_csv(tmp_path / "line.csv", index=False)
     run = trained(tmp_path / "run", tmp_path / "line.csv", target="y")
     _, found = map_run(run)
     proposal(suspects(run, found, 5)).to_csv(tmp_path / "d.csv", index=False)

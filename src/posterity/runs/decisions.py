@@ -64,5 +64,5 @@ def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
     other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
     drop = other.notna()
     start = pd.DataFrame({"id": suspects["id"], "decision": drop.map({True: "drop", False: "keep"}), "label": other})
-    rest = suspects.drop(columns=["id", "label", "suspected_label"], errors="ignore")
+    rest = suspects.drop(columns=[*start, "suspected_label"], errors="ignore")  # data may have such columns, too
     return pd.concat([start, rest.assign(given=suspects["label"])], axis=1)

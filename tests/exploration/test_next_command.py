@@ -48,6 +48,19 @@ def test_rows_to_label_go_back_into_the_run(folder):
     assert "8 rows added" in adapted.output
 
 
+def test_columns_of_the_data_keep_their_values(folder):
+    renamed = {"a": "score", "b": "row", "kind": "why"}
+    for name in ("train", "pool"):
+        pd.read_csv(folder / f"{name}.csv").rename(columns=renamed).to_csv(folder / f"{name}-2.csv", index=False)
+    fit = ("--target", "why", "--model", "linear", "--method", "laplace", "--epochs", 20, "--lr", 0.05, "--test", 0)
+    assert invoke("fit", folder / "train-2.csv", *fit, "--out", folder / "named").exit_code == 0
+    assert invoke("next", folder / "named", folder / "pool-2.csv", "-k", 5, "--out", folder / "5.csv").exit_code == 0
+    asked, pool = pd.read_csv(folder / "5.csv"), pd.read_csv(folder / "pool-2.csv")
+    for name in ("score", "row"):
+        np.testing.assert_allclose(asked[name], pool[name][asked["next_row"]])
+    assert asked["why"].isna().all()
+
+
 def test_json_and_rows_that_have_a_label(folder):
     half = pd.read_csv(folder / "truth.csv")
     half.loc[:129, "kind"] = None

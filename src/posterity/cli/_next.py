@@ -55,7 +55,8 @@ def next_rows(
     if as_json:
         dump({"criterion": criterion, "rows": picks.table.to_dict("records"), "notes": unusual, "written": str(path)})
         return
-    show_table(table[["row", "why", *[name for name in table.columns if name not in ("row", "why", "score", target)]]])
+    place, _, reason = _about(rows, target)
+    show_table(table[[place, reason, *[name for name in rows.table.columns if name != target]]])
     say(f"to label, in the column {target!r}: {path}")
     say(f"then: posterity adapt {run} --add {path} --out {run}-2")
 
@@ -98,4 +99,9 @@ def _to_label(rows: Rows, picks: Picks, target: str) -> pd.DataFrame:
     """The chosen rows with an empty target, their place in the pool, and why they were chosen."""
     chosen = rows.take(picks.ids.numpy()).table.drop(columns=target, errors="ignore")
     chosen.insert(0, target, None)
-    return chosen.assign(row=picks.ids.numpy(), score=picks.scores.numpy(), why=list(picks.why))
+    return chosen.assign(**dict(zip(_about(rows, target), (picks.ids.numpy(), picks.scores.numpy(), list(picks.why)))))
+
+
+def _about(rows: Rows, target: str) -> list[str]:
+    """What the columns with place, score and reason are called; names of the data are not theirs to take."""
+    return [f"next_{name}" if name == target or name in rows.table else name for name in ("row", "score", "why")]

@@ -99,7 +99,8 @@ def _to_label(rows: Rows, picks: Picks, target: str) -> pd.DataFrame:
     """The chosen rows with an empty target, their place in the pool, and why they were chosen."""
     chosen = rows.take(picks.ids.numpy()).table.drop(columns=target, errors="ignore")
     chosen.insert(0, target, None)
-    return chosen.assign(**dict(zip(_about(rows, target), (picks.ids.numpy(), picks.scores.numpy(), list(picks.why)))))
+    place, score, reason = _about(rows, target)
+    return chosen.assign(**{place: picks.ids.numpy(), score: picks.scores.numpy()}).assign(**{reason: list(picks.why)})
 
 
 def _about(rows: Rows, target: str) -> list[str]:

@@ -128,7 +128,7 @@ class Launcher:
         every = {name.upper(): value for name, value in kind._asdict().items()} | options
         every["DTYPE"] = _triton_dtype(kind.dtype)
         constants = {name: every[name] for name in kernel.arg_names[len(arguments) :]}
-        compiled = kernel[programs,](*arguments, **constants, num_warps=warps)
+        compiled = kernel[programs,](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
         if compiled is not None:  # as Triton's interpreter has it: nothing is
             # Triton looks at every argument to find what it has compiled for them, which takes longer than the rest.
             addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]

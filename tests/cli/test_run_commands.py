@@ -129,6 +129,7 @@ def test_a_report(run):
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "os:nothing"), "a function", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--test", "2"), "fraction", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--hidden", "a"), "64,64", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "linear", "--hidden", "8"), "none", 2),
         (("fit", "--resume", "--out", "z"), "unfinished training", 2),
         (("predict", "new.csv", "new.csv"), "expected a run", 2),
         (("predict", "run", "line.csv"), "sepal_length", 2),

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
 from optim.reference import data, loss, network
 from posterity.optim import IVON
+from posterity.optim._diagnostics import quantiles
 
 
 def trained(steps=20, **options):
@@ -63,3 +65,14 @@ def test_a_hessian_of_known_spread():
         optimizer.zero_grad()
     spread = 1 + 100 * 0.5**2 / 2.0  # (ĥ − h)²/h² with E ĥ = 0
     assert optimizer.diagnostics().hessian_bias == pytest.approx(0.5 * 1e-7 * spread, rel=0.02)
+
+
+def test_quantiles_whatever_the_default_type_is():
+    values = torch.randn(1000)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = quantiles([values[:300], values[300:]])
+    finally:
+        torch.set_default_dtype(before)
+    np.testing.assert_allclose(found, np.quantile(values.numpy(), [0.05, 0.5, 0.95]), rtol=1e-6)

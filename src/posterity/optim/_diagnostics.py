@@ -122,5 +122,6 @@ def some(t: Tensor, total: int) -> Tensor:
 
 def quantiles(parts: list[Tensor]) -> Quantiles:
     """The 5 %, 50 % and 95 % quantiles of all parts."""
-    low, middle, high = torch.quantile(torch.cat(parts), torch.tensor([0.05, 0.5, 0.95])).tolist()
+    every = torch.cat(parts)
+    low, middle, high = torch.quantile(every, every.new_tensor([0.05, 0.5, 0.95])).tolist()
     return low, middle, high

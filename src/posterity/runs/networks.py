@@ -38,6 +38,7 @@ def network(
         seed: Seed of the initial weights.
         dropout: Rate of dropout behind every hidden layer.
     """
+    require(hidden is None or spec in HIDDEN, "hidden", f"none for the model {spec!r}", hidden)
     widths = HIDDEN.get(spec, ()) if hidden is None else tuple(hidden)
     require(all(width >= 1 for width in widths), "hidden", "positive widths", widths)
     with torch.random.fork_rng(devices=[]):

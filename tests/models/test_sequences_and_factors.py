@@ -55,6 +55,29 @@ def test_states_are_found_and_the_path_is_the_best_of_all(method):
     assert model.score(short) == pytest.approx(np.logaddexp.reduce(score))
 
 
+@pytest.mark.parametrize("method", ["em", "vmp"])
+def test_states_do_not_depend_on_where_zero_is(method):
+    """Below zero, far from it, and with the lengths of sequences in an array."""
+    here = HiddenMarkovModel(2, method=method, random_state=0).fit(SIGNAL, lengths=np.array([60, 60]))
+    for shift in (-10.0, 1e7):
+        there = HiddenMarkovModel(2, method=method, random_state=0).fit(SIGNAL + shift, lengths=np.array([60, 60]))
+        assert (there.predict(SIGNAL + shift, [60, 60]) == here.predict(SIGNAL, np.array([60, 60]))).all()
+        assert there.score(SIGNAL + shift) == pytest.approx(here.score(SIGNAL), rel=1e-6)
+        locations = there.posterior_["components"].location - shift
+        torch.testing.assert_close(locations, here.posterior_["components"].location, rtol=0.0, atol=1e-5)
+
+
+def test_sequences_are_drawn_at_the_parameters_of_em():
+    low, high = SIGNAL[36:40], SIGNAL[40:44]  # so few that degrees of freedom matter
+    model = HiddenMarkovModel(2, method="em", random_state=0).fit(np.stack((low, high), 1).reshape(8, 2))
+    drawn, states = model.sample(20_000)
+    for rows in (low, high):
+        ours = np.cov(drawn[states == model.predict(rows)[0]].T)
+        np.testing.assert_allclose(ours, np.cov(rows.T, bias=True), atol=0.1)
+    with pytest.raises(InvalidInput, match="n_samples: expected at least 1"):
+        model.sample(0)
+
+
 def test_symbols_and_missing_rows():
     symbols = np.r_[np.tile([0, 1], 20), np.tile([2, 3], 20)].astype(float)[:, None]
     symbols[[5, 50]] = np.nan

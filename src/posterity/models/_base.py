@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from posterity.errors import require
+from posterity.families import NormalWishart
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -38,3 +40,11 @@ def _numpy(values: Any) -> Any:
 def enough(X: Tensor, n: int, what: str) -> None:
     """Raise unless there are at least n rows."""
     require(len(X) >= n, f"n_samples={len(X)}", f"at least {n}, as many as {what}", len(X))
+
+
+def moved(families: Mapping[str, Any], shift: Tensor) -> dict[str, Any]:
+    """The same beliefs about data that stand elsewhere by `shift`: only the locations of components notice."""
+    return {
+        name: NormalWishart(q.location + shift, q.strength, q.degrees, q.scale) if isinstance(q, NormalWishart) else q
+        for name, q in families.items()
+    }

@@ -19,7 +19,7 @@ from posterity.errors import require
 from posterity.families import Dirichlet, Family, NormalWishart
 from posterity.graph import Fit, Mixture, Model, Point, em, gaussian, svi, svi_step, vmp
 from posterity.linalg import cholesky, inverse_psd, log_det_psd
-from posterity.models._base import Estimator, enough
+from posterity.models._base import Estimator, enough, moved
 from posterity.rule import robbins_monro
 
 _EMPTY = 1e-6  # of an observation
@@ -98,7 +98,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         """
         known = hasattr(self, "posterior_")
         X = self._tensor(X) - self._shift if known else self._begin(X)
-        q: dict[str, Any] = self._moved(self.posterior_, -self._shift) if known else self._first(X)
+        q: dict[str, Any] = moved(self.posterior_, -self._shift) if known else self._first(X)
         model = Model(self._priors, self._factors(X))
         if total_samples is not None:
             self.n_batches_ += 1
@@ -210,7 +210,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         """Write the posterior and what follows from it, in the coordinates of the data."""
         families = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
         components: Any = families["components"]
-        self.posterior_ = self._moved(families, self._shift)
+        self.posterior_ = moved(families, self._shift)
         if self.method == "em":
             precisions = fit.q["components"].expectation[1]
         else:
@@ -229,20 +229,16 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
             warnings.warn(f"components {which} hold no observation", ConvergenceWarning, stacklevel=3)
         return self
 
-    def _moved(self, families: dict[str, Any], shift: Tensor) -> dict[str, Any]:
-        c = families["components"]
-        return {**families, "components": NormalWishart(c.location + shift, c.strength, c.degrees, c.scale)}
-
     def _mixture(self, X: Any) -> Mixture:
         check_is_fitted(self)
         return Mixture(self._weights, "components", gaussian(self._tensor(X) - self._shift))
 
     def _beliefs(self) -> dict[str, Any]:
-        centred = self._moved(self.posterior_, -self._shift)
+        centred = moved(self.posterior_, -self._shift)
         return {name: Point(q) for name, q in centred.items()} if self.method == "em" else centred
 
     def _predictive(self) -> _StudentT:
-        q = self._moved(self.posterior_, -self._shift)["components"]
+        q = moved(self.posterior_, -self._shift)["components"]
         degrees = q.degrees - q.location.shape[-1] + 1.0
         spread = ((q.strength + 1.0) / (q.strength * degrees))[..., None, None] * inverse_psd(q.scale)
         return _StudentT(q.location, degrees, cholesky(spread))

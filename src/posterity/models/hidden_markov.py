@@ -17,7 +17,7 @@ from posterity.errors import require
 from posterity.families import Dirichlet, NormalWishart
 from posterity.graph import Chain, Emission, Model, Point, categorical, em, gaussian, vmp
 from posterity.linalg import cholesky, inverse_psd
-from posterity.models._base import Estimator, enough
+from posterity.models._base import Estimator, enough, moved
 
 
 class HiddenMarkovModel(Estimator):
@@ -70,7 +70,7 @@ class HiddenMarkovModel(Estimator):
         require(self.n_components >= 2, "n_components", "at least 2", self.n_components)
         require(self.method in ("em", "vmp"), "method", '"em" or "vmp"', self.method)
         require(self.emission in ("gaussian", "categorical"), "emission", '"gaussian" or "categorical"', self.emission)
-        rows = self._rows(X, reset=True)
+        rows = self._begin(X)
         enough(rows[~rows.isnan().any(-1)], self.n_components, "states")
         self._symbols = int(rows.nan_to_num(0.0).amax()) + 1 if self.n_symbols is None else self.n_symbols
         start = self._first(rows, self._emission(rows))
@@ -82,14 +82,16 @@ class HiddenMarkovModel(Estimator):
         require(self.method == "vmp", "method", '"vmp", which leaves a posterior', self.method)
         if not hasattr(self, "posterior_"):
             return self.fit(X, lengths=lengths)
-        return self._learn(self._rows(X), lengths, self.posterior_, self.posterior_)
+        centred = moved(self.posterior_, -self._shift)
+        return self._learn(self._rows(X), lengths, centred, centred)
 
     def _learn(self, rows: Tensor, lengths: Sequence[int] | None, prior: dict[str, Any], start: dict[str, Any]) -> Self:
         model = Model(prior, [Chain("initial", "transitions", "components", self._emission(rows), lengths)])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
             fit = (em if self.method == "em" else vmp)(model, start, steps=self.max_iter, tolerance=self.tol)
-        self.posterior_: dict[str, Any] = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
+        families = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
+        self.posterior_ = moved(families, self._shift)
         chances = {n: q.expectation[0].exp() if isinstance(q, Point) else q.mean for n, q in fit.q.items()}
         self.startprob_, self.transmat_ = chances["initial"].numpy(), chances["transitions"].numpy()
         self.lower_bounds_, self.n_iter_, self.converged_ = fit.bounds, fit.steps, fit.converged
@@ -104,7 +106,7 @@ class HiddenMarkovModel(Estimator):
         chain, q = self._chain(X, lengths), self._beliefs()
         energies = chain.emission.energies(q["components"].expectation)
         first, moves = q["initial"].expectation[0], q["transitions"].expectation[0]
-        parts = energies.split(list(lengths or [len(energies)]))
+        parts = energies.split(chain.sizes)
         return np.concatenate([_viterbi(part.numpy(), first.numpy(), moves.numpy()) for part in parts])
 
     def score(self, X: Any, y: Any = None, lengths: Sequence[int] | None = None) -> float:
@@ -115,18 +117,29 @@ class HiddenMarkovModel(Estimator):
         """A sequence drawn at the expected parameters: rows (n, d) and states (n,)."""
         check_is_fitted(self)
         generator = self._generator()
+        require(n_samples >= 1, "n_samples", "at least 1", n_samples)
         states = [int(torch.multinomial(torch.as_tensor(self.startprob_), 1, generator=generator))]
         for _ in range(n_samples - 1):
             states.append(int(torch.multinomial(torch.as_tensor(self.transmat_[states[-1]]), 1, generator=generator)))
-        q = self.posterior_["components"]
+        q, point = self.posterior_["components"], self.method == "em"
         if self.emission == "categorical":
-            return torch.multinomial(q.mean[states], 1, generator=generator).numpy(), np.array(states)
-        roots = cholesky(inverse_psd(q.degrees[..., None, None] * q.scale))[states]
+            chances = Point(q).expectation[0].exp() if point else q.mean
+            return torch.multinomial(chances[states], 1, generator=generator).numpy(), np.array(states)
+        precision = Point(q).expectation[1] if point else q.degrees[..., None, None] * q.scale
+        roots = cholesky(inverse_psd(precision))[states]
         noise = torch.randn(n_samples, q.location.shape[-1], 1, dtype=torch.float64, generator=generator)
         return (q.location[states] + (roots @ noise).squeeze(-1)).numpy(), np.array(states)
 
+    def _begin(self, X: Any) -> Tensor:
+        """The rows, moved to where their mean is zero: far from it, second moments would lose digits."""
+        self._shift = torch.zeros((), dtype=torch.float64)
+        rows = self._rows(X, reset=True)
+        if self.emission == "gaussian":
+            self._shift = rows.nanmean(0)
+        return rows - self._shift
+
     def _rows(self, X: Any, reset: bool = False) -> Tensor:
-        rows = self._tensor(X, reset=reset, ensure_all_finite="allow-nan")
+        rows = self._tensor(X, reset=reset, ensure_all_finite="allow-nan") - self._shift
         if self.emission == "categorical":
             require(rows.shape[1] == 1, "X", "one column of symbols", f"{rows.shape[1]} columns")
             symbols = rows.nan_to_num(0.0)
@@ -142,8 +155,9 @@ class HiddenMarkovModel(Estimator):
     def _prior(self, rows: Tensor) -> dict[str, Any]:
         K, d = self.n_components, rows.shape[1]
         counts = rows.new_full((K, K), self.concentration)
-        components: Any = Dirichlet(rows.new_ones(K, self._symbols))
-        if self.emission == "gaussian":
+        if self.emission == "categorical":
+            components: Any = Dirichlet(rows.new_ones(K, self._symbols))
+        else:
             seen = rows[~rows.isnan().any(-1)]
             spread = torch.cov(seen.mT).reshape(d, d) + self.reg_covar * torch.eye(d, dtype=torch.float64)
             components = NormalWishart(seen.mean(0).expand(K, d), 1.0, float(d), inverse_psd(spread))
@@ -172,7 +186,8 @@ class HiddenMarkovModel(Estimator):
         return Chain("initial", "transitions", "components", self._emission(self._rows(X)), lengths)
 
     def _beliefs(self) -> dict[str, Any]:
-        return {n: Point(q) for n, q in self.posterior_.items()} if self.method == "em" else self.posterior_
+        centred = moved(self.posterior_, -self._shift)
+        return {n: Point(q) for n, q in centred.items()} if self.method == "em" else centred
 
 
 def _viterbi(energies: np.ndarray, first: np.ndarray, moves: np.ndarray) -> np.ndarray:

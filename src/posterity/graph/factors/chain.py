@@ -38,8 +38,13 @@ class Chain(Factor):
     separable = True
 
     def __post_init__(self) -> None:
-        cut = self.lengths is None or (min(self.lengths) > 0 and sum(self.lengths) == len(self.emission))
+        cut = min(self.sizes, default=0) > 0 and sum(self.sizes) == len(self.emission)
         require(cut, "lengths", f"positive numbers that sum to {len(self.emission)}", self.lengths)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The lengths of all sequences."""
+        return [len(self.emission)] if self.lengths is None else [int(length) for length in self.lengths]
 
     @property
     def neighbours(self) -> Mapping[str, type[Family]]:
@@ -68,14 +73,12 @@ class Chain(Factor):
         """q(z_t = k), (T, K); Σ_t q(z_{t−1} = j, z_t = k), (K, K); and the value."""
         energies = self.emission.energies(q[self.components].expectation)
         log_initial, log_moves = q[self.initial].expectation[0], q[self.transitions].expectation[0]
-        lengths = list(self.lengths or [len(energies)])
-        parts = [forward_backward(e, log_initial, log_moves) for e in energies.split(lengths)]
+        parts = [forward_backward(e, log_initial, log_moves) for e in energies.split(self.sizes)]
         states, moves, values = zip(*parts, strict=True)
         return torch.cat(states), torch.stack(moves).sum(0), torch.stack(values).sum()
 
     def _starts(self) -> Tensor:
-        lengths = torch.as_tensor([0, *(self.lengths or [])[:-1]])
-        return lengths.cumsum(0)
+        return torch.as_tensor([0, *self.sizes[:-1]]).cumsum(0)
 
 
 def forward_backward(energies: Tensor, log_initial: Tensor, log_moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -109,7 +109,11 @@ class Attachment:
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
             return
         samples.passes -= not graph_kept
-        if samples.passes <= 0 and not graph_kept and not (self._optimizer._fast.ahead and samples.lazy):
+        if (
+            samples.passes <= 0
+            and not graph_kept
+            and not (self._optimizer._fast.ahead and self._optimizer._fast.may_stay)
+        ):
             self._release()
 
     def _release(self) -> None:

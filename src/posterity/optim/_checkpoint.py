@@ -1,4 +1,4 @@
-"""Loading optimizer state: shapes are checked first, and state keeps its own precision.
+"""Loading and converting optimizer state: shapes are checked first, and state keeps its own precision.
 
 `torch.optim.Optimizer.load_state_dict` casts every tensor to the dtype of its parameter, which would round the
 float32 state of half-precision parameters.
@@ -45,6 +45,15 @@ def checked(optimizer: Optimizer) -> Iterator[None]:
     finally:
         before.remove()
         after.remove()
+
+
+def followed(state: dict[str, Tensor], p: Tensor) -> dict[str, Tensor]:
+    """The state of a parameter, converted in place where the parameter has been: all but its count of steps."""
+    dtype = state_dtype(p.dtype)
+    for name, t in state.items():
+        if name != "step" and (t.dtype != dtype or t.device != p.device):
+            state[name] = t.to(p.device, dtype)
+    return state
 
 
 def with_plain_counters(state_dict: StateDict) -> StateDict:

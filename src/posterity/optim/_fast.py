@@ -76,6 +76,7 @@ class FastPath:
         products = [None if g is None else kept[p].stored("product") for p, g in pairs]
         return [None if g is None else local(g) for g in gradients], products
 
+    @torch.no_grad()
     def take_away(self) -> bool:
         """Put the mean back; False if the sample in place is not one of these."""
         samples = self._optimizer._samples
@@ -170,6 +171,17 @@ class FastPath:
         for group in self._optimizer.param_groups:
             group["draws"] += 1
         return True
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether a sample may stay in place until the step, where no gradient before it has to be taken out."""
+        return self._optimizer._samples.lazy and not self._accumulated()
+
+    def linger(self) -> bool:
+        """Leave the sample of a context that ends in place until the step, where that is asked for and may be."""
+        stays = self.lingers and self.may_stay
+        self._optimizer._samples.differentiated |= stays  # so that an attached model draws another one
+        return stays
 
     def look_again(self) -> None:
         """Let the next sample look for all tensors anew: some are not what they were."""

@@ -122,9 +122,11 @@ class Samples:
         """What is kept about a parameter, which may have another type or layout than at its last sample."""
         here = local(p.detach())
         if p not in self.kept:
-            self.kept[p] = Kept(torch.empty_like(here))
+            self.kept[p] = Kept(here.clone())  # without a sample there is no noise
         kept = self.kept[p]
         kept.buffer = like(here, kept.buffer)
+        for name, t in kept.sums().items():
+            setattr(kept, name, like(here, t, state_dtype(here.dtype)))
         return kept
 
     def buffer(self, p: Tensor, summed: bool = False) -> Tensor:

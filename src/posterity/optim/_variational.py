@@ -19,7 +19,7 @@ from posterity.likelihoods import Likelihood
 from posterity.noise import Key
 from posterity.optim import _priors, kernels
 from posterity.optim._attach import Attachment
-from posterity.optim._checkpoint import checked, with_plain_counters
+from posterity.optim._checkpoint import checked, followed, with_plain_counters
 from posterity.optim._diagnostics import Diagnostics, diagnose, warn_if_hardly_learnt
 from posterity.optim._distributed import Noise, Replicas, first_index, local
 from posterity.optim._fast import FastPath
@@ -136,7 +136,7 @@ class VariationalOptimizer(Optimizer):
         try:
             self._put_sample(train)
             yield
-            if not (self._fast.lingers and self._samples.lazy):
+            if not (train and self._fast.linger()):
                 self._take_away()
         except BaseException:
             self._put_mean()
@@ -160,7 +160,8 @@ class VariationalOptimizer(Optimizer):
         for index, group, p in trainable:
             step, sample = (int(group["draws"]), self._replicas.rank) if train else (0, self._predictions - 1)
             buffers[p] = samples.buffer(p)
-            widths = {name: local(t) for name, t in self.state.get(p, {}).items() if name in self.widths}
+            state = followed(self.state.get(p, {}), p)
+            widths = {name: local(t) for name, t in state.items() if name in self.widths}
             tensors = {"p": local(p.detach()), "buffer": buffers[p], **widths}
             key = Key(group["seed"], step, sample, index)
             pieces.append(Piece(tensors, self.numbers(p, group), key, first_index(p)))
@@ -259,6 +260,7 @@ class VariationalOptimizer(Optimizer):
         kernels.update(self.update, pieces, self.written)
 
     def _sampled_loss(self, closure: Callable[[], Any]) -> Any:
+        self._put_mean()
         if self.mc_samples > 1 and self._samples.finished:
             raise expected("step(closure)", "no samples pending when mc_samples > 1", self._samples.finished)
         total: Any = 0.0
@@ -308,7 +310,7 @@ class VariationalOptimizer(Optimizer):
         if "step" not in state:
             state["step"] = torch.tensor(0.0)
             state.update({name: t if t.ndim else local(t) for name, t in self.initial_state(p, group).items()})
-        return state
+        return followed(state, p)
 
     def _steps(self, p: Tensor) -> int:
         """How often a parameter has been updated, the update under way included."""

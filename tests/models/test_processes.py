@@ -75,3 +75,12 @@ def test_bad_input_is_refused():
         GaussianProcess(noise_variance=0.0).fit(X, Y)
     with pytest.raises(InvalidInput, match="n_inducing"):
         SparseGaussianProcess(n_inducing=0).fit(X, Y)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_a_kernel_without_parameters_to_learn_stays(likelihood):
+    X, kernel = np.linspace(0.0, 3.0, 12)[:, None], RBF(1.0, "fixed")
+    y = (np.sin(2.0 * X[:, 0]) > 0).astype(float)
+    model = GaussianProcess(kernel, likelihood=likelihood).fit(X, y)
+    assert model.kernel_ == kernel
+    assert (model.noise_variance_ == 0.1) == (likelihood == "bernoulli")

@@ -159,10 +159,12 @@ class _Process(Estimator):
         def negative_bound(theta: np.ndarray) -> float:
             return -self._sites(self._latent(unpack(theta), inputs), targets).bounds[-1]
 
-        start, bounds = kernel.theta, kernel.bounds
+        start, bounds = kernel.theta, kernel.bounds.reshape(-1, 2)  # a kernel with nothing to learn has (0,)
         if noisy:
             start = np.append(start, math.log(self.noise_variance))
             bounds = np.vstack((bounds, np.log([[1e-8, 1e8]])))
+        if len(start) == 0:
+            return
         best = optimize.minimize(negative_bound, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50})
         self.kernel_ = unpack(best.x)
 

@@ -38,3 +38,12 @@ def test_numbers():
     np.testing.assert_allclose(model.sample(X, 400).std(0), std, rtol=0.25)
     far = model.predict(10.0 * X[:20], return_std=True)[1]
     assert far.mean() > std.mean()
+
+
+def test_units_do_not_matter_and_a_constant_column_may_change():
+    y = np.sin(X[:, 0])
+    model = BayesianMLPRegressor((16,), epochs=60, samples=16, random_state=0)
+    fits = [model.fit(X * unit, y * unit).predict(X * unit) / unit for unit in (1.0, 1e-9)]
+    np.testing.assert_allclose(fits[1], fits[0], atol=1e-3)
+    model.fit(np.c_[X, np.full(150, 0.1)], y)
+    assert np.abs(model.predict(np.c_[X, np.full(150, 0.2)])).max() < 5.0

@@ -42,7 +42,7 @@ class _Network(Estimator):
         self.random_state = random_state
 
     def _train(self, X: Tensor, targets: Tensor, outputs: int) -> Self:
-        self._centre, self._scale = X.mean(0), X.std(0, correction=0).clamp(min=1e-6)
+        self._centre, self._scale = X.mean(0), _spread(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -159,7 +159,7 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and targets y (n,)."""
         inputs, targets = self._tensors(X, y, reset=True, y_numeric=True)
-        self._level, self._unit = float(np.mean(targets)), float(max(np.std(targets), 1e-6))
+        self._level, self._unit = float(np.mean(targets)), float(_spread(torch.as_tensor(targets).double()))
         return self._train(inputs, self._standard(targets), 1)
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -181,6 +181,12 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
 
     def _standard(self, targets: np.ndarray) -> Tensor:
         return torch.as_tensor((targets - self._level) / self._unit, dtype=torch.float32).unsqueeze(-1)
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Standard deviations over the rows, in any unit of measurement; one where all rows are alike but for rounding."""
+    found = values.std(0, correction=0)
+    return torch.where(found > 1e-12 * values.abs().amax(0), found, 1.0)
 
 
 def _perceptron(sizes: Sequence[int]) -> nn.Sequential:

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
@@ -69,11 +70,11 @@ def test_states_do_not_depend_on_where_zero_is(method):
 
 def test_sequences_are_drawn_at_the_parameters_of_em():
     low, high = SIGNAL[36:40], SIGNAL[40:44]  # so few that degrees of freedom matter
-    model = HiddenMarkovModel(2, method="em", random_state=0).fit(np.stack((low, high), 1).reshape(8, 2))
-    drawn, states = model.sample(20_000)
-    for rows in (low, high):
-        ours = np.cov(drawn[states == model.predict(rows)[0]].T)
-        np.testing.assert_allclose(ours, np.cov(rows.T, bias=True), atol=0.1)
+    rows = np.stack((low, high), 1).reshape(8, 2)
+    model = HiddenMarkovModel(2, method="em", random_state=0).fit(rows)
+    drawn, states = model.sample(6000)
+    for part, state in zip((low, high), model.predict(rows), strict=False):
+        np.testing.assert_allclose(np.cov(drawn[states == state].T), np.cov(part.T, bias=True), atol=0.15)
     with pytest.raises(InvalidInput, match="n_samples: expected at least 1"):
         model.sample(0)
 
@@ -126,6 +127,8 @@ def test_state_space_by_em():
     assert np.corrcoef(smooth[:, 0], walk)[0, 1] > 0.97
     mean, std = model.predict(seen, steps=5, return_std=True)
     assert mean.shape == (5, 1)
+    with pytest.raises(InvalidInput, match="steps: expected at least 1"):
+        model.predict(seen, steps=0)
     assert (np.diff(std[:, 0]) > 0).all()
     observations, states = model.sample(50)
     assert observations.shape == states.shape == (50, 1)
@@ -149,6 +152,21 @@ def test_factors_are_those_of_scikit_learn():
     np.testing.assert_allclose(ours.score_samples(rows), density, rtol=1e-10)
     assert (np.diff(ours.lower_bounds_) >= -1e-8).all()
     assert np.abs(np.cov(ours.sample(50_000).T) - ours.get_covariance()).max() < 0.3
+
+
+def test_factors_do_not_depend_on_where_zero_is():
+    rows = RNG.normal(size=(200, 2)) @ RNG.normal(size=(2, 6)) + 0.5 * RNG.normal(size=(200, 6))
+    here, there = (FactorAnalysis(2, random_state=0).fit(rows + shift) for shift in (0.0, 1e7))
+    np.testing.assert_allclose(there.get_covariance(), here.get_covariance(), atol=1e-5)
+    np.testing.assert_allclose(there.mean_ - 1e7, here.mean_, atol=1e-5)
+    assert (np.diff(there.lower_bounds_) >= -1e-8).all()
+
+
+def test_factors_and_topics_name_their_columns():
+    counts = pd.DataFrame(RNG.poisson(3.0, size=(20, 4)), columns=list("abcd"))
+    for model in (FactorAnalysis(2), LatentDirichletAllocation(2, max_iter=1)):
+        named = model.set_output(transform="pandas").fit_transform(counts)
+        assert list(named) == [f"{type(model).__name__.lower()}{k}" for k in range(2)]
 
 
 def test_factors_with_holes_keep_the_covariance():

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from posterity.models._base import Estimator
 from posterity.progress import track
 
 
-class FactorAnalysis(TransformerMixin, Estimator):  # type: ignore[misc]
+class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """x = Wz + m + ε, z ~ N(0, I), ε_j ~ N(0, ψ_j): what many columns have in common.
 
     The posterior of z is exact, q(z) = N with precision I + WᵀΨ⁻¹W over the entries that are seen; the parameters are
@@ -48,9 +48,12 @@ class FactorAnalysis(TransformerMixin, Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from rows X (n, d)."""
         X, seen = self._rows(X, reset=True)
+        # Far from zero, squares would lose the digits of the variances.
+        shift = X.sum(0) / seen.sum(0).clamp(min=1.0)
+        X = seen * (X - shift)
         require(self.n_components >= 1, "n_components", "at least 1", self.n_components)
-        self.mean_ = (X.sum(0) / seen.sum(0).clamp(min=1.0)).numpy()
-        spread = (((X - torch.as_tensor(self.mean_)) * seen) ** 2).sum(0) / seen.sum(0).clamp(min=1.0)
+        self.mean_ = np.zeros(X.shape[1])
+        spread = X.square().sum(0) / seen.sum(0).clamp(min=1.0)
         draws = torch.randn(X.shape[1], self.n_components, dtype=torch.float64, generator=self._generator())
         self._loadings = draws * (0.5 * spread / self.n_components).sqrt().unsqueeze(-1)
         self.noise_variance_ = (0.5 * spread).clamp(min=1e-12).numpy()
@@ -62,6 +65,7 @@ class FactorAnalysis(TransformerMixin, Estimator):  # type: ignore[misc]
                 break
             self._maximise(X, seen)
         self.components_, self.n_iter_ = self._loadings.mT.numpy(), len(self.lower_bounds_)
+        self.mean_ += shift.numpy()
         self._n_features_out = self.n_components
         return self
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -22,7 +22,7 @@ from posterity.models._base import Estimator
 from posterity.rule import robbins_monro
 
 
-class LatentDirichletAllocation(TransformerMixin, Estimator):  # type: ignore[misc]
+class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Documents as mixtures of topics: θ_d ~ Dir(α), β_k ~ Dir(η), each word from β_k with chance θ_dk.
 
     Args:
@@ -182,6 +182,7 @@ class LatentDirichletAllocation(TransformerMixin, Estimator):  # type: ignore[mi
     def _keep(self, fit: Fit) -> Self:
         self.posterior_ = {"topics": fit.q["topics"]}
         self.components_ = fit.q["topics"].concentration.numpy()
+        self._n_features_out = self.n_components
         self.lower_bounds_, self.n_iter_, self.converged_ = fit.bounds, fit.steps, fit.converged
         return self
 

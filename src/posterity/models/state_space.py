@@ -53,6 +53,7 @@ class LinearGaussianStateSpace(Estimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters from a sequence X (T, k) by EM."""
+        require(self.n_states >= 1, "n_states", "at least 1", self.n_states)
         seen = self._sequence(X, reset=True)
         holes = seen.isnan()
         whole = bool((holes.all(-1) | ~holes.any(-1)).all())
@@ -86,6 +87,7 @@ class LinearGaussianStateSpace(Estimator):
     def predict(self, X: Any, steps: int = 1, return_std: bool = False) -> Any:
         """The observations expected at the steps that follow X, (steps, k)."""
         check_is_fitted(self)
+        require(steps >= 1, "steps", "at least 1", steps)
         seen = self._sequence(X)
         later = torch.cat((seen, torch.full((steps, seen.shape[1]), torch.nan, dtype=torch.float64)))
         states, C = filter_states(self.model_, later), self.model_.observation
@@ -102,6 +104,7 @@ class LinearGaussianStateSpace(Estimator):
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """A sequence drawn from the model: observations (n, k) and states (n, d)."""
         check_is_fitted(self)
+        require(n_samples >= 1, "n_samples", "at least 1", n_samples)
         m, generator = self.model_, self._generator()
 
         def noise(covariance: Tensor) -> Tensor:

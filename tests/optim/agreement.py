@@ -238,7 +238,7 @@ def test_a_step_with_nan_is_skipped_counted_and_reported(how):
 def test_a_step_after_one_that_tensor_operations_skipped_is_in_the_state():
     one, other = pair()
     for optimizer, model in (one, other):
-        for k in range(2):  # the sums of two samples are left to tensor operations
+        for k in range(2):  # which tensor operations find not to be finite
             with optimizer.sampled_params(train=True):
                 (torch.nan * model(k)).backward()
         optimizer.step()
@@ -398,6 +398,20 @@ def test_a_prior_that_comes_between_sample_and_step_counts():
         optimizer.step()
         optimizer.zero_grad()
         train(optimizer, model, steps=1)
+    assert_equal(one, other)
+
+
+@pytest.mark.parametrize("how", ["context", "until_step", "several"])
+def test_the_sample_of_a_step_is_the_one_drawn_before_widths_changed(how):
+    one, other = pair()
+    for optimizer, model in (one, other):
+        for _ in range(2):
+            for k in range(2 if how == "several" else 1):
+                with optimizer.sampled_params(train=True, until_step=how == "until_step"):
+                    model(k).backward()
+            optimizer.param_groups[0]["ess"] *= 4
+            optimizer.step()
+            optimizer.zero_grad()
     assert_equal(one, other)
 
 

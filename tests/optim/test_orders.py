@@ -86,6 +86,16 @@ def test_a_parameter_that_joins_between_samples_has_had_no_noise(monkeypatch):
     assert_equal(one, other)
 
 
+def test_sparse_gradients_older_than_their_sample_are_refused():
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = IVON(table.parameters(), lr=0.1, ess=10.0)
+    before = table.weight.detach().clone()
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(InvalidInput, match="dense"), optimizer.sampled_params(train=True):
+        pass
+    assert torch.equal(table.weight, before)
+
+
 def test_closures_with_several_samples_refuse_one_that_waits_for_its_step():
     (optimizer, model), _ = pair(mc_samples=2)
     draw(optimizer, model, until_step=True)

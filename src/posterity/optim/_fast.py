@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 
 from posterity.optim._distributed import first_index, local, sharded
 from posterity.optim._samples import SKIPPED, exchanged, norm
-from posterity.optim.kernels import Entry, Kernels, Piece, average, kernels_for, laid_out, usable
+from posterity.optim.kernels import Entry, Kernels, Piece, average, kernels_for, laid_out, require_dense, usable
 
 if TYPE_CHECKING:
     from posterity.optim._variational import VariationalOptimizer
@@ -36,6 +36,7 @@ class FastPath:
         self._places: list[int] = []
         self._seen: list[Any] = []
         self._parameters: list[Tensor] = []
+        self._drawn: list[Any] = []  # what the widths of the last sample depend on, besides tensors
         self._buffers: dict[Tensor, Tensor] = {}
         self._before: dict[Tensor, tuple[Tensor, Tensor]] = {}  # gradients older than the sample, and copies of them
         self._waiting: dict[Tensor, Any] = {}  # the state of parameters before their first update
@@ -100,7 +101,7 @@ class FastPath:
         samples = self._optimizer._samples
         if samples.fresh or not samples.lazy or samples.finished + bool(samples.means) != 1 or samples.closed:
             return False
-        if not self._unmoved(thorough=self.ahead):  # the sample is one of other tensors
+        if not self._unmoved(thorough=self.ahead) or self._widths() != self._drawn:  # the sample is one of others
             self.take_away()
             self.store()
             return False
@@ -129,8 +130,8 @@ class FastPath:
             estimates: How many gradients their sums are averaged over.
         """
         samples, launcher = self._optimizer._samples, self._launcher
-        if launcher is None or any(map(sharded, parameters)) or not self._unmoved():
-            return False
+        if launcher is None or any(map(sharded, parameters)) or not self._unmoved() or self._widths() != self._drawn:
+            return False  # kernels would not draw the last sample again
         averaged = estimates > 1 or samples.closed > 0
         if averaged and any(p.dtype != torch.float32 for p in parameters):
             return False  # kernels would have the averaged gradients rounded
@@ -198,6 +199,8 @@ class FastPath:
     def _remember_gradients(self) -> None:
         """Keep a copy of gradients that are there before the sample: they will be cleared, or added to."""
         earlier = {p: p.grad for p in self._parameters if p.grad is not None}
+        for gradient in earlier.values():
+            require_dense(gradient)
         copies = torch._foreach_add(list(earlier.values()), 0) if earlier else []
         self._before = {p: (g, copy) for (p, g), copy in zip(earlier.items(), copies, strict=True)}
 
@@ -249,9 +252,13 @@ class FastPath:
     def _set_numbers(self, launcher: Kernels) -> None:
         groups = self._optimizer.param_groups
         launcher.table.set_numbers([self._optimizer.constants(group) for group in groups])
+        self._drawn = self._widths()
         for number, group in enumerate(groups):
             if isinstance(group["lr"], Tensor):
                 launcher.table.scale_lr(number, group["lr"])
+
+    def _widths(self) -> list[Any]:
+        return [(group["ess"], group["weight_decay"]) for group in self._optimizer.param_groups]
 
     def _unmoved(self, thorough: bool = True) -> bool:
         """Whether the tensors are those whose addresses the kernels have.

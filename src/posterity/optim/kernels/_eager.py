@@ -54,7 +54,7 @@ def update(equations: Equations, pieces: Sequence[Piece], written: Sequence[str]
 
     Args:
         equations: Update of mean and state, in place.
-        pieces: Tensors `p` and the state of each parameter, with what `Kept.tensors` gives.
+        pieces: Tensors `p` and the state of each parameter, with what `Samples.evidence` gives.
         written: Names of the state that the equations change.
     """
     for lot in lots(pieces):

@@ -26,6 +26,14 @@ def test_ridge_is_ridge_at_the_expected_precisions():
     assert (np.diff(ours.lower_bounds_) >= -1e-9 * np.abs(ours.lower_bounds_[1:])).all()
 
 
+@pytest.mark.parametrize("relevance", [False, True])
+def test_ridge_does_not_depend_on_the_unit_of_large_targets(relevance):
+    y = X @ [1.0, -2.0, 0.0] + 3.0 + RNG.normal(size=len(X))
+    ones, millions = (BayesianRidge(relevance=relevance).fit(X, unit * y) for unit in (1.0, 1e6))
+    np.testing.assert_allclose(millions.coef_ / 1e6, ones.coef_, atol=1e-3)
+    assert millions.intercept_ / 1e6 == pytest.approx(ones.intercept_, abs=1e-3)
+
+
 def test_ridge_knows_its_noise_and_what_matters():
     ours = BayesianRidge(relevance=True).fit(X, Y)
     assert ours.posterior_["noise"].mean.item() ** -0.5 == pytest.approx(0.3, rel=0.15)

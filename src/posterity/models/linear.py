@@ -93,21 +93,27 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         """Learn from inputs X (n, d) and targets y (n,)."""
         inputs, targets = self._tensors(X, y, reset=True, y_numeric=True)
         y = torch.as_tensor(targets, dtype=torch.float64)
+        self._sizes = self._typical(inputs, y)
         self._keep(self._learn(self._model(inputs, y), self._first(inputs, y)))
         return self
 
+    def _typical(self, inputs: Tensor, y: Tensor) -> Tensor:
+        """1/w_j² of weights that would make outputs as large as the targets: what is vague depends on the units."""
+        squares = self._design(inputs - inputs.mean(0)).square().mean(0)
+        return torch.where(squares > 0.0, squares, 1.0) / (y.square().mean().item() or 1.0)
+
     def _model(self, inputs: Tensor, y: Tensor) -> Model:
         d, design = inputs.shape[-1], self._design(inputs)
-        size, vague = design.shape[-1], Gamma(_VAGUE, _VAGUE)
+        vague = Gamma(_VAGUE, _VAGUE)
         alpha = Gamma(inputs.new_full((d,), _VAGUE), inputs.new_full((d,), _VAGUE)) if self.relevance else vague
-        prior = {"w": _around(inputs.new_zeros(size), inputs.new_full((size,), _VAGUE)), "alpha": alpha, "noise": vague}
+        prior = {"w": _around(torch.zeros_like(self._sizes), _VAGUE * self._sizes), "alpha": alpha, "noise": vague}
         return Model(prior, [Linear("w", "noise", design, y), Shrinkage("w", "alpha", d)])
 
     def _first(self, inputs: Tensor, y: Tensor) -> dict[str, Any]:
-        size, ones = self._design(inputs).shape[-1], torch.ones(inputs.shape[-1], dtype=torch.float64)
+        shrunk = self._sizes[: inputs.shape[-1]]
         return {
-            "w": _around(inputs.new_zeros(size), inputs.new_ones(size)),
-            "alpha": Gamma(ones, 1.0) if self.relevance else Gamma(1.0, 1.0),
+            "w": _around(torch.zeros_like(self._sizes), self._sizes),
+            "alpha": Gamma(1.0, 1.0 / (shrunk if self.relevance else shrunk.mean())),
             "noise": Gamma(1.0, y.var(correction=0) + _VAGUE),
         }
 
@@ -115,6 +121,8 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         known = hasattr(self, "n_batches_")
         inputs, targets = self._tensors(X, y, reset=not known, y_numeric=True)
         y = torch.as_tensor(targets, dtype=torch.float64)
+        if not known:
+            self._sizes = self._typical(inputs, y)
         self._step(self._model(inputs, y), None if known else self._first(inputs, y), total)
 
     def partial_fit(self, X: Any, y: Any, *, total_samples: int | None = None) -> Self:

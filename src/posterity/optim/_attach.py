@@ -109,11 +109,8 @@ class Attachment:
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
             return
         samples.passes -= not graph_kept
-        if (
-            samples.passes <= 0
-            and not graph_kept
-            and not (self._optimizer._fast.ahead and self._optimizer._fast.may_stay)
-        ):
+        fast = self._optimizer._fast
+        if samples.passes <= 0 and not graph_kept and not (fast.ahead and fast.may_stay):
             self._release()
 
     def _release(self) -> None:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from posterity.optim.kernels import _native
 from posterity.optim.kernels._addresses import supported
+from posterity.optim.kernels._contract import Kernels
 from posterity.optim.kernels._fused import Launcher, launchable
 from posterity.optim.kernels._native import NativeLauncher
-
-Kernels = Launcher | NativeLauncher
 
 
 def kernels_for(device: torch.device) -> type[Kernels] | str:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Table, Tensors
+from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Tensors
+from posterity.optim.kernels._contract import Kernels
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 TOGETHER = 4  # blocks whose gradients one program looks at
@@ -30,31 +31,18 @@ def launchable(device: torch.device) -> bool:
     return available() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-class Launcher:
-    """The kernels at work on one table.
-
-    Args:
-        entries: The parameters; their tensors must stay where they are.
-        marks: Seed, number of the sample, of draws and of skipped steps of each group; the last two on the device.
-    """
+class Launcher(Kernels):
+    """The Triton kernels at work on one table."""
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         from posterity.optim.kernels import _triton_sample, _triton_step
 
-        self.table = Table(entries, marks)
+        super().__init__(entries, marks)
         self._samples, self._steps = _triton_sample, _triton_step
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
     def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
-        """Put a sample in place of the means, which go into the buffers.
-
-        Args:
-            gradients: Of each entry, where there are products.
-            products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
-            fresh: Whether it is a new one, and not the last one again.
-            keep: Whether to write it into the buffers instead, and keep the means in place.
-        """
         table, kernels = self.table, self._samples
         numbers, shared = table.numbers.tensor, (table.keys, self._facts)
         if products:
@@ -69,7 +57,6 @@ class Launcher:
                 self._launch(kernels.sample, number, len(blocks), arguments, **how)
 
     def restore(self, *, keep: bool = False) -> None:
-        """Put the means back from the buffers, which get the samples if those are to `keep`."""
         with self._device():
             for number, (_, _, blocks) in enumerate(self.table.launches):
                 self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
@@ -83,15 +70,6 @@ class Launcher:
         held: bool = False,
         ahead: bool = False,
     ) -> None:
-        """Update everything, or skip it all if a gradient is not finite.
-
-        Args:
-            gradients: Of each entry.
-            products: Sums of noise times gradient to learn from, if any.
-            sampled: Whether to learn from the last samples and the gradients.
-            held: Whether the samples are still in place.
-            ahead: Whether to put the next samples in place.
-        """
         table, kernels = self.table, self._steps
         table.set_gradients(gradients, products)
         pointers, shared = table.gradients.tensor, (table.keys, self._facts, table.flags)

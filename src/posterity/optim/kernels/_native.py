@@ -11,7 +11,8 @@ import torch
 
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
-from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Table, Tensors
+from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
+from posterity.optim.kernels._contract import Kernels
 from posterity.optim.kernels._fused import SOME
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -56,21 +57,17 @@ def library() -> ctypes.CDLL | str:
         return str(why)
 
 
-class NativeLauncher:
-    """The functions of `native.c` at work on one table; as `Launcher`, which does the same on a GPU.
+class NativeLauncher(Kernels):
+    """The functions of `native.c` at work on one table.
 
     While the mean is in place, the buffers hold the last sample: nothing is drawn again.
-
-    Args:
-        entries: The parameters; their tensors must stay where they are.
-        marks: Seed, number of the sample, of draws and of skipped steps of each group.
     """
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         found = library()
         assert isinstance(found, ctypes.CDLL), found
-        self._library, self.table = found, Table(entries, marks)
-        table = self.table
+        super().__init__(entries, marks)
+        self._library, table = found, self.table
         kinds = [[DTYPES.index(entry.kind.dtype), int(entry.squares)] for entry in entries]
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
@@ -80,22 +77,13 @@ class NativeLauncher:
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
     def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
-        """Put a sample in place of the means, which go into the buffers.
-
-        Args:
-            gradients: Of each entry, where there are products.
-            products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
-            fresh: Whether it is a new one, and not the last one again.
-            keep: Whether it is to be in the buffers instead: nothing is done, since the last one is there.
-        """
         if products:
             self.table.set_gradients(gradients, products)
-        if not keep:
+        if not keep:  # otherwise it is where it is wanted
             self._library.draw(ctypes.byref(self._work), int(fresh), int(bool(products)), self._threads())
 
     def restore(self, *, keep: bool = False) -> None:
-        """Put the means back from the buffers, which get and so `keep` the samples in any case."""
-        self._library.swap(ctypes.byref(self._work), self._threads())
+        self._library.swap(ctypes.byref(self._work), self._threads())  # so that samples are kept in any case
 
     def step(
         self,
@@ -106,15 +94,6 @@ class NativeLauncher:
         held: bool = False,
         ahead: bool = False,
     ) -> None:
-        """Update everything, or skip it all if a gradient is not finite.
-
-        Args:
-            gradients: Of each entry.
-            products: Sums of noise times gradient to learn from, if any.
-            sampled: Whether to learn from the last samples and the gradients.
-            held: Whether the samples are still in place.
-            ahead: Whether to put the next samples in place.
-        """
         self.table.set_gradients(gradients, products)
         way = Way(held, ahead, sampled, bool(products))
         self._library.step(ctypes.byref(self._work), way, self._threads())

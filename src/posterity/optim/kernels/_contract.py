@@ -1,0 +1,55 @@
+"""What kernels do for an optimizer, whatever they are written in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from posterity.optim.kernels._addresses import Entry, Marks, Table, Tensors
+
+
+class Kernels(ABC):
+    """Kernels at work on one table: a sample, its removal, a step.
+
+    Args:
+        entries: The parameters; their tensors must stay where they are.
+        marks: Seed, number of the sample, of draws and of skipped steps of each group; the last two on the device.
+    """
+
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
+        self.table = Table(entries, marks)
+
+    @abstractmethod
+    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
+        """Put a sample in place of the means, which go into the buffers.
+
+        Args:
+            gradients: Of each entry, where there are products.
+            products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
+            fresh: Whether it is a new one, and not the last one again.
+            keep: Whether it is to be in the buffers instead, with the means in place.
+        """
+
+    @abstractmethod
+    def restore(self, *, keep: bool = False) -> None:
+        """Put the means back from the buffers; with `keep`, the buffers get the samples."""
+
+    @abstractmethod
+    def step(
+        self,
+        gradients: Tensors,
+        products: Tensors = (),
+        *,
+        sampled: bool = True,
+        held: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        """Update everything, or skip it all if a gradient is not finite.
+
+        Args:
+            gradients: Of each entry.
+            products: Sums of noise times gradient to learn from, if any.
+            sampled: Whether to learn from the last samples and the gradients.
+            held: Whether the samples are still in place.
+            ahead: Whether to put the next samples in place.
+        """

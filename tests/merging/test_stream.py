@@ -8,13 +8,13 @@ import sys
 import tracemalloc
 from collections import namedtuple
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from merging.checkpoints import curvature_of, random_tree, save_plain
 from posterity import merging
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
@@ -23,45 +23,6 @@ from posterity.merging.checkpoint import open_checkpoint
 from posterity.merging.job import Job, Source
 from posterity.merging.methods import method_of
 from posterity.merging.stream import merge_checkpoints
-
-SHAPES = {"embed.weight": (50, 8), "layer.weight": (8, 8), "layer.bias": (8,), "scale": (), "empty": (0, 3)}
-
-
-def random_tree(seed, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    tree = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
-    return tree | {"position_ids": torch.arange(5)}
-
-
-def curvature_of(seed):
-    return {n: t.float() ** 2 for n, t in random_tree(seed).items() if t.is_floating_point()}
-
-
-def save_sharded(folder: Path, tree):
-    folder.mkdir()
-    names = sorted(tree)
-    parts = {"model-00001-of-00002.safetensors": names[:3], "model-00002-of-00002.safetensors": names[3:]}
-    for file, part in parts.items():
-        save_file({n: tree[n] for n in part}, folder / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": {n: file for file, part in parts.items() for n in part}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def save_plain(folder: Path, tree):
-    folder.mkdir()
-    save_file(tree, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-@pytest.fixture
-def files(tmp_path):
-    """A sharded base with a configuration, a plain model, a state dict, and curvatures of all three."""
-    save_sharded(tmp_path / "base", random_tree(0))
-    (tmp_path / "base" / "config.json").write_text('{"model_type": "any"}')
-    save_plain(tmp_path / "a", random_tree(1))
-    torch.save(random_tree(2), tmp_path / "b.pt")
-    for seed, name in enumerate(("base", "a", "b")):
-        save_file(curvature_of(10 + seed), tmp_path / f"{name}.fisher.safetensors")
-    return tmp_path
 
 
 def job_for(files, method="task_arithmetic", **options):
@@ -314,68 +275,6 @@ def test_overflow_is_told_apart(files, dtype, large):
     job = Job({"a": Source(files / "large", 2.0)}, method_of("task_arithmetic"), Source(files / "zero"))
     with pytest.raises(InvalidInput, match=rf"numbers beyond {dtype}"):
         merge_checkpoints(job, files / "out")
-
-
-@pytest.mark.parametrize("cut", [-1, 1])
-def test_truncated_and_padded_files_are_refused(files, cut):
-    path = files / "a" / "model.safetensors"
-    data = path.read_bytes()
-    path.write_bytes(data[:cut] if cut < 0 else data + b"x")
-    with pytest.raises(RefusedFile, match="the file is damaged"):
-        open_checkpoint(files / "a")
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        (b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{}}', "the same name twice"),
-        (b'{"w":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}', "expected a dtype among"),
-        (b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', "the file is damaged"),
-        (b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "got another header"),
-        (b'{"w":7}', "got another header"),
-        (b"nonsense", "expected a header in JSON"),
-    ],
-)
-def test_bad_headers_are_refused(tmp_path, header, message):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    with pytest.raises(RefusedFile, match=message):
-        open_checkpoint(path)
-
-
-def test_bad_indices_are_refused(files):
-    index = files / "base" / "model.safetensors.index.json"
-    content = json.loads(index.read_text())
-    good = dict(content["weight_map"])
-
-    def refuses(message, **changes):
-        index.write_text(json.dumps({"weight_map": {**good, **changes}}))
-        with pytest.raises(RefusedFile, match=message):
-            open_checkpoint(files / "base")
-
-    refuses("shards that lie beside it", scale="../a/model.safetensors")
-    refuses("shards that lie beside it", scale="missing.safetensors")
-    refuses("expected 'ghost' in", ghost=good["scale"])
-    shutil.copy(files / "base" / good["scale"], files / "base" / "copy.safetensors")
-    refuses("expected each tensor once", scale="copy.safetensors")
-    del good["scale"]
-    refuses("got 'scale' in a shard only")
-
-
-def test_state_dicts_are_loaded_in_safe_mode(tmp_path):
-    torch.save({"w": torch.ones(2), "hook": print}, tmp_path / "evil.pt")
-    with pytest.raises(RefusedFile, match="expected a state dict of tensors only"):
-        open_checkpoint(tmp_path / "evil.pt")
-    torch.save({"state_dict": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "nested.pt")
-    assert list(open_checkpoint(tmp_path / "nested.pt").entries) == ["w"]
-
-
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such file"), ("x.csv", "one of"), ("dir", "got none")])
-def test_what_is_no_checkpoint_is_refused(tmp_path, name, message):
-    (tmp_path / "x.csv").write_text("1,2")
-    (tmp_path / "dir").mkdir()
-    with pytest.raises(RefusedFile, match=message):
-        open_checkpoint(tmp_path / name)
 
 
 def test_missing_pieces_are_named(files):

@@ -4,16 +4,11 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from posterity.noise import Key, normal
-from posterity.optim import IVON, kernels
-from posterity.optim._distributed import Replicas
+from posterity.optim import IVON
 from posterity.posterior import Diagonal
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,60 +82,6 @@ def test_equal_to_tensor_operations(how):
     train(*other)
     assert one[0]._fast._launcher is not None
     assert_equal(one, other)
-
-
-@pytest.fixture
-def only_kernels(monkeypatch):
-    """Refuse samples and steps by tensor operations, from when it is called."""
-
-    def refuse(*_):
-        raise AssertionError("tensor operations")
-
-    return lambda *names: [monkeypatch.setattr(kernels, name, refuse) for name in names or ("perturb", "update")]
-
-
-@pytest.mark.parametrize("noise", ["shared", "per_rank"])
-@pytest.mark.parametrize("how", ["context", "several"])
-def test_samples_of_another_rank_and_several_of_them(how, noise, monkeypatch, only_kernels):
-    monkeypatch.setattr(Replicas, "rank", 3)
-    one, other = pair(noise=noise)
-    train(*other, how)
-    only_kernels()
-    train(*one, how)
-    assert_equal(one, other)
-
-
-@pytest.fixture
-def second_of_two():
-    """The mesh of a process that has a neighbour only by name."""
-    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    yield init_device_mesh(DEVICE, (2,))
-    dist.destroy_process_group()
-
-
-def test_shards_that_begin_anywhere(second_of_two, only_kernels):
-    """Within a block of noise, at the beginning of one, and nowhere; two samples a step, at gradients of cos."""
-
-    def trained(fused):
-        torch.manual_seed(0)
-        whole = [torch.randn(shape, device=DEVICE) for shape in ((2, 600), (4, 1024), (1, 5))]
-        weights = [nn.Parameter(distribute_tensor(t, second_of_two, [Shard(0)], src_data_rank=None)) for t in whole]
-        optimizer = IVON(weights, **SETTINGS, fused=fused)
-        samples = []
-        for k in range(4):
-            with optimizer.sampled_params(train=True):
-                samples += [w.to_local().clone() for w in weights]
-                for w in weights:
-                    w.grad = (w.detach().cos() + (0 if w.grad is None else w.grad)) / (1 + k % 2)
-            if k % 2:
-                optimizer.step()
-                optimizer.zero_grad()
-        return samples + [t.to_local() for w in weights for t in (w, optimizer.state[w]["hessian"])]
-
-    plain = trained(fused=False)
-    only_kernels("perturb")
-    for found, expected in zip(trained(fused=None), plain, strict=True):
-        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-6)
 
 
 def with_prior(params, **options):

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from optim.agreement import *  # noqa: F403
 from optim.agreement import DEVICE, SETTINGS, Net, assert_equal, pair, train
+from optim.agreement_of_processes import *  # noqa: F403
 from posterity.noise import Key, bits, words
 from posterity.optim import IVON
 from posterity.optim.kernels import _triton_sample, _triton_step, _triton_table

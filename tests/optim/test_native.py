@@ -14,6 +14,7 @@ from torch import nn
 
 from optim.agreement import *  # noqa: F403
 from optim.agreement import SETTINGS, Net, assert_equal, pair, train
+from optim.agreement_of_processes import *  # noqa: F403
 from optim.reference import Reference, array
 from posterity.noise import Key, bits, normal, words
 from posterity.optim import IVON

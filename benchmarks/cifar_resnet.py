@@ -112,7 +112,7 @@ def train(
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     (x, y), batch = data, options.batch
-    model = networks.with_frn(networks.ResNet20()).to(x.device)
+    model = networks.ResNet20(frn=True).to(x.device)
     optimizer = make_optimizer(name, settings, model, seed)
     steps = len(x) // batch
     schedule = warm_cosine(optimizer, min(5, options.epochs // 4) * steps or 1, options.epochs * steps)

@@ -59,70 +59,83 @@ def cifar_net(classes: int = 10) -> nn.Sequential:
 
 
 class FilterResponseNorm(nn.Module):
-    """Filter response normalisation with its thresholded linear unit: no batch statistics, so noise is harmless."""
+    """Filter response normalisation: no batch statistics, so that noise in the weights is harmless."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        shape = (1, channels, 1, 1)
-        self.weight = nn.Parameter(torch.ones(shape))
-        self.bias = nn.Parameter(torch.zeros(shape))
-        self.threshold = nn.Parameter(torch.zeros(shape))
+        self.weight = nn.Parameter(torch.ones(1, channels, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(1, channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise by the mean square over positions, then threshold."""
-        x = x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6)
-        return torch.maximum(self.weight * x + self.bias, self.threshold)
+        """Normalise by the mean square over positions."""
+        return self.weight * x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6) + self.bias
+
+
+class ThresholdedUnit(nn.Module):
+    """max(x, τ): the unit that goes with filter response normalisation, whose outputs need not be centred at zero."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.zeros(1, channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The larger of input and threshold."""
+        return torch.maximum(x, self.threshold)
+
+
+def _norm(channels: int, frn: bool) -> nn.Module:
+    return FilterResponseNorm(channels) if frn else nn.BatchNorm2d(channels)
+
+
+def _unit(channels: int, frn: bool) -> nn.Module:
+    return ThresholdedUnit(channels) if frn else nn.ReLU()
 
 
 class _Block(nn.Module):
     """Two 3x3 convolutions and a parameter-free shortcut (subsample and pad)."""
 
-    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+    def __init__(self, fan_in: int, fan_out: int, stride: int, frn: bool) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(fan_out)
+        self.bn1, self.unit1 = _norm(fan_out, frn), _unit(fan_out, frn)
         self.conv2 = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(fan_out)
+        self.bn2, self.unit2 = _norm(fan_out, frn), _unit(fan_out, frn)
         self.stride, self.extra = stride, (fan_out - fan_in) // 2
 
     def forward(self, x: Tensor) -> Tensor:
         """Residual sum of the two convolutions and the shortcut."""
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        out = self.bn2(self.conv2(self.unit1(self.bn1(self.conv1(x)))))
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.extra, self.extra))
-        return F.relu(out + shortcut)
+        return self.unit2(out + shortcut)
 
 
 class ResNet20(nn.Module):
-    """ResNet-20 for CIFAR: three stages of three blocks; parameter names follow the common public checkpoint."""
+    """ResNet-20 for CIFAR: three stages of three blocks; parameter names follow the common public checkpoint.
 
-    def __init__(self, classes: int = 10) -> None:
+    Args:
+        classes: Outputs.
+        frn: Filter response normalisation and thresholded units in place of batch normalisation and ReLU.
+    """
+
+    def __init__(self, classes: int = 10, frn: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = self._stage(16, 16, 1)
-        self.layer2 = self._stage(16, 32, 2)
-        self.layer3 = self._stage(32, 64, 2)
+        self.bn1, self.unit1 = _norm(16, frn), _unit(16, frn)
+        self.layer1 = self._stage(16, 16, 1, frn)
+        self.layer2 = self._stage(16, 32, 2, frn)
+        self.layer3 = self._stage(32, 64, 2, frn)
         self.linear = nn.Linear(64, classes)
 
     @staticmethod
-    def _stage(fan_in: int, fan_out: int, stride: int) -> nn.Sequential:
-        return nn.Sequential(_Block(fan_in, fan_out, stride), _Block(fan_out, fan_out, 1), _Block(fan_out, fan_out, 1))
+    def _stage(fan_in: int, fan_out: int, stride: int, frn: bool) -> nn.Sequential:
+        first = _Block(fan_in, fan_out, stride, frn)
+        return nn.Sequential(first, *(_Block(fan_out, fan_out, 1, frn) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of images."""
-        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.unit1(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))
-
-
-def with_frn(model: nn.Module) -> nn.Module:
-    """Replace every BatchNorm2d of a model by filter response normalisation, in place."""
-    for name, child in model.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            setattr(model, name, FilterResponseNorm(child.num_features))
-        else:
-            with_frn(child)
-    return model
 
 
 class SegNet(nn.Module):

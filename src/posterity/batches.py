@@ -73,6 +73,11 @@ class Batches:
         return not isinstance(data, IterableDataset) and _brings_ids(data[0])
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether every pass reads the examples by their positions, as `take` does."""
+        return _in_order(self.source) if isinstance(self.source, DataLoader) else not self.shuffle
+
+    @property
     def generator(self) -> torch.Generator | None:
         """A loader's own source of randomness, where it has one."""
         if not isinstance(self.source, DataLoader):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
 from exploration.problems import classifier, dense_covariance, ensemble_of, enumerated
@@ -269,7 +270,9 @@ def test_regressions_and_binary_labels_say_why():
         ({"power": 1.0, "criterion": "batch_bald"}, "power: expected a score of single examples"),
         ({"criterion": "leave_one_out"}, "leave_one_out: expected the labelled data"),
         ({"pool": torch.zeros(0, 3)}, "pool: expected at least one"),
-        ({"samples": 0}, "samples: expected a whole number >= 1"),
+        ({"samples": 1}, "samples: expected a whole number >= 2"),  # one draw agrees with itself
+        ({"exclude": torch.arange(12) < 3}, "exclude: expected ids"),
+        ({"pool": (torch.zeros(4, 3).double(), torch.zeros(4), torch.tensor([1, 2, 2, 3]))}, "ids: expected each only"),
         ({"candidates": 0}, "candidates: expected"),
     ],
 )
@@ -277,6 +280,37 @@ def test_mistakes_are_named(change, message):
     model, posterior, pool = classifier("full")
     with pytest.raises(PosterityError, match=message):
         acquire(**{"model": model, "posterior": posterior, "pool": pool, "k": 3, **change})
+
+
+def test_a_pool_keeps_its_order():
+    model, posterior, pool = classifier("full")
+    data = TensorDataset(pool, torch.zeros(12), torch.arange(20, 32))
+    wanted = acquire(model, posterior, (pool, torch.zeros(12), torch.arange(20, 32)), np.int64(4)).ids.tolist()
+    assert acquire(model, posterior, DataLoader(data, batch_size=5), 4).ids.tolist() == wanted
+    for loader in (DataLoader(data, shuffle=True), DataLoader(data, sampler=range(11, -1, -1))):
+        with pytest.raises(PosterityError, match="pool: expected a loader in the order of its data"):
+            acquire(model, posterior, loader, 4)
+
+
+class Watched(nn.Sequential):
+    """A network that remembers the largest batch it saw."""
+
+    largest = 0
+
+    def forward(self, x):
+        self.largest = max(self.largest, len(x))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("criterion", ["k_centre", "batch_bald_linearised", "entropy", "bald_linearised"])
+def test_large_pools_are_read_in_pieces(criterion):
+    torch.manual_seed(0)
+    x, y = torch.randn(600, 2), torch.arange(600) % 2
+    model = Watched(nn.Linear(2, 2))
+    posterior = po.laplace(model, (x[:20], y[:20]), structure="full", prior_precision=1.0)
+    model.largest = 0
+    acquire(model, posterior, x, 2, criterion, labelled=(x[:20], y[:20]), samples=2)
+    assert model.largest <= 256
 
 
 def test_margin_needs_classes():

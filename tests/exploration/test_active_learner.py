@@ -134,6 +134,20 @@ def test_examples_from_elsewhere_leave_the_pool_open(digits):
     assert sorted(learner.ask(10).ids.tolist()) == list(range(10))
 
 
+def test_labels_go_to_the_examples_with_their_ids(digits):
+    x, y = digits
+    model = nn.Linear(16, 10, bias=False).double()
+    posterior = po.laplace(model, (x[START], y[START]), structure="full", prior_precision=1.0)
+    ids = 1000 - 7 * torch.arange(50)
+    pool = (x[100:150], torch.zeros(50), ids)
+    learner = ActiveLearner(model, posterior, pool, labelled=(x[START], y[START]), criterion="random")
+    picks = learner.ask(5).ids
+    rows = [ids.tolist().index(i) for i in picks.tolist()]
+    learner.tell(picks, y[100:150][rows])
+    assert torch.equal(learner.posterior.memory.inputs[30:], x[100:150][rows])
+    assert learner.labelled[30:].tolist() == picks.tolist()
+
+
 def test_mistakes_are_named(digits, tmp_path):
     learner = started(digits)
     for ids, labels, message in [
@@ -142,6 +156,11 @@ def test_mistakes_are_named(digits, tmp_path):
         ([40, 40], [1, 1], "each once"),
         ([40, 41], [1], "labels: expected 2"),
         ([40], [11], "expected labels in 0..9"),
+        ([40], [1.7], "labels: expected whole numbers"),
+        ([40], [float("nan")], "labels: expected whole numbers"),
+        ([40], ["seven"], "expected arrays of numbers"),
+        ([40.5], [1], "ids: expected whole numbers"),
+        ([True], [1], "ids: expected whole numbers"),
     ]:
         with pytest.raises(PosterityError, match=message):
             learner.tell(ids, labels)

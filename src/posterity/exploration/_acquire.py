@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
 from posterity.memory._trained import Trained
+from posterity.memory.ids import as_ids
 from posterity.posterior import Posterior
 
 BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
@@ -32,7 +34,7 @@ def acquire(
     criterion: str = "bald",
     *,
     labelled: Any = None,
-    exclude: Tensor | Sequence[int] = (),
+    exclude: Tensor | Iterable[int] = (),
     power: float | None = None,
     samples: int = 64,
     candidates: int = 4096,
@@ -86,7 +88,7 @@ def acquire(
     """
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
-    least = 1 if criterion in DRAWN else 0
+    least = 2 if criterion in DRAWN else 0
     require(samples >= least, "samples", f"a whole number >= {least}", samples)
     require(candidates >= 1, "candidates", "a whole number >= 1", candidates)
     if power is not None:
@@ -94,8 +96,8 @@ def acquire(
         require(criterion in SCORES, "power", f"a score of single examples, one of {sorted(SCORES)}", criterion)
     trained = Trained.of(model, posterior, as_pool(pool, batch_size))
     ids = ids_of(trained.data)
-    left = (~torch.isin(ids, torch.as_tensor(exclude, dtype=torch.int64))).nonzero()[:, 0]
-    if not (isinstance(k, int) and 1 <= k <= len(left)):
+    left = (~torch.isin(ids, as_ids("exclude", exclude))).nonzero()[:, 0]
+    if not (isinstance(k, Integral) and 1 <= k <= len(left)):
         raise expected("k", f"a number of examples in 1..{len(left)}, as many as are left", k)
     memory = as_labelled(labelled, posterior.memory, batch_size)
     question = Question(trained, left, memory, samples, seed, max(candidates, k))

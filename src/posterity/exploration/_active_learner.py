@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation import Report, adapt, remember
 from posterity.adaptation.situation import at_mean
-from posterity.batches import batches
+from posterity.batches import as_tensor, batches
 from posterity.errors import InvalidInput, RefusedFile, expected, require
 from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
@@ -120,10 +120,15 @@ class ActiveLearner:
 
     def tell(self, ids: Tensor | Sequence[int], labels: Any) -> Report:
         """Take in labels, of what was asked for or of anything else in the pool; the report says what changed."""
-        wanted = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
+        wanted = torch.as_tensor(ids).cpu().reshape(-1)
+        whole = len(wanted) == 0 or not (wanted.is_floating_point() or wanted.dtype is torch.bool)
+        require(whole, "ids", "whole numbers", wanted.dtype)
         memory = self.posterior.memory
         assert memory is not None
-        targets = torch.as_tensor(labels).to(memory.targets)
+        given = as_tensor(labels)
+        targets = given.to(memory.targets)
+        kept = memory.targets.is_floating_point() or bool((targets == given.to(targets.device)).all())
+        require(kept, "labels", "whole numbers, as those before", given[:3].tolist())
         require(len(targets) == len(wanted) > 0, "labels", f"{len(wanted)}, one for each id", len(targets))
         again = wanted[torch.isin(wanted, memory.ids.cpu())]
         once = len(again) == 0 and len(wanted.unique()) == len(wanted)
@@ -142,7 +147,8 @@ class ActiveLearner:
         """Where these ids stand in the pool."""
         unknown = wanted[~torch.isin(wanted, self._ids)]
         require(len(unknown) == 0, "ids", "ids of the pool", unknown[:3].tolist())
-        return (self._ids.unsqueeze(0) == wanted.unsqueeze(1)).int().argmax(1)
+        order = self._ids.argsort()
+        return order[torch.searchsorted(self._ids[order], wanted)]
 
     def _save(self) -> None:
         if self.folder is not None:

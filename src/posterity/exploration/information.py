@@ -53,8 +53,8 @@ def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
     places = question.shortlist(score(question))
     pool = question.examples(places)
     with trained.at_mean():
-        root = trained.likelihood.curvature_root(trained.outputs(pool.inputs).double())
         parts = [take(pool.inputs, slice(start, start + CHUNK)) for start in range(0, len(places), CHUNK)]
+        root = trained.likelihood.curvature_root(torch.cat([trained.outputs(x) for x in parts]).double())
         variance = torch.cat([prediction_covariance(trained.model, x, trained.covariance) for x in parts]).double()
         chosen: list[int] = []
         gains: list[float] = []

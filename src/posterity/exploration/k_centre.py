@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from posterity.adaptation.heads import find_head
-from posterity.adaptation.kprior import gathered
 from posterity.adaptation.selection import farthest_first
 from posterity.batches import Batch
 from posterity.errors import expected
 from posterity.exploration.question import Question
+from posterity.memory._trained import Trained
 
 
 def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
@@ -24,8 +26,8 @@ def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
     """
     trained = question.trained
     with trained.at_mean():
-        features = _features(question, question.examples(question.open))
-        labelled = None if question.labelled is None else _features(question, gathered(list(question.labelled)))
+        features = _features(trained, trained.batches("features"))[question.open]
+        labelled = None if question.labelled is None else _features(trained, question.labelled)
     if labelled is None:
         nearest = (features - features.mean(0)).square().sum(1)
     else:
@@ -34,10 +36,15 @@ def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
     return question.open[rows], distances.cpu()
 
 
-def _features(question: Question, batch: Batch) -> Tensor:
-    head = find_head(question.trained.model, batch.inputs)
+def _features(trained: Trained, data: Iterable[Batch]) -> Tensor:
+    """What distances are taken between, (N, D), from inputs of which one batch at a time is held."""
+    return torch.cat([_of_batch(trained, batch.to(trained.device)) for batch in data])
+
+
+def _of_batch(trained: Trained, batch: Batch) -> Tensor:
+    head = find_head(trained.model, batch.inputs)
     if head is not None:
-        return head.features(question.trained.model, batch.inputs, len(batch))
+        return head.features(trained.model, batch.inputs, len(batch))
     if not isinstance(batch.inputs, Tensor):
         raise expected("inputs", "one tensor, for distances between examples", type(batch.inputs).__name__)
     return batch.inputs.flatten(1).double()

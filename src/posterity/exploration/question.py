@@ -15,6 +15,7 @@ from posterity.batches import Batch, Batches
 from posterity.errors import expected, require
 from posterity.inputs import length
 from posterity.memory._trained import Trained, in_order
+from posterity.memory.ids import unique
 from posterity.posterior import Memory
 from posterity.prediction import Prediction, predict
 
@@ -68,14 +69,17 @@ def as_pool(pool: Any, batch_size: int) -> Batches:
         count = length(pool)
         require(count > 0, "pool", "at least one example", "none")
         pool = (pool, torch.zeros(count))
-    return in_order(pool, batch_size)
+    found = in_order(pool, batch_size)
+    # Scores come from one pass and the examples behind them from positions: the two have to agree.
+    require(found.keeps_order, "pool", "a loader in the order of its data", "one that shuffles or samples")
+    return found
 
 
 def ids_of(pool: Batches) -> Tensor:
-    """The id of every example of a pool, in order."""
+    """The id of every example of a pool, in order; an error if one comes twice."""
     if isinstance(pool.source, tuple):
-        return pool.source[2].cpu() if len(pool.source) == 3 else torch.arange(pool.n)
-    return torch.cat([batch.ids.cpu() for batch in pool])
+        return unique(pool.source[2].cpu()) if len(pool.source) == 3 else torch.arange(pool.n)
+    return unique(torch.cat([batch.ids.cpu() for batch in pool]))
 
 
 def as_labelled(labelled: Any, memory: Memory | None, batch_size: int) -> Batches | None:

@@ -53,6 +53,20 @@ def test_linear_gaussian_is_the_conjugate_posterior(pieces):
         assert belief.rate[arm].item() == pytest.approx(rate, rel=1e-10)
 
 
+@pytest.mark.parametrize("pieces", [1, 60])
+def test_a_vague_prior_leaves_least_squares(pieces):
+    x, _, r = observations(arms=1)
+    x = 1e3 * x  # in grams, say
+    belief = LinearGaussian(3, 1, prior_precision=1e-12, noise_precision=1.0, bias=False)
+    for part in torch.arange(60).split(pieces):
+        belief.update(x[part], torch.zeros(len(part), dtype=torch.int64), r[part])
+    np.testing.assert_allclose(belief.mean[0], np.linalg.lstsq(x.numpy(), r.numpy(), rcond=None)[0], rtol=1e-8)
+    mean, std = belief.moments(x[:5])
+    hat = x.numpy() @ np.linalg.pinv(x.numpy())
+    np.testing.assert_allclose(std[:, 0], np.sqrt(np.diag(hat)[:5]), rtol=1e-6)
+    np.testing.assert_allclose(mean[:, 0], (hat @ r.numpy())[:5], rtol=1e-6)
+
+
 @pytest.mark.parametrize("noise_precision", [None, 4.0])
 def test_draws_follow_the_posterior(noise_precision):
     x, arms, r = observations()
@@ -143,6 +157,29 @@ def test_whole_rewards_do_not_round_those_that_follow():
         assert belief._history.columns[2].tolist() == [1.0, 0.0, 0.25, 0.75]
 
 
+@pytest.mark.parametrize("belief", [NeuralLinear, VariationalNetwork])
+def test_networks_are_asked_in_evaluation_mode(belief):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+    policy = ThompsonSampler(belief(network, 2))
+    policy.choose(torch.randn(1, 2))  # batch normalisation cannot be trained on one context
+    policy.belief.moments(torch.randn(4, 2))
+    assert network[1].num_batches_tracked == 0
+    assert network.training
+
+
+def test_a_belief_is_not_changed_by_choosing():
+    class Told(LinearGaussian):
+        known = torch.zeros(1, 2)
+
+        def moments(self, contexts):
+            return self.known, torch.ones(1, 2)
+
+    belief = Told(1, 2)
+    EpsilonGreedy(belief, epsilon=1.0).choose([[1.0]])
+    assert belief.known.tolist() == [[0.0, 0.0]]
+
+
 def test_policies_do_what_they_say():
     belief = LinearGaussian(1, 3, bias=False, noise_precision=1.0)
     belief.update(torch.ones(30, 1), torch.arange(30) % 2, (torch.arange(30) % 2).float())
@@ -212,6 +249,10 @@ def test_thompson_sampling_has_sublinear_regret():
         (lambda p: UCB(p.belief, width=-1.0), "width"),
         (lambda p: Greedy("belief"), "belief: expected a Belief"),
         (lambda p: LinearGaussian(0, 2), "features and arms"),
+        (lambda p: p.choose([["a", "b"]]), "expected arrays of numbers"),
+        (lambda p: p.belief.update(torch.full((1, 2), torch.nan), torch.zeros(1).long(), torch.ones(1)), "contexts"),
+        (lambda p: p.belief.update(torch.ones(2, 2), torch.zeros(2).long(), torch.ones(2, 1)), "shape"),
+        (lambda p: VariationalNetwork(nn.Linear(2, 2), 2, samples=1), "samples: expected a whole number >= 2"),
         (lambda p: LinearGaussian(2, 2, noise_precision=0.0), "noise_precision"),
         (lambda p: NeuralLinear(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), 2), "outputs that a linear layer makes"),
     ],

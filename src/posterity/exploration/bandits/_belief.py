@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import expected, require
+from posterity.trees import evaluating
 
 
 class Belief(ABC):
@@ -76,7 +77,7 @@ def squared_error(network: nn.Module, contexts: Tensor, arms: Tensor, rewards: T
 
 def arms_of(network: nn.Module, contexts: Tensor) -> int:
     """The number of outputs of a network."""
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(network):
         f = network(contexts[:1])
     if f.ndim != 2:
         raise expected("network", "outputs (B, arms)", tuple(f.shape))
@@ -84,7 +85,9 @@ def arms_of(network: nn.Module, contexts: Tensor) -> int:
 
 
 def checked(contexts: Tensor, arms: Tensor, rewards: Tensor, count: int) -> None:
-    """Raise unless rewards belong to arms that exist."""
+    """Raise unless numbers that can be learnt from belong to arms that exist."""
+    require(arms.ndim == rewards.ndim == 1, "arms and rewards", "shape (B,) each", (arms.shape, rewards.shape))
+    require(bool(torch.isfinite(contexts).all()), "contexts", "finite numbers", "NaN or infinity")
     require(len(contexts) == len(arms) == len(rewards), "rewards", f"{len(arms)}, one for each decision", len(rewards))
     require(bool(torch.isfinite(rewards).all()), "rewards", "finite numbers", rewards)
     require(bool(((arms >= 0) & (arms < count)).all()), "arms", f"integers in 0..{count - 1}", arms)

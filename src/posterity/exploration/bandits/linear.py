@@ -10,16 +10,18 @@ from torch import Tensor
 
 from posterity.errors import require, require_positive
 from posterity.exploration.bandits._belief import Belief, checked
-from posterity.linalg import symmetrise
 from posterity.noise import Key, normal
 
 
 class LinearGaussian(Belief):
     """A conjugate linear model of each arm's reward.
 
-    An observation (x, r) moves the arm that was pulled by one step of recursive least squares:
+    Each arm keeps the triangle R and the vector z of least squares, Σ = (RᵀR)⁻¹ and m = R⁻¹z. An observation (x, r)
+    becomes one more row, which an orthogonal Q turns into the new triangle and what is left of the reward, e:
 
-        s = 1 + xᵀΣx,   k = Σx/s,   m ← m + k(r − xᵀm),   Σ ← Σ − k xᵀΣ,   a ← a + ½,   b ← b + (r − xᵀm)²/2s
+        Qᵀ (R  z; xᵀ r) = (R′ z′; 0 e),   a ← a + ½,   b ← b + ½ e²
+
+    Unlike differences of covariances this loses nothing where the prior is vague or contexts are large.
 
     Args:
         features: Length D of a context.
@@ -55,10 +57,21 @@ class LinearGaussian(Belief):
             require_positive("noise_precision", noise_precision)
         self.arms, self.features, self.bias, self.noise_precision = arms, features, bias, noise_precision
         size = features + bias
-        self.mean = torch.zeros(arms, size, dtype=torch.float64)
-        self.covariance = torch.eye(size, dtype=torch.float64).repeat(arms, 1, 1) / prior_precision
+        self._root = torch.eye(size, dtype=torch.float64).repeat(arms, 1, 1) * prior_precision**0.5  # R
+        self._shift = torch.zeros(arms, size, 1, dtype=torch.float64)  # z
         self.shape = torch.full((arms,), shape, dtype=torch.float64)
         self.rate = torch.full((arms,), rate, dtype=torch.float64)
+
+    @property
+    def mean(self) -> Tensor:
+        """m of each arm, (arms, D)."""
+        return torch.linalg.solve_triangular(self._root, self._shift, upper=True)[:, :, 0]
+
+    @property
+    def covariance(self) -> Tensor:
+        """Σ of each arm, (arms, D, D)."""
+        inverse = torch.linalg.inv(self._root)
+        return inverse @ inverse.mT
 
     def draw(self, contexts: Tensor, seed: int, number: int) -> Tensor:
         # Each context has weights of its own, so that only their projections wᵀx ~ N(mᵀx, xᵀΣx/τ) are needed.
@@ -80,21 +93,18 @@ class LinearGaussian(Belief):
             self._observe(arm, x[rows], r[rows])
 
     def _observe(self, arm: int, x: Tensor, r: Tensor) -> None:
-        """Several observations of one arm at once: the equations of the class with S = I + xΣxᵀ in place of s."""
-        spread = self.covariance[arm] @ x.T
-        S = torch.eye(len(x), dtype=torch.float64) + x @ spread
-        surprise = r - x @ self.mean[arm]
-        gain = torch.linalg.solve(S, spread.T).T
-        self.mean[arm] += gain @ surprise
-        self.covariance[arm] = symmetrise(self.covariance[arm] - gain @ spread.T)
+        """Several observations of one arm at once: as many more rows."""
+        rows = torch.cat((torch.cat((self._root[arm], self._shift[arm]), 1), torch.cat((x, r.unsqueeze(1)), 1)))
+        triangle = torch.linalg.qr(rows, mode="r").R
+        self._root[arm], self._shift[arm] = triangle[:-1, :-1], triangle[:-1, -1:]
         self.shape[arm] += 0.5 * len(x)
-        self.rate[arm] += 0.5 * surprise @ torch.linalg.solve(S, surprise)
+        self.rate[arm] += 0.5 * triangle[-1, -1] ** 2
 
     def _projected(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        """mᵀx and √(xᵀΣx), (B, arms)."""
+        """mᵀx and √(xᵀΣx) = ‖R⁻ᵀx‖, (B, arms)."""
         x = self._with_bias(contexts)
-        variance = torch.einsum("bi,aij,bj->ba", x, self.covariance, x)
-        return x @ self.mean.T, variance.clamp_min(0).sqrt()
+        whitened = torch.linalg.solve_triangular(self._root.mT, x.T, upper=False)
+        return x @ self.mean.T, whitened.norm(dim=1).T
 
     def _drawn_precision(self, count: int, seed: int, number: int) -> Tensor:
         """τ of each context and arm, for each decision from a generator of its own: batches change nothing."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from posterity.batches import as_tensor
 from posterity.errors import InvalidInput, expected, require
 from posterity.exploration.bandits._belief import Belief
 from posterity.noise import Key, bits
@@ -43,8 +44,9 @@ class Policy(ABC):
         """Numbers of the decisions whose rewards have not come yet."""
         return torch.tensor(list(self._pending), dtype=torch.int64)
 
-    def choose(self, contexts: Tensor) -> Decisions:
-        """An arm for each context (B, D), or for one context (D,)."""
+    def choose(self, contexts: Any) -> Decisions:
+        """An arm for each context (B, D), or for one context (D,); a tensor, an array or lists of numbers."""
+        contexts = as_tensor(contexts)
         contexts = contexts.unsqueeze(0) if contexts.ndim == 1 else contexts
         require(contexts.ndim == 2 and len(contexts) > 0, "contexts", "shape (B, D) or (D,)", tuple(contexts.shape))
         require(bool(torch.isfinite(contexts).all()), "contexts", "finite numbers", "NaN or infinity")
@@ -139,7 +141,7 @@ class EpsilonGreedy(Policy):
         self.epsilon = epsilon
 
     def values(self, contexts: Tensor, number: int) -> Tensor:
-        values = self.belief.moments(contexts)[0]
+        values = self.belief.moments(contexts)[0].clone()
         for row in range(len(values)):
             coin, arm = (b.item() % 2**32 for b in bits(Key(self.seed, 0, number + row, 1), 0, 1))
             if coin < self.epsilon * 2**32:

@@ -10,7 +10,7 @@ from posterity.exploration.bandits._belief import Belief, History, arms_of, chec
 from posterity.likelihoods import GaussianLikelihood
 from posterity.optim import IVON
 from posterity.posterior import Diagonal, Posterior
-from posterity.trees import trainable
+from posterity.trees import evaluating, trainable
 
 CLIP = 10.0  # largest norm of a gradient: a rare large one, met where h is small, would throw the mean far off
 
@@ -51,8 +51,8 @@ class VariationalNetwork(Belief):
         seed: int = 0,
     ) -> None:
         require_positive("noise_precision", noise_precision)
-        for name, value in (("steps", steps), ("batch_size", batch_size), ("samples", samples)):
-            require(value >= 1, name, "a whole number >= 1", value)
+        for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("samples", samples, 2)):
+            require(value >= least, name, f"a whole number >= {least}", value)
         self._like = next(network.parameters())
         self.network = network
         self.arms = arms_of(network, torch.zeros(1, features).to(self._like))
@@ -73,7 +73,7 @@ class VariationalNetwork(Belief):
     def draw(self, contexts: Tensor, seed: int, number: int) -> Tensor:
         rows = []
         for row in contexts.to(self._like).split(1):
-            with self.optimizer.sampled_params():
+            with self.optimizer.sampled_params(), evaluating(self.network):
                 rows.append(self.network(row))
         return torch.cat(rows).double()
 
@@ -81,7 +81,7 @@ class VariationalNetwork(Belief):
     def moments(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
         drawn = []
         for _ in range(self._samples):
-            with self.optimizer.sampled_params():
+            with self.optimizer.sampled_params(), evaluating(self.network):
                 drawn.append(self.network(contexts.to(self._like)).double())
         return torch.stack(drawn).mean(0), torch.stack(drawn).std(0)
 

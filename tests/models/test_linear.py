@@ -105,6 +105,49 @@ def test_streams_end_where_all_rows_do(model, y):
     assert ratio.numpy() == pytest.approx(1.0, abs=0.25)
 
 
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [(BayesianRidge, Y), (BayesianPoissonRegression, COUNTS), (BayesianLogisticRegression, LABELS)],
+    ids=["ridge", "poisson", "logistic"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_inputs_may_stand_far_from_zero(model, y, stream):
+    far = X + 1e8 * np.array([1.0, -3.0, 0.0])
+    near = far - far[0]  # exactly the same numbers, moved without rounding
+    answers = []
+    for inputs in (near, far):
+        fitted = model(nodes=10) if model is not BayesianRidge else model()
+        if stream:
+            fitted.partial_fit(inputs[:60], y[:60], total_samples=120).partial_fit(
+                inputs[60:], y[60:], total_samples=120
+            )
+        else:
+            fitted.fit(inputs, y)
+        predict = fitted.predict_proba if model is BayesianLogisticRegression else fitted.predict
+        answers.append((fitted.coef_, *predict(inputs, return_std=True)))
+    for close, away in zip(*answers, strict=True):
+        np.testing.assert_allclose(away, close, rtol=1e-6, atol=1e-9)
+    assert np.abs(answers[0][0][0]) > 0.3  # and not because all is shrunk to zero
+
+
+def test_ridge_far_from_zero_is_ridge_in_long_doubles():
+    inputs, targets = X + 1e6, Y + 1e9
+    ours = BayesianRidge(tol=1e-12).fit(inputs, targets)
+    strength = (ours.posterior_["alpha"].mean / ours.posterior_["noise"].mean).item()
+    design, y = (numbers.astype(np.longdouble) - numbers.astype(np.longdouble).mean(0) for numbers in (inputs, targets))
+    theirs = Ridge(strength, solver="cholesky", fit_intercept=False).fit(design.astype(float), y.astype(float))
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
+    assert ours.posterior_["w"].mean[-1].item() == pytest.approx(ours.intercept_, rel=1e-12)
+
+
+@pytest.mark.parametrize(("model", "y"), [(BayesianRidge, Y), (BayesianPoissonRegression, COUNTS)])
+def test_minibatches_go_on_from_a_fit(model, y):
+    whole = model().fit(X, y)
+    coefficients = whole.coef_.copy()
+    again = whole.partial_fit(X, y, total_samples=120)
+    np.testing.assert_allclose(again.coef_, coefficients, atol=1e-3)
+
+
 def test_large_counts_do_not_overflow():
     wild = BayesianPoissonRegression().fit(100.0 * X, RNG.poisson(50.0, 120))
     assert np.isfinite(wild.predict(100.0 * X)).all()

@@ -27,26 +27,48 @@ _VAGUE = 1e-6  # the prior precision of an intercept, and the shape and rate of 
 
 
 class _LinearModel(Estimator):
-    """Weights w with a Gaussian posterior, over inputs with a last column of ones where there is an intercept."""
+    """Weights w with a Gaussian posterior; where there is an intercept, inputs are centred and end in a column of ones.
+
+    Columns that stand far from zero look like columns of ones: uncentred, their weights would be lost in the intercept.
+    """
 
     fit_intercept: bool
     max_iter: int
     tol: float
     n_batches_: int
+    _beliefs: dict[str, Any]  # about w, the last of which is the output at the centre, less the level
+    _centre: Tensor
+    _level: float = 0.0
+
+    @property
+    def posterior_(self) -> dict[str, Any]:
+        """Beliefs about the weights and, last, the intercept: the output at zero instead of that at the centre."""
+        beliefs = self._beliefs
+        if not self.fit_intercept:
+            return dict(beliefs)
+        w = beliefs["w"]
+        to_centre = torch.eye(len(w.mean), dtype=w.mean.dtype)
+        to_centre[-1, :-1] = self._centre
+        mean = torch.cat((w.mean[:-1], w.mean[-1:] - self._centre @ w.mean[:-1] + self._level))
+        return {**beliefs, "w": Gaussian(mean, to_centre.mT @ w.precision @ to_centre)}
+
+    def _begin(self, X: Tensor) -> None:
+        """Centre on the first rows; later ones speak of the same weights."""
+        self._centre = X.mean(0)
 
     def _design(self, X: Tensor) -> Tensor:
-        return torch.cat((X, torch.ones_like(X[:, :1])), -1) if self.fit_intercept else X
+        return torch.cat((X - self._centre, torch.ones_like(X[:, :1])), -1) if self.fit_intercept else X
 
     def _outputs(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of f = xᵀw for each row."""
         check_is_fitted(self)
-        design, w = self._design(self._tensor(X)), self.posterior_["w"]
-        return design @ w.mean, torch.einsum("bi,ij,bj->b", design, w.covariance, design)
+        design, w = self._design(self._tensor(X)), self._beliefs["w"]
+        return design @ w.mean + self._level, torch.einsum("bi,ij,bj->b", design, w.covariance, design)
 
     def _draw(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Outputs f of weights drawn from the posterior, (n_samples, n)."""
         check_is_fitted(self)
-        return self.posterior_["w"].sample(n_samples, generator) @ self._design(self._tensor(X)).mT
+        return self._beliefs["w"].sample(n_samples, generator) @ self._design(self._tensor(X)).mT + self._level
 
     def _learn(self, model: Model, start: dict[str, Any], backtracking: bool = False) -> Fit:
         with warnings.catch_warnings():
@@ -55,14 +77,16 @@ class _LinearModel(Estimator):
 
     def _step(self, model: Model, first: dict[str, Any] | None, total: int) -> None:
         """A step of stochastic variational inference, on rows that stand for `total`."""
-        self.n_batches_ = 1 if first is not None else self.n_batches_ + 1
-        q, bound, change = svi_step(model, first or self.posterior_, robbins_monro()(self.n_batches_), n=total)
+        self.n_batches_ = 1 if first is not None else getattr(self, "n_batches_", 0) + 1
+        q, bound, change = svi_step(model, first or self._beliefs, robbins_monro()(self.n_batches_), n=total)
         self._keep(Fit(q, [bound], 1, change <= self.tol))
 
     def _keep(self, fit: Fit) -> None:
-        self.posterior_ = dict(fit.q)
-        mean = fit.q["w"].mean.numpy()
-        self.coef_, self.intercept_ = (mean[:-1], float(mean[-1])) if self.fit_intercept else (mean, 0.0)
+        self._beliefs = dict(fit.q)
+        self.coef_, self.intercept_ = fit.q["w"].mean.numpy(), 0.0
+        if self.fit_intercept:
+            self.coef_, at_centre = self.coef_[:-1], self.coef_[-1] + self._level
+            self.intercept_ = float(at_centre - self.coef_ @ self._centre.numpy())
         self.lower_bounds_, self.n_iter_, self.converged_ = fit.bounds, fit.steps, fit.converged
 
 
@@ -76,7 +100,8 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         tol: Stop when no natural parameter moves by more than this, relative to the largest of its kind.
 
     Attributes:
-        posterior_: {"w": Gaussian, "alpha": Gamma, "noise": Gamma}; the intercept is the last of w.
+        posterior_: {"w": Gaussian, "alpha": Gamma, "noise": Gamma}; the intercept is the last of w. Inputs so far from
+            zero that double precision cannot tell weights from intercept have predictions, but no such Gaussian.
         coef_, intercept_: The posterior mean of w.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first sweep and after each; how many.
     """
@@ -92,14 +117,21 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from inputs X (n, d) and targets y (n,)."""
         inputs, targets = self._tensors(X, y, reset=True, y_numeric=True)
-        y = torch.as_tensor(targets, dtype=torch.float64)
-        self._sizes = self._typical(inputs, y)
+        y = self._started(inputs, targets)
         self._keep(self._learn(self._model(inputs, y), self._first(inputs, y)))
         return self
 
+    def _started(self, inputs: Tensor, targets: np.ndarray) -> Tensor:
+        """The first targets, less their level: from here on level, centre and what is vague are known."""
+        self._begin(inputs)
+        self._level = float(targets.mean()) if self.fit_intercept else 0.0
+        y = torch.as_tensor(targets, dtype=torch.float64) - self._level
+        self._sizes = self._typical(inputs, y)
+        return y
+
     def _typical(self, inputs: Tensor, y: Tensor) -> Tensor:
         """1/w_j² of weights that would make outputs as large as the targets: what is vague depends on the units."""
-        squares = self._design(inputs - inputs.mean(0)).square().mean(0)
+        squares = self._design(inputs if self.fit_intercept else inputs - inputs.mean(0)).square().mean(0)
         return torch.where(squares > 0.0, squares, 1.0) / (y.square().mean().item() or 1.0)
 
     def _model(self, inputs: Tensor, y: Tensor) -> Model:
@@ -118,11 +150,9 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         }
 
     def _minibatch(self, X: Any, y: Any, total: int) -> None:
-        known = hasattr(self, "n_batches_")
+        known = hasattr(self, "_beliefs")
         inputs, targets = self._tensors(X, y, reset=not known, y_numeric=True)
-        y = torch.as_tensor(targets, dtype=torch.float64)
-        if not known:
-            self._sizes = self._typical(inputs, y)
+        y = torch.as_tensor(targets, dtype=torch.float64) - self._level if known else self._started(inputs, targets)
         self._step(self._model(inputs, y), None if known else self._first(inputs, y), total)
 
     def partial_fit(self, X: Any, y: Any, *, total_samples: int | None = None) -> Self:
@@ -137,12 +167,13 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         if total_samples is not None:
             self._minibatch(X, y, total_samples)
             return self
-        if not hasattr(self, "posterior_"):
+        if not hasattr(self, "_beliefs"):
             return self.fit(X, y)
         inputs, targets = self._tensors(X, y, y_numeric=True)
-        factor = Linear("w", "noise", self._design(inputs), torch.as_tensor(targets, dtype=torch.float64))
-        fit = self._learn(Model({name: self.posterior_[name] for name in ("w", "noise")}, [factor]), {})
-        self._keep(replace(fit, q={**self.posterior_, **fit.q}))
+        y = torch.as_tensor(targets, dtype=torch.float64) - self._level
+        factor = Linear("w", "noise", self._design(inputs), y)
+        fit = self._learn(Model({name: self._beliefs[name] for name in ("w", "noise")}, [factor]), {})
+        self._keep(replace(fit, q={**self._beliefs, **fit.q}))
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -150,7 +181,7 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         mean, variance = self._outputs(X)
         if not return_std:
             return mean.numpy()
-        noise = self.posterior_["noise"]
+        noise = self._beliefs["noise"]
         return mean.numpy(), (variance + noise.rate / (noise.shape - 1.0).clamp(min=_VAGUE)).sqrt().numpy()
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
@@ -158,7 +189,7 @@ class BayesianRidge(RegressorMixin, _LinearModel):  # type: ignore[misc]
         generator = torch.Generator().manual_seed(random_state)
         f = self._draw(X, n_samples, generator)
         noise = torch.randn(f.shape, dtype=torch.float64, generator=generator)
-        return (f + noise / self.posterior_["noise"].sample(n_samples, generator).sqrt().unsqueeze(-1)).numpy()
+        return (f + noise / self._beliefs["noise"].sample(n_samples, generator).sqrt().unsqueeze(-1)).numpy()
 
 
 class _GeneralisedLinearModel(_LinearModel):
@@ -188,6 +219,8 @@ class _GeneralisedLinearModel(_LinearModel):
 
         Where `total` is given, rows are a minibatch of so many, and the prior stays what it was at first.
         """
+        if prior is None:
+            self._begin(inputs)
         design = self._design(inputs)
         require_positive("prior_precision", self.prior_precision)
         precision = design.new_full((design.shape[-1],), self.prior_precision)
@@ -215,7 +248,7 @@ class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # typ
     """Counts y ~ Poisson(exp xᵀw), w ~ N(0, 1/prior_precision): the best full Gaussian q(w).
 
     Args:
-        prior_precision: Of each weight; that of the intercept is 1e-6.
+        prior_precision: Of each weight; that of the output at the mean of the inputs is 1e-6.
         fit_intercept: Whether to learn an intercept.
         nodes: Quadrature nodes.
         max_iter: Sweeps, at most.
@@ -244,10 +277,10 @@ class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # typ
             total_samples: The size of the whole data set, where rows are a minibatch of it: one step of stochastic
                 variational inference. Unless given, rows are news.
         """
-        known = hasattr(self, "posterior_")
+        known = hasattr(self, "_beliefs")
         inputs, targets = self._checked(X, y, reset=not known)
         level = math.log(max(targets.mean().item(), 0.1))
-        self._update(inputs, targets, self.posterior_["w"] if known else None, level, total_samples)
+        self._update(inputs, targets, self._beliefs["w"] if known else None, level, total_samples)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -270,7 +303,7 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
     """Two classes, p(y = 1) = σ(xᵀw), w ~ N(0, 1/prior_precision): the best full Gaussian q(w).
 
     Args:
-        prior_precision: Of each weight; that of the intercept is 1e-6.
+        prior_precision: Of each weight; that of the output at the mean of the inputs is 1e-6.
         fit_intercept: Whether to learn an intercept.
         nodes: Quadrature nodes.
         max_iter: Sweeps, at most.
@@ -302,11 +335,11 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
             total_samples: The size of the whole data set, where rows are a minibatch of it: one step of stochastic
                 variational inference. Unless given, rows are news.
         """
-        known = hasattr(self, "posterior_")
+        known = hasattr(self, "_beliefs")
         inputs, labels = self._tensors(X, y, reset=not known)
         if not known:
             self.classes_ = two_classes(self, labels if classes is None else np.asarray(classes))
-        self._update(inputs, self._bits(labels), self.posterior_["w"] if known else None, 0.0, total_samples)
+        self._update(inputs, self._bits(labels), self._beliefs["w"] if known else None, 0.0, total_samples)
         return self
 
     def predict_proba(self, X: Any, return_std: bool = False) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -87,3 +87,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before.items():
             module.training = training
+
+
+@contextmanager
+def only_trainable(model: nn.Module, names: Collection[str]) -> Iterator[None]:
+    """Only these parameters trainable; afterwards all flags are as they were."""
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        for name, p in model.named_parameters():
+            p.requires_grad_(name in names)
+        yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)

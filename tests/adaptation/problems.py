@@ -88,10 +88,12 @@ def glm(weight, x, *, likelihood="bernoulli", precision=1.0, n=None, structure="
     return model, Posterior.of(model, shape, prior=prior, n=count, ess=count, likelihood=likelihood)
 
 
-def tanh_network(x, y, *, precision=1.0, hidden=6, seed=0):
-    """A tanh network for binary labels, in float64, at an optimum of its objective (by L-BFGS)."""
+def tanh_network(x, y, *, precision=1.0, hidden=6, seed=0, start=None):
+    """A tanh network for binary labels, in float64, at an optimum of its objective (by L-BFGS, from `start`)."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(x.shape[1], hidden), nn.Tanh(), nn.Linear(hidden, 1)).double()
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     optimizer = torch.optim.LBFGS(
         model.parameters(), max_iter=5000, tolerance_grad=1e-13, tolerance_change=1e-18, line_search_fn="strong_wolfe"
     )  # fmt: skip

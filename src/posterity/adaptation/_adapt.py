@@ -16,6 +16,7 @@ from posterity.adaptation.by_newton import by_newton, retrained
 from posterity.adaptation.changes import Remove, Request
 from posterity.adaptation.report import Report, distance, objective_gradient, row
 from posterity.adaptation.situation import Outcome, Situation
+from posterity.adaptation.structure import structure_after
 from posterity.batches import Batch
 from posterity.errors import expected, require
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -80,7 +81,7 @@ def adapt(
         compare: Also retrain, for linear models, and say how far away that is; needs `data`.
 
     Returns:
-        The adapted model, its posterior (with its memory, for the next change), and a report.
+        The adapted model, its posterior (in the structure it had, with its memory for the next change), and a report.
 
     Examples:
         >>> import posterity as po
@@ -104,9 +105,10 @@ def adapt(
     linear = situation.heads is not None
     require(not compare or (linear and data is not None), "compare", "a linear model and its data", "one without")
     outcome = by_newton(situation) if linear else by_descent(situation, settings, method)
+    structure, why = structure_after(situation, outcome.past, outcome.precision)
     adapted = Posterior.of(
         outcome.model,
-        outcome.structure,
+        structure,
         prior=situation.prior,
         n=situation.n,
         ess=situation.n / situation.scale,
@@ -114,12 +116,14 @@ def adapt(
         class_names=situation.change.class_names,
         memory=outcome.memory,
     )
-    return Adaptation(
-        outcome.model, adapted, _report(situation, outcome, method, time.perf_counter() - started, compare)
-    )
+    notes = () if why is None else (why,)
+    report = _report(situation, outcome, notes, method, time.perf_counter() - started, compare)
+    return Adaptation(outcome.model, adapted, report)
 
 
-def _report(situation: Situation, outcome: Outcome, method: str, seconds: float, compare: bool) -> Report:
+def _report(
+    situation: Situation, outcome: Outcome, notes: tuple[str, ...], method: str, seconds: float, compare: bool
+) -> Report:
     """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
     change, posterior, whole = situation.change, situation.posterior, situation.all_data()
     models = {"no adaptation": situation.before(), "adapted": outcome.model}
@@ -154,6 +158,7 @@ def _report(situation: Situation, outcome: Outcome, method: str, seconds: float,
         added=_ids(change.added),
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
+        notes=notes,
     )
 
 

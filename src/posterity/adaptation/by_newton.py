@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head
-from posterity.adaptation.newton import Problem, Solution, as_means, minimise
+from posterity.adaptation.newton import Problem, as_means, minimise
 from posterity.adaptation.past import joined, refreshed
-from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Diagonal, Full, LastLayer, Memory, Structure
-from posterity.trees import Tree, snapshot, trainable
+from posterity.posterior import Memory
+from posterity.trees import Tree
 
 NESTED = 1e-6  # relative error up to which new features count as combinations of the old ones
 
@@ -84,8 +83,9 @@ def by_newton(situation: Situation) -> Outcome:
     memory = None if past.memory is None else refreshed(past.memory, new.model)
     memory = memory if added is None else joined(memory, new.model, added)
     looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
-    structure = _structure(situation, new, solution)
-    return Outcome(new.model, structure, memory, t is not None, solution.steps, looked_at, solution.residual)
+    order = new.head.order().to(solution.hessian.device)
+    precision = solution.hessian[order][:, order] / situation.scale
+    return Outcome(new.model, past, precision, memory, t is not None, solution.steps, looked_at, solution.residual)
 
 
 def retrained(situation: Situation, batch: Batch) -> nn.Module:
@@ -97,20 +97,6 @@ def retrained(situation: Situation, batch: Batch) -> nn.Module:
     rows = _rows(new, None, batch, likelihood)
     new.write(minimise(Problem(likelihood, *rows, width.diag(), width * centre), centre).theta)
     return new.model
-
-
-def _structure(situation: Situation, new: Layer, solution: Solution) -> Structure:
-    """The Gaussian at the minimum, of the structure that there was: full, or the diagonal."""
-    order = new.head.order().to(solution.hessian.device)
-    precision = solution.hessian[order][:, order] / situation.scale
-    there = dict(new.model.named_parameters())
-    mean = snapshot({name: there[name] for name in new.head.names})
-    full = Full(mean, precision)
-    before = situation.posterior.structure
-    inner = full if isinstance(gaussian_of(before), Full) else Diagonal(mean, full.precision_diagonal())
-    if not isinstance(before, LastLayer):
-        return inner
-    return LastLayer(inner, snapshot({name: p for name, p in trainable(new.model).items() if name not in mean}))
 
 
 def _rows(

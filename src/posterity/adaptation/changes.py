@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.carrying import fits, padded
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import rows_of_batch
 from posterity.batches import Batch, batches
@@ -17,6 +18,7 @@ from posterity.likelihoods import CategoricalLikelihood
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.trees import check_same_shapes
 
 Remove = Tensor | Iterable[int] | Callable[[Batch], Tensor]
 
@@ -87,22 +89,36 @@ def everything(data: Any, posterior: Posterior) -> Batch:
 def changed_prior(posterior: Posterior, precision: float | Diagonal | None, like: Mapping[str, Tensor]) -> Diagonal:
     """The prior of the adapted posterior, over parameters shaped as `like`: the old one's precision unless given."""
     if isinstance(precision, Diagonal):
-        return precision
+        check_same_shapes(precision.mean, like, "prior_precision")
+        return precision.restrict(tuple(like))
     if precision is not None:
         require_positive("prior_precision", precision)
         return Diagonal.isotropic(like, float(precision))
     old = posterior.prior
     mean, width = {}, {}
     for name, t in like.items():
-        fits = name in old.mean and old.mean[name].shape == t.shape
-        mean[name] = old.mean[name] if fits else torch.zeros_like(t)
-        width[name] = old.precision[name] if fits else _common(old).to(t)
+        if name in old.mean and old.mean[name].shape == t.shape:
+            mean[name], width[name] = old.mean[name], old.precision[name]
+        elif name in old.mean and fits(old.mean[name], t):  # more classes: what is known of the old ones stays
+            mean[name] = padded(old.mean, like, [name])[name]
+            width[name] = _with_rows(old.precision[name], old.mean[name], t)
+        else:
+            mean[name], width[name] = torch.zeros_like(t), _common(old.precision_diagonal().values()).to(t)
     return Diagonal(mean, width)
 
 
-def _common(prior: Diagonal) -> Tensor:
-    """One precision for parameters that the old prior does not know: the mean of those it does."""
-    return torch.cat([p.reshape(-1).double() for p in prior.precision_diagonal().values()]).mean()
+def _with_rows(precision: Tensor, mean: Tensor, like: Tensor) -> Tensor:
+    """A precision with rows for outputs that are new: their mean, or the one number that there is."""
+    if precision.ndim == 0:
+        return precision
+    wide = _common([precision]).to(precision).expand(like.shape).clone()
+    wide[: len(mean)] = precision
+    return wide
+
+
+def _common(precisions: Iterable[Tensor]) -> Tensor:
+    """One precision for weights that the old prior does not know: the mean of those it does."""
+    return torch.cat([p.reshape(-1).double() for p in precisions]).mean()
 
 
 def _classes(

@@ -93,7 +93,7 @@ def _largest_share(whole: Tensor, part: Tensor) -> float:
 def memory_diagonal(model: nn.Module, memory: Memory, likelihood: Likelihood) -> Tree:
     """The diagonal of Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, for all trainable parameters."""
     total: Tree = {}
-    for weight, data in _by_weight(memory):
+    for weight, data in by_weight(memory):
         with evaluating(model):
             found = diagonal_ggn(model, data, likelihood)
         total = {name: total.get(name, 0.0) + weight * h for name, h in found.items()}
@@ -103,11 +103,11 @@ def memory_diagonal(model: nn.Module, memory: Memory, likelihood: Likelihood) ->
 def memory_matrix(model: nn.Module, memory: Memory, likelihood: Likelihood, names: Sequence[str]) -> Tensor:
     """Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, over some parameters."""
     with evaluating(model):
-        parts = [w * full_ggn(model, data, likelihood, names) for w, data in _by_weight(memory)]
+        parts = [w * full_ggn(model, data, likelihood, names) for w, data in by_weight(memory)]
     return torch.stack(parts).sum(0)
 
 
-def _by_weight(memory: Memory) -> Iterator[tuple[float, Batches]]:
+def by_weight(memory: Memory) -> Iterator[tuple[float, Batches]]:
     """The examples of each distinct weight: there are few, and curvature knows no weights."""
     for weight in memory.weights.unique().tolist():
         rows = (memory.weights == weight).nonzero()[:, 0]

@@ -34,6 +34,7 @@ class Report:
         added: Ids of the added examples.
         removed: Ids of the removed examples.
         table: "no adaptation", "adapted" and perhaps "retrained", side by side.
+        notes: What is otherwise than one might expect.
     """
 
     method: str
@@ -49,11 +50,12 @@ class Report:
     added: Tensor
     removed: Tensor
     table: pd.DataFrame
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "approximate"
         head = f"Report({self.method}, {how}, {self.steps} steps, {self.seconds:.2f} s, {self.passes:.2g} passes)"
-        return f"{head}\n{self.table.to_string(float_format=lambda v: f'{v:.4g}')}"
+        return "\n".join((head, self.table.to_string(float_format=lambda v: f"{v:.4g}"), *self.notes))
 
 
 def row(

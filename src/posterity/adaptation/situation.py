@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posterity.adaptation.changes import Change, Request, changed_prior, everything
 from posterity.adaptation.heads import Head, find_head, grown, is_linear
 from posterity.adaptation.kprior import gathered, outputs_of
 from posterity.adaptation.past import Past, joined, rows_of_batch
+from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import call, move
-from posterity.posterior import Diagonal, LastLayer, Memory, Posterior, Structure
+from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
 from posterity.trees import evaluating, trainable
 
 REMEMBERED = 10  # networks remember one in so many examples, unless told otherwise
@@ -71,7 +72,7 @@ class Situation:
         found = find_head(new, inputs)
         linear = linear and found is not None and (_last_layer(posterior) or set(trainable(new)) == set(found.names))
         heads = (head, found) if linear and head is not None and found is not None else None
-        names = found.names if _last_layer(posterior) and found is not None else tuple(trainable(new))
+        names = _learnt(posterior, new, found, linear, change)
         there = dict(new.named_parameters())
         prior = changed_prior(posterior, request.prior_precision, {name: there[name] for name in names})
         return cls(old, new, heads, posterior, whole, memory, past, change, prior)
@@ -119,10 +120,11 @@ class Situation:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """After: the model, what the posterior is made of, and how it came about."""
+    """After: the model, the past in its terms, its precision where that is known, and how it came about."""
 
     model: nn.Module
-    structure: Structure
+    past: Past
+    precision: Tensor | None
     memory: Memory | None
     exact: bool
     steps: int
@@ -179,6 +181,18 @@ def one_example(*sources: Batch | Memory | None) -> Any:
 
 def _last_layer(posterior: Posterior) -> bool:
     return isinstance(posterior.structure, LastLayer)
+
+
+def _learnt(posterior: Posterior, new: nn.Module, head: Head | None, linear: bool, change: Change) -> tuple[str, ...]:
+    """Names of what is to be learnt: where only one layer was uncertain, that layer, and outputs that are new."""
+    there = tuple(trainable(new))
+    before = gaussian_of(posterior.structure).names
+    if linear and head is not None:
+        return head.names
+    if not _last_layer(posterior) or not set(before) <= set(there):
+        return there
+    grown_head = head.names if head is not None and change.classes is not None else ()
+    return tuple(name for name in there if name in before or name in grown_head)
 
 
 def _outputs(model: nn.Module, inputs: Any) -> int:

@@ -5,7 +5,7 @@ q(θ) = N(θ*, (βH + δ)⁻¹),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ   (the generali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior
 from posterity.posterior._structure import DENSE_LIMIT
-from posterity.trees import Tree, evaluating, snapshot, to_vector, trainable
+from posterity.trees import Tree, evaluating, only_trainable, snapshot, to_vector, trainable
 
 FULL_LIMIT = 2000  # weights of a last layer that still get a full matrix: its eigenvalues take seconds
 
@@ -91,7 +91,7 @@ def laplace(
     prior = _prior(prior_precision, weights)
     layerwise = prior_precision == "marglik_layerwise" or isinstance(prior_precision, Mapping)
 
-    with evaluating(model), _only(model, weights):
+    with evaluating(model), only_trainable(model, weights):
         loss, observations, examples = total_loss(model, stream, unit, f.device)
         curvature = curvature_of(model, stream, unit)
     n = stream.n if n is None else n
@@ -190,19 +190,6 @@ def _running_order(model: nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """Only these parameters trainable; afterwards all flags are as they were."""
-    flags = [(p, p.requires_grad) for p in model.parameters()]
-    try:
-        for name, p in model.named_parameters():
-            p.requires_grad_(name in names)
-        yield
-    finally:
-        for p, flag in flags:
-            p.requires_grad_(flag)
 
 
 def _noise(

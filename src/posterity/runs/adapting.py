@@ -68,6 +68,7 @@ def adapt_run(
         memory=min(len(train.ids), REMEMBERED if memory is None else memory),
         **settings,
     )
+    notes.extend(result.report.notes)
     return _written(run, out, result, data, preprocessing, notes, overwrite), result.report, notes
 
 

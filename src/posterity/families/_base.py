@@ -113,7 +113,17 @@ class Family(ABC):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log q(θ) = log h(θ) + ⟨λ, T(θ)⟩ − A(λ)."""
-        return self.log_base_measure(theta) + self.pair(self.natural, self.statistics(theta)) - self.log_partition()
+        event, found = (shape[len(shape) - self.theta_dims :] for shape in (self.mean.shape, theta.shape))
+        require(found == event, "θ", f"last axes {tuple(event)}", f"shape {tuple(theta.shape)}")
+        return self._log_density(theta)
+
+    def _log_density(self, theta: Tensor) -> Tensor:
+        # 0 · log 0 = 0: a flat density is flat up to the border of its support.
+        statistics = tuple(
+            torch.where((power == 0.0) & block.isinf(), 0.0, block)
+            for power, block in zip(self.natural, self.statistics(theta), strict=True)
+        )
+        return self.log_base_measure(theta) + self.pair(self.natural, statistics) - self.log_partition()
 
     def pair(self, a: Coordinates, b: Coordinates) -> Tensor:
         """⟨a, b⟩, summed over the event axes of every block."""

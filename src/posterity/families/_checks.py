@@ -16,14 +16,15 @@ from posterity.linalg import cholesky, symmetrise
 def parameters(named: Mapping[str, tuple[Any, int]]) -> list[Tensor]:
     """Turn ``{name: (value, event axes)}`` into finite floating tensors of one dtype with one batch shape.
 
-    Python numbers and integers become float64; floating tensors keep their dtype.
+    Python numbers and integers become float64, on the device of the first tensor; the widest dtype wins.
 
     Examples:
         >>> shape, rate = parameters({"shape": ([1.0, 2.0], 0), "rate": (3, 0)})
         >>> rate
         tensor([3., 3.], dtype=torch.float64)
     """
-    tensors = {name: _floating(name, value, dims) for name, (value, dims) in named.items()}
+    device = next((value.device for value, _ in named.values() if isinstance(value, Tensor)), None)
+    tensors = {name: _floating(name, value, dims, device) for name, (value, dims) in named.items()}
     dtype = reduce(torch.promote_types, (t.dtype for t in tensors.values()))
     batches = {name: t.shape[: t.ndim - named[name][1]] for name, t in tensors.items()}
     try:
@@ -35,9 +36,9 @@ def parameters(named: Mapping[str, tuple[Any, int]]) -> list[Tensor]:
     return [t.to(dtype).expand(batch + t.shape[t.ndim - named[name][1] :]) for name, t in tensors.items()]
 
 
-def _floating(name: str, value: Any, dims: int) -> Tensor:
+def _floating(name: str, value: Any, dims: int, device: torch.device | None) -> Tensor:
     try:
-        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64, device=device)
     except (TypeError, ValueError):
         raise expected(name, "numbers", value) from None
     require(not tensor.is_complex(), name, "real numbers", tensor.dtype)

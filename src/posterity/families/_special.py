@@ -20,10 +20,15 @@ def trigamma(x: Tensor) -> Tensor:
 class _Digamma(torch.autograd.Function):
     """ψ, differentiated by `trigamma`; torch's own derivative has its nine digits."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor) -> Tensor:
         return torch.digamma(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Tensor:

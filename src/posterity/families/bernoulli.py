@@ -136,7 +136,7 @@ class SignBernoulli(CoordinateFamily):
 
     @property
     def variance(self) -> Tensor:
-        return 1.0 / self._half_log_odds.cosh() ** 2
+        return 4.0 * (2.0 * self._half_log_odds).sigmoid() * (-2.0 * self._half_log_odds).sigmoid()
 
     def support(self) -> Tensor:
         return _all_words((-1.0, 1.0), self._half_log_odds)

@@ -71,7 +71,7 @@ class DiagonalGaussian(CoordinateFamily):
     def statistics(self, theta: Tensor) -> Coordinates:
         return theta, theta**2
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def _log_density(self, theta: Tensor) -> Tensor:
         return 0.5 * (self.precision.log() - LOG_2PI - self.precision * (theta - self._mean) ** 2).sum(-1)
 
     def entropy(self) -> Tensor:

@@ -12,7 +12,7 @@ from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import concentration_from_mean_log
 from posterity.families._special import digamma
-from posterity.families.gamma import standard_gamma
+from posterity.families.gamma import log_standard_gamma
 
 
 class Dirichlet(CoordinateFamily):
@@ -67,8 +67,8 @@ class Dirichlet(CoordinateFamily):
         return (theta.log(),)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        draws = standard_gamma(self.concentration, n, generator)
-        return draws / draws.sum(-1, keepdim=True)
+        shares = log_standard_gamma(self.concentration, n, generator).softmax(-1)
+        return shares.clamp(min=torch.finfo(shares.dtype).tiny)
 
     @property
     def mean(self) -> Tensor:
@@ -127,8 +127,9 @@ class Beta(CoordinateFamily):
         return theta.log(), torch.log1p(-theta)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        draws = standard_gamma(torch.stack((self.a, self.b), -1), n, generator)
-        return draws[..., 0] / draws.sum(-1)
+        success, failure = log_standard_gamma(torch.stack((self.a, self.b), -1), n, generator).unbind(-1)
+        limits = torch.finfo(success.dtype)
+        return (success - failure).sigmoid().clamp(limits.tiny, 1.0 - 0.5 * limits.eps)
 
     @property
     def mean(self) -> Tensor:
@@ -136,7 +137,8 @@ class Beta(CoordinateFamily):
 
     @property
     def variance(self) -> Tensor:
-        return self.mean * (1.0 - self.mean) / (self.a + self.b + 1.0)
+        total = self.a + self.b
+        return self.mean * (self.b / total) / (total + 1.0)
 
     def to_torch(self) -> torch.distributions.Beta:
         return torch.distributions.Beta(self.a, self.b)

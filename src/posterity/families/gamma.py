@@ -19,6 +19,17 @@ def standard_gamma(shape: Tensor, n: int, generator: torch.Generator | None = No
     return draws.clamp(min=torch.finfo(draws.dtype).tiny)
 
 
+def log_standard_gamma(shape: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Logarithms of n draws from Gamma(shape, 1), right where the draws themselves underflow.
+
+    log Gamma(a) = log Gamma(a + 1) + log(u)/a,   u uniform
+
+    """
+    draws = standard_gamma(shape + 1.0, n, generator)
+    uniform = torch.rand(draws.shape, generator=generator, dtype=draws.dtype, device=draws.device)
+    return draws.log() + torch.log1p(-uniform) / shape
+
+
 class Gamma(CoordinateFamily):
     """Gamma(a, b) on positive numbers.
 

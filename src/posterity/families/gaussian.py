@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates, Family
 from posterity.families._checks import parameters, positive_definite
 from posterity.linalg import inverse_psd, log_det_psd, solve_psd, symmetrise
@@ -52,7 +53,7 @@ class _FullPrecision:
 
     # The generic ⟨λ, T⟩ − A loses the digits of mᵀSm; a mean far from zero keeps them in the centred forms below.
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def _log_density(self, theta: Tensor) -> Tensor:
         return -0.5 * self._squared_distance(theta) - self._log_normaliser()
 
     def entropy(self) -> Tensor:
@@ -152,6 +153,8 @@ class FixedGaussian(_FullPrecision, Family):
 
     def with_natural(self, natural: Coordinates) -> Self:
         (linear,) = self._blocks("natural", natural)
+        dim, entries = self._mean.shape[-1], linear.shape[-1]
+        require(entries == dim, "natural[0]", f"{dim} entries, as many as the mean has", entries)
         return type(self)(solve_psd(self._factor, linear), self.precision)
 
     def with_expectation(self, expectation: Coordinates) -> Self:
@@ -175,5 +178,6 @@ class FixedGaussian(_FullPrecision, Family):
         return (-self._precision_times_mean(),)
 
     def same_family(self, other: object) -> bool:
-        same_precision = isinstance(other, FixedGaussian) and torch.equal(self.precision, other.precision)
-        return same_precision and super().same_family(other)
+        if not (isinstance(other, FixedGaussian) and super().same_family(other)):
+            return False
+        return bool((self.precision == other.precision).all())

@@ -48,7 +48,8 @@ class MixtureOfGaussians(ConditionalFamily):
         (weights,) = parameters({"weights": (weights, 1)})
         total = weights.sum(-1)
         require(bool(((total - 1.0).abs() < 1e-6).all()), "weights", "weights that sum to one", total.tolist())
-        return cls(Categorical.from_expectation((weights[..., :-1],)), Gaussian(means, precisions))
+        between("weights", weights, 0.0)
+        return cls(Categorical(weights[..., :-1].log() - weights[..., -1:].log()), Gaussian(means, precisions))
 
     @property
     def weights(self) -> Tensor:

@@ -11,7 +11,7 @@ from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
 from posterity.families._special import digamma
-from posterity.families.gamma import standard_gamma
+from posterity.families.gamma import Gamma, standard_gamma
 from posterity.families.gaussian import LOG_2PI
 
 
@@ -83,6 +83,28 @@ class NormalGamma(CoordinateFamily):
             precision.shape, generator=generator, dtype=self.location.dtype, device=self.location.device
         )
         return torch.stack((self.location + noise / (self.strength * precision).sqrt(), precision), -1)
+
+    # As for Gaussians, a location far from zero keeps its digits in the centred forms.
+
+    def _log_density(self, theta: Tensor) -> Tensor:
+        x, precision = theta.unbind(-1)
+        weight = self.strength * precision
+        of_x = 0.5 * (weight.log() - LOG_2PI - weight * (x - self.location) ** 2)
+        return self._of_precision.log_prob(precision) + of_x
+
+    def entropy(self) -> Tensor:
+        log_weight = self.strength.log() + self.expectation[0]
+        return self._of_precision.entropy() + 0.5 * (1.0 + LOG_2PI - log_weight)
+
+    def _divergence(self, other: Self) -> Tensor:
+        ratio = other.strength / self.strength
+        distance = other.strength * (self.shape / self.rate) * (self.location - other.location) ** 2
+        of_x = 0.5 * (ratio - 1.0 - ratio.log() + distance)
+        return self._of_precision.kl(other._of_precision) + of_x
+
+    @property
+    def _of_precision(self) -> Gamma:
+        return Gamma(self.shape, self.rate)
 
     @property
     def mean(self) -> Tensor:

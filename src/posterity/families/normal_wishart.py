@@ -10,7 +10,13 @@ from torch import Tensor
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters, positive_definite
 from posterity.families.gaussian import LOG_2PI
-from posterity.families.wishart import degrees_from_moments, expected_log_det, sample_wishart, wishart_log_partition
+from posterity.families.wishart import (
+    Wishart,
+    degrees_from_moments,
+    expected_log_det,
+    sample_wishart_root,
+    wishart_log_partition,
+)
 from posterity.linalg import cholesky, inverse_psd, solve_psd
 
 
@@ -97,13 +103,34 @@ class NormalWishart(CoordinateFamily):
         return theta[..., 0, :], theta[..., 1:, :]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        precision = sample_wishart(self.degrees, self._factor, n, generator)
-        noise = torch.randn(
-            n, *self.location.shape, 1, generator=generator, dtype=precision.dtype, device=precision.device
-        )
-        upper = cholesky(self.strength[..., None, None] * precision).mT
-        x = self.location + torch.linalg.solve_triangular(upper, noise, upper=True).squeeze(-1)
-        return torch.cat((x.unsqueeze(-2), precision), -2)
+        root = sample_wishart_root(self.degrees, self._factor, n, generator)  # triangular: no need to factor Λ again
+        noise = torch.randn(n, *self.location.shape, 1, generator=generator, dtype=root.dtype, device=root.device)
+        offset = torch.linalg.solve_triangular(root.mT, noise, upper=True).squeeze(-1)
+        x = self.location + offset / self.strength[..., None].sqrt()
+        return torch.cat((x.unsqueeze(-2), root @ root.mT), -2)
+
+    # As for Gaussians, a location far from zero keeps its digits in the centred forms.
+
+    def _log_density(self, theta: Tensor) -> Tensor:
+        x, precision = self.split(theta)
+        away = x - self.location
+        distance = self.strength * _dot(away, _times(precision, away))
+        spread = self._dim * (self.strength.log() - LOG_2PI) + torch.logdet(precision)
+        return self._of_precision.log_prob(precision) + 0.5 * (spread - distance)
+
+    def entropy(self) -> Tensor:
+        spread = self._dim * (1.0 + LOG_2PI - self.strength.log()) - expected_log_det(self.degrees, self._factor)
+        return self._of_precision.entropy() + 0.5 * spread
+
+    def _divergence(self, other: Self) -> Tensor:
+        ratio, away = other.strength / self.strength, self.location - other.location
+        distance = other.strength * self.degrees * _dot(away, _times(self.scale, away))
+        of_x = self._dim * (ratio - 1.0 - ratio.log()) + distance
+        return self._of_precision.kl(other._of_precision) + 0.5 * of_x
+
+    @property
+    def _of_precision(self) -> Wishart:
+        return Wishart(self.degrees, self.scale)
 
     @property
     def mean(self) -> Tensor:

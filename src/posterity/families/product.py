@@ -98,7 +98,7 @@ class Product(Family):
     def entropy(self) -> Tensor:
         return torch.stack([factor.entropy() for factor in self.factors]).sum(0)
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def _log_density(self, theta: Tensor) -> Tensor:
         parts = zip(self.factors, self.split(theta), strict=True)
         return torch.stack([factor.log_prob(part) for factor, part in parts]).sum(0)
 

@@ -39,14 +39,13 @@ def degrees_from_moments(log_det: Tensor, mean: Tensor, start: Tensor | None) ->
     return 2.0 * shape_from_gap(gap, None if start is None else 0.5 * start, mean.shape[-1])
 
 
-def sample_wishart(degrees: Tensor, factor: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """Bartlett: Θ = (LA)(LA)ᵀ, A lower triangular, A_ii² ~ χ²(n − i), A_ij standard normal below."""
+def sample_wishart_root(degrees: Tensor, factor: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    """Bartlett: Θ = RRᵀ, R = LA, A lower triangular, A_ii² ~ χ²(n − i), A_ij standard normal below."""
     dim = factor.shape[-1]
     steps = torch.arange(dim, dtype=degrees.dtype, device=degrees.device)
     chi_squared = 2.0 * standard_gamma(0.5 * (degrees.unsqueeze(-1) - steps), n, generator)
     below = torch.randn(n, *factor.shape, generator=generator, dtype=factor.dtype, device=factor.device).tril(-1)
-    root = factor @ (below + torch.diag_embed(chi_squared.sqrt()))
-    return root @ root.mT
+    return factor @ (below + torch.diag_embed(chi_squared.sqrt()))
 
 
 class Wishart(CoordinateFamily):
@@ -98,10 +97,13 @@ class Wishart(CoordinateFamily):
         return wishart_log_partition(self.degrees, self._factor)
 
     def statistics(self, theta: Tensor) -> Coordinates:
-        return torch.logdet(theta), theta
+        log_det, (_, failed) = torch.logdet(theta), torch.linalg.cholesky_ex(theta)
+        # Two negative eigenvalues have a positive product, too.
+        return torch.where((failed == 0) | log_det.isinf(), log_det, torch.nan), theta
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        return sample_wishart(self.degrees, self._factor, n, generator)
+        root = sample_wishart_root(self.degrees, self._factor, n, generator)
+        return root @ root.mT
 
     @property
     def mean(self) -> Tensor:

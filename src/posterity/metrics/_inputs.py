@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,38 @@ Array = Tensor | np.ndarray[Any, Any]
 SUM_TOLERANCE = 1e-2  # half-precision probabilities over many classes miss one by this much
 
 
-def numbers(array: Array, what: str) -> Tensor:
-    """At least one finite number, as float64."""
-    if not isinstance(array, (Tensor, np.ndarray)):
-        raise expected(what, "a tensor or an array", type(array).__name__)
-    values = torch.as_tensor(array).detach().to("cpu", torch.float64)
+def numbers(array: Array, what: str, infinite: bool = False) -> Tensor:
+    """At least one number, as float64; a finite one unless said otherwise."""
+    values = _double(array, what)
     require(values.numel() > 0, what, "at least one value", f"shape {tuple(values.shape)}")
     require(not bool(values.isnan().any()), what, "numbers", f"{int(values.isnan().sum())} NaN")
-    require(not bool(values.isinf().any()), what, "finite numbers", f"{int(values.isinf().sum())} infinite")
+    finite = infinite or not bool(values.isinf().any())
+    require(finite, what, "finite numbers", f"{int(values.isinf().sum())} infinite")
     return values
 
 
-def paired(array: Array, other: Tensor, what: str, other_name: str) -> Tensor:
+def _double(array: Array, what: str) -> Tensor:
+    if isinstance(array, Tensor):
+        require(not array.is_complex(), what, "real numbers", array.dtype)
+        return array.detach().to("cpu", torch.float64)
+    if not isinstance(array, np.ndarray):
+        raise expected(what, "a tensor or an array", type(array).__name__)
+    require(array.dtype.kind in "biufO", what, "real numbers", array.dtype)
+    try:
+        return torch.from_numpy(np.array(array, dtype=np.float64))  # a copy: any strides, any byte order
+    except (TypeError, ValueError):
+        raise expected(what, "real numbers", "other objects") from None
+
+
+def count(value: Any, what: str) -> int:
+    """A whole number of at least one."""
+    require(isinstance(value, Integral) and value >= 1, what, "a positive whole number", value)
+    return int(value)
+
+
+def paired(array: Array, other: Tensor, what: str, other_name: str, infinite: bool = False) -> Tensor:
     """Numbers in the shape of `other`."""
-    values = numbers(array, what)
+    values = numbers(array, what, infinite)
     shapes = f"shape {tuple(other.shape)} like {other_name}"
     require(values.shape == other.shape, what, shapes, tuple(values.shape))
     return values
@@ -63,7 +82,7 @@ def classified(probs: Array, labels: Array, ignore_index: int | None = None) -> 
     sums = p.sum(-1)
     require(bool(((sums - 1).abs() < SUM_TOLERANCE).all()), "probs", "rows that sum to one", f"sums {_extent(sums)}")
     in_range(y, p.shape[-1])
-    return p, y
+    return p.clamp(0.0, 1.0), y
 
 
 def in_range(labels: Tensor, classes: int, what: str = "labels") -> None:

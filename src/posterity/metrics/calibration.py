@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posterity.errors import require
-from posterity.metrics._inputs import Array, classified
+from posterity.metrics._inputs import Array, classified, count
 
 BINS = 15
 
@@ -35,29 +34,33 @@ def calibration_bins(
         probs: Probabilities (..., K), or p(y = 1) shaped as the labels.
         labels: Integers (...).
         bins: Number of bins.
-        adaptive: Bins with equal numbers of examples (to within one) instead of equal width.
+        adaptive: Bins with equal numbers of examples (to within one) instead of equal width. Equally confident
+            examples share their accuracy: which of them falls in which bin is chance.
         ignore_index: A label whose positions do not count.
 
     Returns:
         One entry for each bin that holds an example. Bins of equal width are [b/B, (b+1)/B), the last one closed.
     """
-    require(bins >= 1, "bins", "a positive whole number", bins)
+    bins = count(bins, "bins")
     p, y = classified(probs, labels, ignore_index)
     confidence, guess = p.max(-1)
+    right = (guess == y).double()
     if adaptive:
+        _, tied, size = confidence.unique(return_inverse=True, return_counts=True)
+        right = (torch.zeros(len(size), dtype=torch.float64).index_add_(0, tied, right) / size)[tied]
         position = torch.empty_like(y)
         position[confidence.argsort(stable=True)] = torch.arange(len(y))
         index = position * bins // len(y)
     else:
         edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
         index = (torch.bucketize(confidence, edges, right=True) - 1).clamp(0, bins - 1)
-    count = torch.bincount(index, minlength=bins).double()
-    inside = count > 0
+    held = torch.bincount(index, minlength=bins).double()
+    inside = held > 0
 
     def mean(values: Tensor) -> Tensor:
-        return (torch.zeros(bins, dtype=torch.float64).index_add_(0, index, values.double()) / count)[inside]
+        return (torch.zeros(bins, dtype=torch.float64).index_add_(0, index, values) / held)[inside]
 
-    return CalibrationBins(mean(confidence), mean(guess == y), (count / len(y))[inside])
+    return CalibrationBins(mean(confidence), mean(right), (held / len(y))[inside])
 
 
 def ece(probs: Array, labels: Array, *, bins: int = BINS, ignore_index: int | None = None) -> float:

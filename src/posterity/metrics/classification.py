@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from posterity.errors import require
-from posterity.metrics._inputs import Array, classified, in_range, whole
+from posterity.metrics._inputs import Array, classified, count, in_range, whole
 
 
 def accuracy(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:
@@ -30,7 +30,7 @@ def accuracy(probs: Array, labels: Array, *, ignore_index: int | None = None) ->
 def top_k_accuracy(probs: Array, labels: Array, *, k: int = 5, ignore_index: int | None = None) -> float:
     """Fraction of examples whose label is among the k most probable classes (of equal ones, the lower index wins)."""
     p, y = classified(probs, labels, ignore_index)
-    require(1 <= k <= p.shape[-1], "k", f"a number in 1..{p.shape[-1]}", k)
+    require(count(k, "k") <= p.shape[-1], "k", f"a number in 1..{p.shape[-1]}", k)
     own = p.gather(-1, y.unsqueeze(-1))
     tied_before = (p == own) & (torch.arange(p.shape[-1]) < y.unsqueeze(-1))
     rank = ((p > own) | tied_before).sum(-1)
@@ -81,6 +81,7 @@ def mean_iou(predictions: Array, labels: Array, *, classes: int, ignore_index: i
     if ignore_index is not None:
         guess, y = guess[y != ignore_index], y[y != ignore_index]
         require(len(y) > 0, "labels", f"some label other than {ignore_index}", "none")
+    classes = count(classes, "classes")
     in_range(guess, classes, "predictions")
     in_range(y, classes)
     pairs = torch.bincount(y.reshape(-1) * classes + guess.reshape(-1), minlength=classes**2)

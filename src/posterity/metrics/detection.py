@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posterity.metrics._inputs import Array, classified, flags, numbers, paired
+from posterity.errors import require
+from posterity.metrics._inputs import Array, classified, flags, numbers, paired, whole
 
 
 def auroc(scores: Array, positive: Array) -> float:
@@ -81,7 +82,10 @@ def _joined(inside: Array, outside: Array) -> tuple[Tensor, Tensor]:
 def _errors(probs: Array, labels: Array, uncertainty: Array | None) -> tuple[Tensor, Tensor]:
     p, y = classified(probs, labels)
     confidence, guess = p.max(-1)
+    wrong = guess != y
+    mistakes = int(wrong.sum())
+    require(0 < mistakes < len(y), "predictions", "right and wrong ones", f"{mistakes} wrong of {len(y)}")
     if uncertainty is None:
-        return 1 - confidence, guess != y
-    score = paired(uncertainty, torch.as_tensor(labels), "uncertainty", "the labels")
-    return score.reshape(-1), guess != y
+        return 1 - confidence, wrong
+    score = paired(uncertainty, whole(labels, "labels"), "uncertainty", "the labels")
+    return score.reshape(-1), wrong

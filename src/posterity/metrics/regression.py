@@ -68,19 +68,21 @@ def crps_samples(samples: Array, targets: Array) -> float:
     m = len(x)
     # Sorted, Σ_ij |x_i − x_j| = 2 Σ_i (2i − m − 1) x_(i): no table of all pairs.
     rank_weight = (2 * torch.arange(1, m + 1, dtype=torch.float64) - m - 1) / m**2
-    spread = torch.tensordot(rank_weight, x.sort(0).values, dims=1)
-    return ((x - y).abs().mean(0) - spread).mean().item()
+    error = x - y  # numbers far from zero would lose the digits of their differences
+    spread = torch.tensordot(rank_weight, error.sort(0).values, dims=1)
+    return (error.abs().mean(0) - spread).mean().item()
 
 
 def coverage(lower: Array, upper: Array, targets: Array) -> float:
-    """Fraction of targets inside [lower, upper].
+    """Fraction of targets inside [lower, upper]; a bound may be infinite.
 
     Examples:
         >>> coverage(torch.zeros(4), torch.ones(4), torch.tensor([0.2, 0.5, 0.9, 1.5]))
         0.75
     """
     y = numbers(targets, "targets")
-    low, high = paired(lower, y, "lower", "the targets"), paired(upper, y, "upper", "the targets")
+    low = paired(lower, y, "lower", "the targets", infinite=True)
+    high = paired(upper, y, "upper", "the targets", infinite=True)
     require(bool((low <= high).all()), "lower", "bounds not above `upper`", f"{int((low > high).sum())} above")
     return ((low <= y) & (y <= high)).double().mean().item()
 

@@ -94,6 +94,12 @@ def test_without_the_token(raw, cookie):
         assert raw(path, headers=given)[0] == 401
 
 
+@pytest.mark.parametrize("other", ['prefs={"a": "b"}', "a[b]=1", "flag", "Path=/", "x=caf\xe9", "posterity=no"])
+def test_cookies_of_other_servers_on_this_machine(raw, other):
+    for cookies in (f"{other}; {raw.cookie}", f"{raw.cookie}; {other}"):
+        assert raw("/api/columns", headers={"Cookie": cookies})[0] == 200
+
+
 def test_the_token_becomes_a_cookie(raw):
     status, headers, _ = raw(f"/?token={raw.token}", cookie=False)
     assert status == 303
@@ -157,8 +163,9 @@ def test_broken_decisions(raw, body):
         b'{"relabel": {"\\u00b2": 1}}',
         b'{"relabel": {"' + b"9" * 5000 + b'": 1}}',
         b"{}",
+        b'{"relabel": {"0": NaN}}',
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_broken_questions(raw, body):
     status, _, content = raw.post("/api/what-if", body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from posterity.runs.decisions import DECISIONS, Decisions
 
 COLUMNS = ("id", "decision", "label")
 
+CLEAR = "clear"  # takes a decision back
+
 Decision = dict[str, Any]
 
 
-def checked(given: Any, known: Mapping[int, int]) -> list[Decision]:
+def checked(given: Any, known: Mapping[int, int], words: Sequence[str] = DECISIONS) -> list[Decision]:
     """Decisions as they may be written: known ids, each once, and a label exactly where one is needed.
 
     Examples:
@@ -28,12 +30,26 @@ def checked(given: Any, known: Mapping[int, int]) -> list[Decision]:
     found: dict[int, Decision] = {}
     for one in given:
         require(isinstance(one, dict) and type(one.get("id")) is int, "decision", "an object with an integer id", one)
-        number, what, label = one["id"], one.get("decision"), str(one.get("label") or "")
+        number, what, label = one["id"], one.get("decision"), one.get("label") or ""
         require(number in known and number not in found, "id", "an id of the table, once", number)
-        require(what in DECISIONS, f"decision about {number}", f"one of {DECISIONS}", what)
+        require(what in words, f"decision about {number}", f"one of {words}", what)
+        require(isinstance(label, str), f"label of {number}", "a text", label)
         require((what == "relabel") == bool(label), f"label of {number}", "one for relabel, none otherwise", label)
         found[number] = {"id": number, "decision": what, "label": label}
     return list(found.values())
+
+
+def updated(before: Iterable[Decision], changes: Any, known: Mapping[int, int]) -> list[Decision]:
+    """What stands after some changes, each the last word on its example, in the order of the table.
+
+    Examples:
+        >>> kept = checked([{"id": 3, "decision": "drop"}, {"id": 5, "decision": "keep"}], {3: 0, 5: 1})
+        >>> updated(kept, [{"id": 3, "decision": "clear"}], {3: 0, 5: 1})
+        [{'id': 5, 'decision': 'keep', 'label': ''}]
+    """
+    found = {one["id"]: one for one in before}
+    found |= {one["id"]: one for one in checked(changes, known, (*DECISIONS, CLEAR))}
+    return sorted((one for one in found.values() if one["decision"] != CLEAR), key=lambda one: known[one["id"]])
 
 
 def to_csv(decisions: Iterable[Decision]) -> str:

@@ -56,7 +56,7 @@ class Answers:
     """The answers to requests, from a source that is loaded when first needed."""
 
     def __init__(self, load: Callable[[], Source]) -> None:
-        self._load, self._lock = load, threading.Lock()
+        self._load, self._lock, self._deciding = load, threading.Lock(), threading.Lock()
         self._files = static()
 
     @cached_property
@@ -143,12 +143,14 @@ class Answers:
         return JSONResponse(jsonable(asdict(ask(ids, dict(self._label(i, y) for i, y in relabel.items())))))
 
     def decide(self, body: Any) -> Response:
-        """Keep the marks: {"decisions": [...]}; answers with the name of the file."""
+        """Take in new marks: {"decisions": [...]}; answers with all in the file, from other pages too."""
         require(isinstance(body, dict), "body", "an object", body)
-        found = decisions.checked(body.get("decisions"), self.source.rows)
-        if self.source.decisions is not None:
-            decisions.write(self.source.decisions, found)
-        return JSONResponse({"kept": self.source.decisions.name if self.source.decisions else "", "count": len(found)})
+        path, rows = self.source.decisions, self.source.rows
+        with self._deciding:  # between reading and writing nobody else does either
+            found = decisions.updated(decisions.read(path, rows), body.get("decisions"), rows)
+            if path is not None:
+                decisions.write(path, found)
+        return JSONResponse({"kept": path.name, "decisions": found} if path else {"kept": "", "decisions": None})
 
     def _rows(self, body: Any, name: str) -> np.ndarray[Any, Any]:
         require(isinstance(body, dict), "body", "an object", body)
@@ -160,7 +162,9 @@ class Answers:
     def _label(self, example: str, label: Any) -> tuple[int, Any]:
         number = _whole(example, "id to relabel")
         self.source.row(number)
-        fine = type(label) in (int, float) and (not self.source.classes or label in range(len(self.source.classes)))
+        classes = self.source.classes
+        finite = type(label) in (int, float) and -1e300 < label < 1e300  # JSON of Python's knows NaN
+        fine = finite and (not classes or label in range(len(classes)))
         require(fine, f"new label of {number}", "a class or a number", label)
         return number, label
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from posterity.errors import InvalidInput, expected
+from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.runs.columns import as_text
 from posterity.runs.readers import read_rows
 
@@ -32,7 +32,7 @@ class Decisions:
     @classmethod
     def read(cls, path: Path) -> Decisions:
         """Read a file with the columns id, decision ("keep", "drop" or "relabel") and label (the new one)."""
-        table = read_rows(path).table
+        table = _as_written(path)
         for name in ("id", "decision"):
             if name not in table:
                 raise expected(f"{path}", "the columns id, decision and label", list(table))
@@ -53,6 +53,16 @@ class Decisions:
             tuple(i for i, (what, _) in found.items() if what == "drop"),
             {i: label for i, (what, label) in found.items() if what == "relabel"},
         )
+
+
+def _as_written(path: Path) -> pd.DataFrame:
+    """The table with every word in it: a class may be called "None", and all that was said may have been taken back."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return read_rows(path).table
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+    except ValueError as why:
+        raise RefusedFile(f"{path}: expected a readable csv file, got {why}") from why
 
 
 def proposal(suspects: pd.DataFrame) -> pd.DataFrame:

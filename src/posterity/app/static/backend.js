@@ -123,7 +123,7 @@ class Carried {
   }
 
   async keep() {
-    return { kept: "" };
+    return { kept: "", decisions: null };
   }
 }
 

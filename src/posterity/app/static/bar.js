@@ -66,7 +66,7 @@ export class Bar {
     const m = this.model,
       shown = m.shown.reduce((a, b) => a + b, 0),
       chosen = m.selected.reduce((a, b) => a + b, 0);
-    this.problem.textContent = m.problem ?? "";
+    this.problem.textContent = m.unkept || m.problem || "";
     const some = shown === m.rows ? "" : `${shown.toLocaleString("en")} of `;
     const selected = chosen ? ` · ${chosen.toLocaleString("en")} selected` : "";
     this.counts.textContent = some + count(m.rows, "example") + selected;

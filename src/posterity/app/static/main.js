@@ -138,6 +138,7 @@ function start(data, answers) {
     panes.push(["training", about.curves || about.epochs.length ? "Training" : "Adapted", new Training(model, plot)]);
   side.append(...tabs(model, panes), detail.element);
   tip(model);
+  addEventListener("beforeunload", (event) => model.unsaved.size && event.preventDefault());
   keyboard(model, actions, { table, whatIf, detail, panes });
   model.set({});
   if (model.view.q || model.view.hide) model.filter();

@@ -27,11 +27,14 @@ const DEFAULTS = {
   density: true,
 };
 const SELECTED_IDS = 150; // in the address; more than that are given by the shape that selected them
+const SENT = 20_000; // marks in one request
 
 export class Model {
   #listeners = new Map();
   #orders = new Map();
   #past = [];
+  #keeping = false;
+  unkept = ""; // why marks could not be saved
 
   constructor(data, backend) {
     Object.assign(this, { rows: data.rows, classes: data.classes, about: data.about, columns: data.columns, backend });
@@ -41,9 +44,9 @@ export class Model {
     this.shown = new Uint8Array(this.rows).fill(1);
     this.selected = new Uint8Array(this.rows);
     this.marks = new Map();
+    this.unsaved = new Map(); // marks that the server has not taken yet, by row; undefined takes one back
     this.epochs = new Map();
-    for (const { id, decision, label } of data.about.decisions)
-      if (this.rowOf.has(id)) this.marks.set(this.rowOf.get(id), { decision, label });
+    this.#found(data.about.decisions);
     this.#fromAddress();
     this.categorise();
   }
@@ -235,20 +238,56 @@ export class Model {
       else this.marks.set(row, { decision, label: to });
     }
     this.#past.push(step);
-    this.#marked();
+    this.#marked(rows);
   }
 
   undo() {
     const step = this.#past.pop();
     if (!step) return 0;
     for (const [row, before] of step) before ? this.marks.set(row, before) : this.marks.delete(row);
-    this.#marked();
+    this.#marked(step.map(([row]) => row));
     return step.length;
   }
 
-  #marked() {
+  #marked(rows) {
+    for (const row of rows) this.unsaved.set(row, this.marks.get(row));
     this.emit("marks");
-    this.backend.keep(this.decisions()).catch((error) => ((this.problem = error.message), this.emit("filter")));
+    this.keep();
+  }
+
+  // Only what changed is sent, so that marks of another page stay, and in turn, so that none overtakes a later one.
+  async keep() {
+    if (this.#keeping) return;
+    this.#keeping = true;
+    let news = false,
+      unkept = "";
+    try {
+      while (this.unsaved.size) {
+        const sent = [...this.unsaved].slice(0, SENT);
+        const words = sent.map(([row, mark]) => ({ id: this.ids[row], ...(mark ?? { decision: "clear" }) }));
+        const { decisions } = await this.backend.keep(words);
+        for (const [row, mark] of sent) if (this.unsaved.get(row) === mark) this.unsaved.delete(row);
+        if (decisions) news = this.#found(decisions) || news;
+      }
+    } catch (error) {
+      unkept = `Not saved: ${error.message}`;
+    }
+    this.#keeping = false;
+    news ||= unkept !== this.unkept;
+    this.unkept = unkept;
+    if (news) this.emit("marks");
+  }
+
+  // The marks that the server knows, and those that it does not know yet; whether they are news.
+  #found(decisions) {
+    const before = this.marks;
+    this.marks = new Map();
+    for (const { id, decision, label } of decisions)
+      if (this.rowOf.has(id)) this.marks.set(this.rowOf.get(id), { decision, label });
+    for (const [row, mark] of this.unsaved) mark ? this.marks.set(row, mark) : this.marks.delete(row);
+    const same = ([row, { decision, label }]) =>
+      before.get(row)?.decision === decision && before.get(row).label === label;
+    return before.size !== this.marks.size || ![...this.marks].every(same);
   }
 
   decisions() {

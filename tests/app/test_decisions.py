@@ -1,0 +1,109 @@
+"""Decisions survive: second pages, servers that go away, undo, and names that look like nothing."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pandas as pd
+import pytest
+
+from app.pages import eventually, model, visit
+from app.raw import Raw
+from posterity.app import Source, decisions, serve
+from posterity.errors import InvalidInput
+
+
+@pytest.fixture
+def keeping(tmp_path):
+    """A server of forty examples that keeps decisions, and the file."""
+    count = 40
+    table = pd.DataFrame({"id": range(100, 100 + count), "label": 0, "prediction": 0, "leverage": 0.5})
+    table["error"] = [k / count for k in range(count)]
+    path = tmp_path / "decisions.csv"
+    running = serve(Source(table, classes=("None", "NA"), ranking="error", decisions=path), browser=False, block=False)
+    yield running, path
+    running.stop()
+
+
+def told(raw, *words):
+    status, _, content = raw.post("/api/decisions", json.dumps({"decisions": words}).encode())
+    assert status == 200, content
+    return json.loads(content)
+
+
+def test_each_page_adds_to_what_others_decided(keeping):
+    running, path = keeping
+    raw = Raw(running.url)
+    told(raw, {"id": 103, "decision": "drop"}, {"id": 101, "decision": "keep"})
+    answer = told(raw, {"id": 102, "decision": "relabel", "label": "NA"}, {"id": 101, "decision": "clear"})
+    assert answer["kept"] == "decisions.csv"
+    assert path.read_text() == "id,decision,label\n102,relabel,NA\n103,drop,\n"
+    assert [one["id"] for one in answer["decisions"]] == [102, 103]
+
+
+def test_many_at_once(keeping):
+    running, path = keeping
+    raw = Raw(running.url)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: told(raw, {"id": 100 + k, "decision": "drop"}), range(40)))
+    assert [one["id"] for one in decisions.read(path, {100 + k: k for k in range(40)})] == list(range(100, 140))
+
+
+def test_a_file_in_which_all_was_taken_back(keeping):
+    running, path = keeping
+    raw = Raw(running.url)
+    told(raw, {"id": 103, "decision": "drop"})
+    told(raw, {"id": 103, "decision": "clear"})
+    assert path.read_text() == "id,decision,label\n"
+    assert raw("/api/columns")[0] == 200
+
+
+@pytest.mark.parametrize("label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "é漢字🙂", "<b>"])
+def test_names_are_read_as_they_were_written(tmp_path, label):
+    kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0})
+    decisions.write(tmp_path / "d.csv", kept)
+    assert decisions.read(tmp_path / "d.csv", {3: 0}) == kept
+
+
+def test_a_label_is_a_text():
+    with pytest.raises(InvalidInput, match="label of 3: expected a text"):
+        decisions.checked([{"id": 3, "decision": "relabel", "label": {"a": 1}}], {3: 0})
+
+
+def test_two_pages(browser, keeping):
+    running, path = keeping
+    one = visit(browser, running.url)
+    other = visit(browser, running.url)
+    for page, row in ((one, 5), (other, 7), (one, 9)):
+        page.evaluate(f"() => posterity.mark([{row}], 'drop')")
+        eventually(page, "posterity.unsaved.size === 0")
+    assert path.read_text() == "id,decision,label\n105,drop,\n107,drop,\n109,drop,\n"
+    assert model(one, "[...m.marks.keys()]") == [5, 7, 9]
+    one.keyboard.press("u")
+    eventually(one, "posterity.unsaved.size === 0 && posterity.marks.size === 2")
+    assert path.read_text() == "id,decision,label\n105,drop,\n107,drop,\n"
+    assert one.errors == other.errors == []
+
+
+def test_the_last_of_many_quick_marks_stands(browser, keeping):
+    running, path = keeping
+    page = visit(browser, running.url)
+    page.evaluate("() => { for (let k = 0; k < 30; k++) posterity.mark([3, k], k % 2 ? 'keep' : 'drop'); }")
+    eventually(page, "posterity.unsaved.size === 0")
+    rows = pd.read_csv(path).set_index("id")["decision"]
+    assert len(rows) == 30
+    assert rows[103] == "keep"
+    assert rows[104] == "drop"
+
+
+def test_marks_wait_for_a_server_that_answers(browser, keeping):
+    running, path = keeping
+    page = visit(browser, running.url)
+    page.route("**/api/decisions", lambda route: route.abort())
+    page.evaluate("() => posterity.mark([5], 'drop')")
+    eventually(page, "document.querySelector('.problem').textContent.startsWith('Not saved')")
+    page.unroute("**/api/decisions")
+    page.evaluate("() => posterity.mark([6], 'keep')")
+    eventually(page, "document.querySelector('.problem').textContent === ''")
+    assert path.read_text() == "id,decision,label\n105,drop,\n106,keep,\n"

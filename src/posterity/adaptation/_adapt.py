@@ -65,7 +65,8 @@ def adapt(
         data: The old training data, with ids or in a fixed order, where they are still there.
         add: New data.
         remove: Ids of examples to forget, or a function from a `Batch` to a mask: a class is
-            `lambda batch: batch.targets == 3`.
+            `lambda batch: batch.targets == 3`. Without `data`, what a function picks of the memory goes with all the
+            examples that it stands for.
         relabel: New targets by id.
         prior_precision: Another precision of the prior, or another prior.
         classes: How many classes there are afterwards, or their names; new ones get outputs of their own.
@@ -116,7 +117,7 @@ def adapt(
         class_names=situation.change.class_names,
         memory=outcome.memory,
     )
-    notes = () if why is None else (why,)
+    notes = tuple(note for note in (why, _group(situation)) if note is not None)
     report = _report(situation, outcome, notes, method, time.perf_counter() - started, compare)
     return Adaptation(outcome.model, adapted, report)
 
@@ -160,6 +161,16 @@ def _report(
         table=pd.DataFrame.from_dict(rows, orient="index"),
         notes=notes,
     )
+
+
+def _group(situation: Situation) -> str | None:
+    """What became of a group that only a memory knows."""
+    change, memory, n = situation.change, situation.memory, situation.posterior.n
+    if change.others is None or memory is None:
+        return None
+    stands = memory.weights.sum().item()
+    gone = f"{change.gone} of {n} examples were removed: what is remembered of the group, and all that it stands for"
+    return gone if stands > n - 0.5 else f"{gone}; the memory stands for {stands:.0f} examples, the others stay"
 
 
 def _ids(batch: Batch | None) -> Tensor:

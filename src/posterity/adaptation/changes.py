@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.carrying import fits, padded
+from posterity.adaptation.groups import picked, residuals_of_others
 from posterity.adaptation.kprior import gathered
-from posterity.adaptation.past import rows_of_batch
+from posterity.adaptation.past import data_gradient, pulled_back, rows_of_batch
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
-from posterity.likelihoods import CategoricalLikelihood
+from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
-from posterity.trees import check_same_shapes
+from posterity.trees import Tree, check_same_shapes
 
 Remove = Tensor | Iterable[int] | Callable[[Batch], Tensor]
 
@@ -48,6 +49,8 @@ class Change:
     Args:
         added: New examples, and relabelled ones with their new targets.
         removed: Examples that go, and relabelled ones with their old targets.
+        counts: How many examples each of these stands for: one, unless they were picked as a group in a memory.
+        others: Then the memory, and ∂ℓ/∂f of those it stands for that go with the group.
         new: Number of examples that were not there before.
         gone: Number of examples that are there no longer.
         classes: Number of outputs afterwards, None where they stay.
@@ -56,24 +59,47 @@ class Change:
 
     added: Batch | None
     removed: Batch | None
+    counts: Tensor
+    others: tuple[Batch, Tensor] | None
     new: int
     gone: int
     classes: int | None
     class_names: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, request: Request, posterior: Posterior, known: Batch | None, outputs: int) -> Change:
-        """The request, against the examples that can be looked up."""
+    def of(
+        cls, request: Request, posterior: Posterior, whole: Batch | None, memory: Memory | None, outputs: int
+    ) -> Change:
+        """The request, against the examples that can be looked up: all of them, or else those in the memory.
+
+        Ids name examples. A function names a group, of which a memory alone knows examples that stand for others.
+        """
+        known = whole if whole is not None or memory is None else memory.batch()
         count, names = _classes(posterior, request.classes, outputs)
         new = None if request.add is None else _fresh(request.add, posterior, known)
         gone = None if request.remove is None else _find(request.remove, known)
+        counts, others = torch.ones(_size(gone), dtype=torch.float64), None
+        if callable(request.remove) and whole is None and memory is not None and gone is not None:
+            counts = memory.weights[torch.isin(memory.ids, gone.ids)].double().cpu()
+            others = memory.batch(), residuals_of_others(request.remove, memory, posterior.likelihood)
         old, corrected = (None, None) if not request.relabel else _relabelled(request.relabel, known, gone)
-        left = posterior.n + _size(new) - _size(gone)
+        fewer = round(counts.sum().item())
+        left = posterior.n + _size(new) - fewer
         require(left >= 1, "remove", "at least one example left", f"{left} of {posterior.n}")
         for batch, wide in ((known, outputs), (new, count or outputs), (corrected, count or outputs)):
             if batch is not None:
                 _check_targets(posterior, batch.targets, wide)
-        return cls(_joined(new, corrected), _joined(gone, old), _size(new), _size(gone), count, names)
+        removed, counts = _joined(gone, old), torch.cat((counts, counts.new_ones(_size(old))))
+        return cls(_joined(new, corrected), removed, counts, others, _size(new), fewer, count, names)
+
+    def lost(self, model: nn.Module, likelihood: Likelihood, names: tuple[str, ...]) -> Tree:
+        """Σ ∇ℓ at the model's weights of all that goes."""
+        assert self.removed is not None
+        total = data_gradient(model, self.removed, likelihood, names)
+        if self.others is None:
+            return total
+        unseen = pulled_back(model, *self.others, names)
+        return {name: g + unseen[name].to(g) for name, g in total.items()}
 
 
 def everything(data: Any, posterior: Posterior) -> Batch:
@@ -158,9 +184,11 @@ def _find(remove: Remove, known: Batch | None) -> Batch:
     if known is None:
         raise expected("remove", "data or a memory beside it, to look the examples up", "neither")
     if callable(remove):
-        rows = remove(known).nonzero()[:, 0].cpu()  # ids are there, wherever the data are
+        rows = picked(remove, known).nonzero()[:, 0]
         require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
         return rows_of_batch(known, rows)
+    if isinstance(remove, (int, str)):
+        raise expected("remove", "a list of ids, or a function that picks examples", remove)
     ids = as_ids("remove", remove)
     require(len(ids) > 0, "remove", "at least one id", "none")
     return _lookup(ids, known, "remove")

@@ -17,11 +17,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.changes import Change
 from posterity.adaptation.heads import find_head
-from posterity.adaptation.past import Past, data_gradient, rows_of_batch
+from posterity.adaptation.past import Past, rows_of_batch
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Situation
 from posterity.likelihoods import CategoricalLikelihood
+from posterity.posterior import Memory
 from posterity.trees import trainable
 
 KEPT = 0.8  # s
@@ -30,15 +32,30 @@ BELOW = 20.0  # the largest other logit at least, whatever its size: e⁻²⁰ i
 
 
 def lost_classes(situation: Situation) -> Tensor:
-    """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell."""
-    removed, memory = situation.change.removed, situation.past.memory
-    if removed is None or memory is None or not isinstance(situation.posterior.likelihood, CategoricalLikelihood):
+    """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell.
+
+    A memory can tell where a whole group goes, or where it stands for all data.
+    """
+    change, memory, n = situation.change, situation.memory, situation.posterior.n
+    categorical = isinstance(situation.posterior.likelihood, CategoricalLikelihood)
+    if change.removed is None or situation.past.memory is None or memory is None or not categorical:
         return torch.empty(0, dtype=torch.int64)
-    labels: Tensor = removed.targets.unique()
-    for batch in (situation.all_data() or memory, situation.change.added):
+    labels, whole = change.removed.targets.unique(), situation.all_data()
+    if whole is None:
+        told = change.others is not None or memory.weights.sum().item() > n - 0.5
+        gone = [told and _all_gone(memory, change, label) for label in labels]
+        labels = labels[torch.tensor(gone, device=labels.device)]
+    for batch in (whole, change.added):
         if batch is not None:
             labels = labels[~torch.isin(labels, batch.targets.to(labels))]
     return labels
+
+
+def _all_gone(memory: Memory, change: Change, label: Tensor) -> bool:
+    """Whether as many examples of a class go as the memory stands for."""
+    assert change.removed is not None
+    there = memory.weights[memory.targets == label.to(memory.targets)].sum().item()
+    return change.counts[(change.removed.targets == label).cpu()].sum().item() > there - 0.5
 
 
 @torch.no_grad()
@@ -56,10 +73,9 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     head = find_head(model, past.memory.inputs)
     if head is not None:
         _silence(head.layer, lost, low)
-    theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0]
-    pull = data_gradient(
-        situation.old, rows_of_batch(change.removed, theirs.cpu()), situation.posterior.likelihood, tuple(past.pull)
-    )
+    theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
+    goes = replace(change, removed=rows_of_batch(change.removed, theirs))
+    pull = goes.lost(situation.old, situation.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
     return Past(memory, past.rest, {name: g + pull[name].to(g) for name, g in past.pull.items()})
 

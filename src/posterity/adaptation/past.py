@@ -8,6 +8,7 @@ The prior stands apart, so that it can change.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,16 +42,19 @@ class Past:
     pull: Tree
 
     @classmethod
-    def of(cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch | None) -> Past:
+    def of(cls, model: nn.Module, posterior: Posterior, memory: Memory | None) -> Past:
         """The past of a model at its posterior mean."""
-        covering = memory if removed is None else cover(model, posterior, memory, removed)
-        pull = _pull_of_prior(posterior)
-        if removed is not None:
-            lost = data_gradient(model, removed, posterior.likelihood, tuple(pull))
-            pull = {name: g - lost[name].to(g) for name, g in pull.items()}
-        covering, rest = split(model, posterior, covering)
-        left = covering if removed is None or covering is None else without(covering, removed.ids)
-        return cls(left, rest, pull)
+        return cls(*split(model, posterior, memory), _pull_of_prior(posterior))
+
+    @classmethod
+    def left(
+        cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch, counts: Tensor, lost: Tree
+    ) -> Past:
+        """The past without removed examples that stand for so many each, and without their pull."""
+        covering, rest = split(model, posterior, cover(model, posterior, memory, removed, counts))
+        pull = {name: g - lost[name].to(g) for name, g in _pull_of_prior(posterior).items()}
+        assert covering is not None
+        return cls(without(covering, removed.ids), rest, pull)
 
     def penalty(self, posterior: Posterior, batch_size: int | None = None) -> Sum:
         """The past as a penalty on a model of the same parameters, without the prior."""
@@ -60,18 +64,41 @@ class Past:
         return Sum(tuple(terms))
 
 
-def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: Batch) -> Memory:
-    """The memory with these examples in it, each standing for itself alone; the others stand for all the rest."""
+def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: Batch, counts: Tensor) -> Memory:
+    """The memory with these examples in it, each standing for so many; the others stand for all the rest.
+
+    Others of the same class make up for them first.
+    """
     if memory is None:
-        return joined(None, model, batch)
-    listed = torch.isin(memory.ids, batch.ids).to(memory.weights.device)
+        return joined(None, model, batch, counts.float())
     missing = (~torch.isin(batch.ids, memory.ids)).nonzero()[:, 0]
-    weights = memory.weights.double()
-    represented = min(weights.sum().item() + len(missing), posterior.n)
-    others = weights[~listed].sum().item()
-    share = max(represented - len(batch), 0.0) / others if others > 0 else 1.0
-    weights = torch.where(listed, 1.0, share * weights).to(memory.weights)
-    return joined(replace(memory, weights=weights), model, rows_of_batch(batch, missing))
+    there = torch.isin(memory.ids, batch.ids).cpu()
+    weights = memory.weights.double().cpu()
+    known = weights.sum().item()
+    unknown = min(max(posterior.n - known, 0.0), counts[missing].sum().item())  # of the missing, in no weight so far
+    share = unknown / max(counts[missing].sum().item(), 1e-300)
+    own = weights.clone()
+    for here, theirs in _classes(memory.targets, batch.targets):
+        absent = counts[missing[theirs[missing]]].sum().item()
+        left = weights[here].sum().item() + share * absent - counts[theirs].sum().item()
+        own[here & ~there] *= max(left, 0.0) / max(weights[here & ~there].sum().item(), 1e-300)
+    place = batch.ids.cpu().argsort()
+    place = place[torch.searchsorted(batch.ids.cpu()[place], memory.ids.cpu()[there])]
+    own[there] = counts[place]
+    left = max(known + unknown - counts.sum().item(), 0.0)
+    others = own[~there].sum().item()
+    if others > 0 and abs(left / others - 1) > 1e-9:
+        own[~there] *= left / others
+    return joined(
+        replace(memory, weights=own.to(memory.weights)), model, rows_of_batch(batch, missing), counts[missing].float()
+    )
+
+
+def _classes(targets: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Where each label of the others is, among targets and among the others; nothing where targets are no labels."""
+    if targets.ndim == 1 and not targets.is_floating_point():
+        for label in others.unique():
+            yield (targets == label.to(targets)).cpu(), (others == label).cpu()
 
 
 def rows_of_batch(batch: Batch, rows: Tensor) -> Batch:
@@ -127,12 +154,16 @@ def data_gradient(
     model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...], chunk: int = 1024
 ) -> Tree:
     """Σ ∇ℓ_i of a batch at the model's weights, in evaluation mode."""
-    device = next(model.parameters()).device
+    return pulled_back(model, batch, likelihood.residual(outputs_of(model, batch), batch.targets), names, chunk)
+
+
+def pulled_back(model: nn.Module, batch: Batch, e: Tensor, names: tuple[str, ...], chunk: int = 1024) -> Tree:
+    """Σ J_iᵀe_i of a batch at the model's weights, in evaluation mode."""
+    p = next(model.parameters())
     total: Tree = {}
     with evaluating(model):
         for rows in torch.arange(len(batch)).split(chunk):
-            part = rows_of_batch(batch, rows)
-            e = likelihood.residual(outputs_of(model, part), part.targets).to(device)
-            found = pullback(model, move(part.inputs, device), e, list(names))
+            inputs = move(rows_of(batch.inputs, rows), p.device)
+            found = pullback(model, inputs, e[rows.to(e.device)].to(p), list(names))
             total = found if not total else {name: g + found[name] for name, g in total.items()}
     return total

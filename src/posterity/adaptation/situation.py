@@ -63,12 +63,11 @@ class Situation:
         linear = is_linear(old, posterior, head)
         chosen = request.memory if isinstance(request.memory, int) else None
         memory = remembered if remembered is not None else _chosen(old, posterior, chosen, whole, linear, seed)
-        known = whole if whole is not None else None if memory is None else memory.batch()
-        change = Change.of(request, posterior, known, outputs)
+        change = Change.of(request, posterior, whole, memory, outputs)
         new = _successor(old, head, change) if request.into is None else copy.deepcopy(request.into)
         wanted, got = change.classes or outputs, _outputs(new, inputs)
         require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
-        past = Past.of(old, posterior, None if method == "ewc" else memory, change.removed)
+        past = _past(old, posterior, None if method == "ewc" else memory, change)
         found = find_head(new, inputs)
         linear = linear and found is not None and (_last_layer(posterior) or set(trainable(new)) == set(found.names))
         heads = (head, found) if linear and head is not None and found is not None else None
@@ -181,6 +180,13 @@ def one_example(*sources: Batch | Memory | None) -> Any:
 
 def _last_layer(posterior: Posterior) -> bool:
     return isinstance(posterior.structure, LastLayer)
+
+
+def _past(old: nn.Module, posterior: Posterior, memory: Memory | None, change: Change) -> Past:
+    if change.removed is None:
+        return Past.of(old, posterior, memory)
+    lost = change.lost(old, posterior.likelihood, gaussian_of(posterior.structure).names)
+    return Past.left(old, posterior, memory, change.removed, change.counts, lost)
 
 
 def _learnt(posterior: Posterior, new: nn.Module, head: Head | None, linear: bool, change: Change) -> tuple[str, ...]:

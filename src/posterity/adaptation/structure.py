@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posterity.adaptation.carrying import fits, padded
+from posterity.adaptation.changes import Change
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import Past
 from posterity.adaptation.quadratic import gaussian_of
@@ -125,15 +126,19 @@ def _kronecker(situation: Situation, past: Past, mean: Tree) -> Kronecker:
 
 def _factors_of_the_rest(situation: Situation) -> FactorSums:
     """The old sums without those of the examples in the memory, and of those that were removed."""
-    posterior, past, removed = situation.posterior, situation.past, situation.change.removed
+    posterior, past, change = situation.posterior, situation.past, situation.change
     if past.memory is not None and covers_all(posterior, situation.memory):
         return FactorSums({}, 0.0)
     total = FactorSums.of(posterior)
-    gone = None if removed is None else Memory(removed.inputs, removed.targets, removed.ids)
     with only_trainable(situation.old, total.sums):
-        for memory in (past.memory, gone):
+        for memory in (past.memory, _counted(change)):
             total = total.less(FactorSums.over(situation.old, memory, posterior.likelihood))
     return total
+
+
+def _counted(change: Change) -> Memory | None:
+    gone = change.removed
+    return None if gone is None else Memory(gone.inputs, gone.targets, gone.ids, change.counts)
 
 
 @dataclass(frozen=True, eq=False)

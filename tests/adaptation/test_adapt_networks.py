@@ -217,6 +217,19 @@ def test_a_single_example_and_a_wholly_other_network():
         assert np.isnan(carried.report.table.loc["no adaptation", "gradient"])
 
 
+def test_statistics_of_all_data_are_not_those_of_a_few_new_ones(digits):
+    train, (x_test, y_test) = digits
+    model = nn.Sequential(nn.Linear(64, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 10))
+    po.fit(model, train, method="adamw", epochs=15, lr=5e-3)
+    posterior = po.laplace(model, train, structure="diag", prior_precision=1.0)
+    new = train[0][:64] + 0.5, train[1][:64]
+    result = adapt(model, posterior, data=train, add=new, epochs=30)
+    before, after = ((m(x_test + 0.5).argmax(1) == y_test).float().mean() for m in (model, result.model))
+    assert after > 0.9 > before + 0.3
+    assert (result.model(x_test).argmax(1) == y_test).float().mean() > 0.9
+    assert torch.equal(result.posterior.buffers["1.running_mean"], model[1].running_mean)
+
+
 def test_batches_of_mappings_can_be_adapted():
     class Named(nn.Module):
         def __init__(self):

@@ -54,7 +54,7 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
     parameters = list(trainable(model).values())
     device = parameters[0].device
     optimizer = torch.optim.Adam(parameters, lr=settings.lr)
-    model.train()
+    _train(model)
     with own_randomness(device):
         for step in track(range(steps), "adapt"):
             seed_step(settings.seed, step, device)
@@ -66,6 +66,14 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
                 nn.utils.clip_grad_norm_(parameters, settings.clip)
             optimizer.step()
     model.eval()
+
+
+def _train(model: nn.Module) -> None:
+    """Training mode, but for layers with running statistics: those of a few new examples would not be those of all."""
+    model.train()
+    for module in model.modules():
+        if getattr(module, "running_mean", None) is not None:
+            module.eval()
 
 
 def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from posterity.adaptation.penalty import Penalty
 from posterity.curvature import pullback
 from posterity.errors import expected, require
-from posterity.inputs import Inputs, call, length, move, over_tensors
+from posterity.inputs import Inputs, call, move, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory
 from posterity.trees import Tree, evaluating, snapshot
@@ -69,13 +69,10 @@ class Replay(OverMemory):
 
 @dataclass(frozen=True, eq=False)
 class NewData(Replay):
-    """Σ_i w_i ℓ(f_i, y_i) over data that are being learnt: the model is looked at in the mode it is in.
-
-    A single example is the exception: it has no statistics of a batch, which normalisation layers would train with.
-    """
+    """Σ_i w_i ℓ(f_i, y_i) over data that are being learnt: the model is looked at in the mode it is in."""
 
     def outputs(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        return super().outputs(model, inputs) if length(inputs) == 1 else call(model, inputs)
+        return call(model, inputs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
+from posterity.app import from_map, write_html
 from posterity.app.questions import Questions
+from posterity.errors import PosterityError
+from posterity.learning import laplace
+from posterity.memory import memory_map
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,54 @@ def test_effects_to_first_order(maps, digits, dense):
     effects = Questions(m, digits[1]).effects()
     np.testing.assert_allclose(effects["remove"], (moved * (p - onehot[y])).sum(-1), rtol=1e-3, atol=1e-8)
     np.testing.assert_allclose(effects["relabel"], (moved * (onehot[said] - onehot[y])).sum(-1), rtol=1e-3, atol=1e-8)
+
+
+def test_answers_do_not_depend_on_the_order_of_a_loader(maps, digits):
+    (x, y), test = digits
+    data = TensorDataset(x, y, torch.arange(1000, 1240))
+    m = maps[1]
+    fixed, shuffled = (memory_map(m.trained.model, m.posterior, DataLoader(data, 32, shuffle=s)) for s in (False, True))
+    assert fixed.columns["id"].tolist() != shuffled.columns["id"].tolist()
+    one, other = Questions(fixed, test), Questions(shuffled, test)
+    near, again = one.neighbours(1020, 6), other.neighbours(1020, 6)
+    assert [i for i, _ in near] == [i for i, _ in again]
+    np.testing.assert_allclose([v for _, v in again], [v for _, v in near], rtol=1e-4)
+    effects = [q.effects().set_index("id").sort_index() for q in (one, other)]
+    np.testing.assert_allclose(effects[1], effects[0], rtol=1e-3, atol=1e-7)
+    assert [i for i, _ in one.influences(3, 5)] == [i for i, _ in other.influences(3, 5)]
+    assert from_map(shuffled).preview is None  # which example stands where is not known
+
+
+def test_test_data_keep_their_order(maps, digits):
+    loader = DataLoader(TensorDataset(*digits[1]), 10, shuffle=True)
+    with pytest.raises(PosterityError, match="test: expected a loader in the order of its data"):
+        from_map(maps[1], test=loader)
+
+
+def test_all_of_the_others_are_neighbours(digits):
+    (x, y), _ = digits
+    model = torch.nn.Linear(64, 10)
+    data = (x[:3], y[:3])
+    m = memory_map(model, laplace(model, data, structure="kron", prior_precision=1.0), data)
+    assert sorted(i for i, _ in Questions(m).neighbours(1, 6)) == [0, 2]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_several_outputs(likelihood, tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    y = x[:, :2] if likelihood == "gaussian" else (x[:, :2] > 0).float()
+    model = torch.nn.Linear(3, 2)
+    posterior = laplace(model, (x, y), likelihood=likelihood, structure="full", prior_precision=1.0)
+    m = memory_map(model, posterior, (x, y))
+    effects = from_map(m, test=(x[:10], y[:10])).effects()
+    influence = m.influence((x[:10], y[:10]))
+    np.testing.assert_allclose(effects.set_index("id")["remove"], influence, rtol=1e-4, atol=1e-7)
+    assert write_html(m, tmp_path / "map.html", test=(x[:10], y[:10])).stat().st_size > 0
+    for test in (None, (x[:10], y[:10])):
+        truth = m.what_if(remove=[3, 5]).on(test)
+        found = from_map(m, test=test).what_if([3, 5], {})
+        assert found.loss_after == pytest.approx(truth.loss_after.mean().item())
 
 
 def test_test_examples(maps, digits):

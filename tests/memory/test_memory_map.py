@@ -190,6 +190,9 @@ def test_ids_stay_with_their_examples_in_any_order(problem):
     for name, change in one.parameters.items():
         assert torch.allclose(change, two.parameters[name], rtol=1e-8, atol=1e-12)
     assert sorted(b.memorable(9).ids.tolist()) == sorted(a.memorable(9).ids.tolist())
+    moved = b.influence((x[:5], y[:5]))
+    assert moved.index.tolist() == b.table["id"].tolist()
+    np.testing.assert_allclose(moved.sort_index(), a.influence((x[:5], y[:5])).sort_index(), rtol=1e-7, atol=1e-12)
 
 
 def test_saved_maps_answer_again(problem, tmp_path):

@@ -105,7 +105,7 @@ def _previews(examples: Any, data: Batches | None, count: int) -> tuple[Kind, Ca
     if examples is not None:
         require(len(examples) == count, "examples", f"{count} of them, as in the table", len(examples))
         return kind_of(examples), previews(examples)
-    if data is None:
+    if data is None or not data.keeps_order:
         return "", None
     first = data.take(torch.tensor([0])).inputs
     if not isinstance(first, torch.Tensor):

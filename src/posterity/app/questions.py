@@ -49,8 +49,10 @@ class Questions:
 
     @cached_property
     def stream(self) -> Batches:
-        """The test data in batches."""
-        return batches(self.test_data)
+        """The test data in batches, the same ones at every pass: positions tell examples apart."""
+        found = batches(self.test_data)
+        require(found.keeps_order, "test", "a loader in the order of its data", "one that shuffles or samples")
+        return found
 
     @cached_property
     def test(self) -> pd.DataFrame:
@@ -94,7 +96,8 @@ class Questions:
             w = self.m.what_if(remove=remove, relabel=relabel)
             outcome = w.on(self.test_data)
         if self.test_data is None:
-            labels = self.m.columns.set_index("id")["label"].loc[outcome.ids.tolist()].to_numpy()
+            first = "label" if "label" in self.m.columns else "label_0"  # of several outputs
+            labels = self.m.columns.set_index("id")[first].loc[outcome.ids.tolist()].to_numpy()
         else:
             labels = self.test["label"].to_numpy()
         where = "changed examples themselves" if self.test_data is None else "test examples"
@@ -146,21 +149,31 @@ class Questions:
         ids = torch.as_tensor(columns["id"].to_numpy(copy=True))
         scale = columns["variance"].to_numpy() ** 0.5
         row = int((ids == example).nonzero()[0])
+        score = np.full(len(ids), -np.inf)
         with self.lock, trained.at_mean():
             inputs = _joined(trained.examples(ids[row : row + 1], torch.tensor([row])))
             f = trained.outputs(inputs)
             u = torch.zeros_like(f).scatter_(-1, f.argmax(-1, keepdim=True), 1.0)
             direction = trained.covariance.times(pullback(trained.model, inputs, u, names_of(trained.covariance)))
-            moved = [pushforward(trained.model, b.inputs, direction) @ u[0] for b in trained.batches("neighbours")]
-            score = torch.cat(moved).double().cpu().numpy() / np.maximum(scale, 1e-30)
+            for b in trained.batches("neighbours"):
+                moved = (pushforward(trained.model, b.inputs, direction) @ u[0]).double().cpu().numpy()
+                score[self._rows(b)] = moved / np.maximum(scale[self._rows(b)], 1e-30)
             score[row] = -np.inf
-            best = torch.as_tensor(score.argsort()[::-1][: CANDIDATES * k].copy()).sort().values
-            near = [
-                kernel(trained.model, inputs, b.inputs, trained.covariance) for b in trained.examples(ids[best], best)
-            ]
-        trace = torch.cat([k[0].diagonal(dim1=-2, dim2=-1).sum(-1) for k in near]).double().cpu().numpy()
-        close = trace / np.maximum(scale[row] * scale[best], 1e-30)
-        return [(int(ids[best[i]]), float(close[i])) for i in close.argsort()[::-1][:k]]
+            best = torch.as_tensor(score.argsort()[::-1][: min(CANDIDATES * k, len(ids) - 1)].copy()).sort().values
+            found: list[tuple[int, float]] = []
+            for b in trained.examples(ids[best], best):
+                near = kernel(trained.model, inputs, b.inputs, trained.covariance)[0].diagonal(dim1=-2, dim2=-1)
+                close = near.sum(-1).double().cpu().numpy() / np.maximum(scale[row] * scale[self._rows(b)], 1e-30)
+                found += zip(b.ids.tolist(), close.tolist())
+        return sorted(found, key=lambda pair: -pair[1])[:k]
+
+    def _rows(self, batch: Batch) -> np.ndarray[Any, Any]:
+        """Where the examples of a batch stand in the table; a loader may bring them in another order than before."""
+        return self._index.get_indexer(pd.Index(batch.ids.tolist()))
+
+    @cached_property
+    def _index(self) -> pd.Index[Any]:
+        return pd.Index(self.m.columns["id"])
 
     def effects(self) -> pd.DataFrame:
         """First-order changes of the mean test loss: without each example, and under its suspected label.
@@ -168,21 +181,22 @@ class Questions:
         Without it: ∇Lᵀ Σ J_iᵀ e_i. Relabelled from y to c: ∇Lᵀ Σ J_iᵀ (onehot c − onehot y).
         """
         trained, law = self.trained, self.trained.likelihood
-        suspected = self.m.columns["loo_prediction"].to_numpy()
-        removed, relabelled, seen = [], [], 0
+        removed = np.empty(len(self.m))
+        relabelled = np.empty(len(self.m)) if isinstance(law, CategoricalLikelihood) else None
         with self.lock, trained.at_mean():
             direction = test_loss_direction(trained, self.test_data, trained.data.batch_size)
             for batch in trained.batches("effects"):
                 f = trained.outputs(batch.inputs)
                 y = trained.targets(f, batch.targets)
                 e, moved = law.residual(f, y), pushforward(trained.model, batch.inputs, direction)
-                removed.append((e * moved).sum(-1).double().cpu())
-                if isinstance(law, CategoricalLikelihood) and not y.is_floating_point():
-                    new = torch.as_tensor(suspected[seen : seen + len(y)].astype(np.int64), device=y.device)
-                    relabelled.append((e - law.residual(f, new)).mul(moved).sum(-1).double().cpu())
-                seen += len(y)
-        columns = {"id": self.m.columns["id"].to_numpy(), "remove": torch.cat(removed).numpy()}
-        return pd.DataFrame(columns | ({"relabel": torch.cat(relabelled).numpy()} if relabelled else {}))
+                rows = self._rows(batch)
+                removed[rows] = (e * moved).sum(-1).double().cpu().numpy()
+                if relabelled is not None:
+                    suspected = self.m.columns["loo_prediction"].to_numpy()[rows].astype(np.int64)
+                    new = torch.as_tensor(suspected, device=y.device)
+                    relabelled[rows] = (e - law.residual(f, new)).mul(moved).sum(-1).double().cpu().numpy()
+        columns = {"id": self.m.columns["id"].to_numpy(), "remove": removed}
+        return pd.DataFrame(columns if relabelled is None else columns | {"relabel": relabelled})
 
 
 def _single(y: Tensor) -> np.ndarray[Any, Any]:

@@ -133,8 +133,10 @@ class MemoryMap:
         trained = self._at_hand("influence")
         with trained.at_mean():
             direction = test_loss_direction(trained, test, batch_size)
-            parts = [influence(trained, batch, direction).cpu() for batch in trained.batches("influence")]
-        return pd.Series(torch.cat(parts).numpy(), index=self.columns["id"], name="influence")
+            parts = [(influence(trained, b, direction).cpu(), b.ids.cpu()) for b in trained.batches("influence")]
+        values, ids = (torch.cat(column).numpy() for column in zip(*parts))
+        # A loader that shuffles comes in another order each time.
+        return pd.Series(values, pd.Index(ids, name="id"), name="influence").loc[self.columns["id"]]
 
     def memorable(self, k: int, *, per_class: bool = True, by: str = "relevance") -> Memory:
         """The examples to keep in mind: those with the largest tr Λ, near the decision boundary, as a `Memory`.

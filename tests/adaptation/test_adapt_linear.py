@@ -211,6 +211,20 @@ def test_the_bound_holds(old):
     assert result.report.represented == pytest.approx(60)
 
 
+def test_examples_stand_for_as_many_after_each_adaptation(old):
+    model, posterior, x, y = old
+    memory = select(model, posterior, (x, y), 10)
+    for i in range(3):
+        new = logistic(4, seed=10 + i)
+        result = adapt(model, posterior, memory=memory, add=new)
+        model, posterior, memory = result.model, result.posterior, None
+        assert posterior.memory.weights.sum().item() == pytest.approx(posterior.n)
+    data = torch.cat([x] + [logistic(4, seed=10 + i)[0] for i in range(3)])
+    labels = torch.cat([y] + [logistic(4, seed=10 + i)[1] for i in range(3)])
+    wanted, _ = newton_logistic(data, labels, 2.0)
+    assert np.linalg.norm(weights(result) - wanted) < 0.1
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_linear_gaussian_tasks_give_the_batch_posterior_in_any_order(order):
     """Variational continual learning in the conjugate case: each posterior is the next prior."""

@@ -11,7 +11,7 @@ from torch import nn
 from posterity.adaptation.carrying import carried, fits
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.lost_classes import lost_classes, without_classes
-from posterity.adaptation.past import Past, joined, refreshed, rows_of_batch
+from posterity.adaptation.past import Past, joined, rows_of_batch
 from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
 from posterity.adaptation.replay import NewData
@@ -111,7 +111,7 @@ def _descends(new: nn.Module, old: nn.Module) -> bool:
 def _memory(situation: Situation, past: Past, seed: int) -> Memory | None:
     """What is remembered afterwards: as large a share of the new data as of the old."""
     added, model = situation.change.added, situation.new
-    memory = None if past.memory is None else refreshed(past.memory, model)
+    memory = past.remembered(model)
     if added is None or memory is None:
         return memory
     share = len(memory) / max(situation.n - len(added), 1)

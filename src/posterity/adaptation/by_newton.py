@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head
 from posterity.adaptation.newton import Problem, as_means, minimise
-from posterity.adaptation.past import joined, refreshed
+from posterity.adaptation.past import joined
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.batches import Batch
@@ -80,7 +80,7 @@ def by_newton(situation: Situation) -> Outcome:
     rows = _rows(new, past.memory, added, likelihood)
     solution = minimise(Problem(likelihood, *rows, precision, linear), start)
     new.write(solution.theta)
-    memory = None if past.memory is None else refreshed(past.memory, new.model)
+    memory = past.remembered(new.model)
     memory = memory if added is None else joined(memory, new.model, added)
     looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
     order = new.head.order().to(solution.hessian.device)

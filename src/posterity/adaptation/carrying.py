@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +34,11 @@ def carried(past: Past, model: nn.Module) -> Past:
     names = [name for name in rest.names if name in there and fits(rest.mean[name], there[name])]
     pull = padded(past.pull, there, names)
     if not names:
-        return Past(past.memory, _nothing(there), pull)
+        return replace(past, rest=_nothing(there), pull=pull)
     mean = padded(rest.mean, there, names)
     if isinstance(rest, Full) and len(names) == len(rest.names):
-        return Past(past.memory, Full(mean, _widened(rest, mean)), pull)
-    return Past(past.memory, Diagonal(mean, padded(rest.precision_diagonal(), there, names)), pull)
+        return replace(past, rest=Full(mean, _widened(rest, mean)), pull=pull)
+    return replace(past, rest=Diagonal(mean, padded(rest.precision_diagonal(), there, names)), pull=pull)
 
 
 def _widened(rest: Full, mean: Tree) -> Tensor:

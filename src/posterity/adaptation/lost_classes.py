@@ -77,7 +77,7 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     goes = replace(change, removed=rows_of_batch(change.removed, theirs))
     pull = goes.lost(situation.old, situation.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
-    return Past(memory, past.rest, {name: g + pull[name].to(g) for name, g in past.pull.items()})
+    return replace(past, memory=memory, pull={name: g + pull[name].to(g) for name, g in past.pull.items()})
 
 
 def _silence(layer: nn.Linear, lost: Tensor, low: float) -> None:

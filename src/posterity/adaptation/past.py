@@ -35,26 +35,37 @@ class Past:
         memory: Weighted examples with the old model's predictions, if any are left.
         rest: N(θ*, R⁻¹), the remainder.
         pull: g, the gradient of the old data at θ*.
+        weights: How many examples each remembered one stands for, where a positive R leaves it less to say.
     """
 
     memory: Memory | None
     rest: Diagonal | Full
     pull: Tree
+    weights: Tensor | None
 
     @classmethod
     def of(cls, model: nn.Module, posterior: Posterior, memory: Memory | None) -> Past:
         """The past of a model at its posterior mean."""
-        return cls(*split(model, posterior, memory), _pull_of_prior(posterior))
+        weights = None if memory is None else memory.weights
+        return cls(*split(model, posterior, memory), _pull_of_prior(posterior), weights)
 
     @classmethod
     def left(
         cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch, counts: Tensor, lost: Tree
     ) -> Past:
         """The past without removed examples that stand for so many each, and without their pull."""
-        covering, rest = split(model, posterior, cover(model, posterior, memory, removed, counts))
+        covering = cover(model, posterior, memory, removed, counts)
+        weights = covering.weights[~torch.isin(covering.ids, removed.ids)]
+        bearable, rest = split(model, posterior, covering)
         pull = {name: g - lost[name].to(g) for name, g in _pull_of_prior(posterior).items()}
-        assert covering is not None
-        return cls(without(covering, removed.ids), rest, pull)
+        assert bearable is not None
+        return cls(without(bearable, removed.ids), rest, pull, weights)
+
+    def remembered(self, model: nn.Module) -> Memory | None:
+        """The memory with what a model says now, each example standing for as many as it did."""
+        if self.memory is None or self.weights is None:
+            return None
+        return replace(refreshed(self.memory, model), weights=self.weights)
 
     def penalty(self, posterior: Posterior, batch_size: int | None = None) -> Sum:
         """The past as a penalty on a model of the same parameters, without the prior."""

@@ -91,6 +91,12 @@ def test_a_table_without_the_columns(maps):
         Source(maps[1].table.drop(columns="leverage"))
 
 
+@pytest.mark.parametrize("ids", [[2**53, 1], [-(2**60), 1], [0.5, 1.0], ["a", "b"]])
+def test_ids_that_a_browser_cannot_hold(ids):
+    with pytest.raises(InvalidInput, match="ids of the table: expected whole numbers"):
+        Source(_table().assign(id=ids))
+
+
 def test_what_cannot_be_served():
     with pytest.raises(PosterityError, match="a MemoryMap, a Source or the folder"):
         serve(3, browser=False)

@@ -14,6 +14,7 @@ from posterity.errors import InvalidInput, expected, require
 
 Kind = Literal["image", "text", "row", ""]
 Ranked = Sequence[tuple[int, float]]  # ids with a number each, best first
+LARGEST = 2**53
 REQUIRED = ("id", "label", "prediction", "error", "leverage")
 
 
@@ -115,6 +116,8 @@ class Source:
         _columns("beside", self.beside, REQUIRED)
         _columns("outcome", self.outcome, ("id", "predicted", "actual"))
         ids = self.table["id"].to_numpy()
+        whole = ids.dtype.kind in "iu" and bool((np.abs(ids.astype(np.float64)) < LARGEST).all())
+        require(whole, "ids of the table", "whole numbers below 2**53, which a browser can hold", ids[:3].tolist())
         require(len(np.unique(ids)) == len(ids), "ids of the table", "each only once", "repeated ones")
         object.__setattr__(self, "rows", {int(i): row for row, i in enumerate(ids)})
 

@@ -182,6 +182,22 @@ def test_fromp_equals_its_transcription():
     assert identity.total(model).item() == 0.0
 
 
+def test_fromp_keeps_full_precision_under_autocast_and_gives_the_settings_back():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    mean = snapshot(trainable(model))
+    prior = Diagonal.isotropic(mean, 0.1)
+    posterior = Posterior.of(model, prior, prior=prior, n=40, ess=40, likelihood="categorical")
+    memory = remember(model, (torch.randn(6, 3), torch.zeros(6, dtype=torch.int64)))
+    penalty = fromp(model, [memory], posterior, jitter=1e-6)
+    posterior.apply(model, {name: t + 1e-3 * torch.randn_like(t) for name, t in mean.items()})
+    wanted = penalty.total(model).item()
+    before = torch.backends.cuda.matmul.fp32_precision
+    with torch.autocast("cpu", torch.bfloat16):
+        assert penalty.total(model).item() == pytest.approx(wanted, rel=1e-6)
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
 def test_gradient_reconstruction_error_falls_with_every_part():
     x, y = logistic(60, d=3)
     model = tanh_network(x, y, precision=0.3)

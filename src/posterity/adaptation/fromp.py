@@ -9,7 +9,8 @@ probabilities of all tasks are made anew, with the newest weights and covariance
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -43,15 +44,30 @@ class FROMP(Penalty):
     likelihood: Likelihood
 
     def total(self, model: nn.Module) -> Tensor:
-        with evaluating(model):
+        with evaluating(model), _full_precision(self.old.device):
             moved = self.likelihood.mean(call(model, self.inputs)) - self.old
-        if self.roots is None:
-            return 0.5 * moved.square().sum()
-        terms = []
-        for part, w in zip(moved.split([len(w) * w.shape[2] for w in self.roots]), self.roots):
-            columns = part.view(len(w), w.shape[2], -1).mT  # (T, C, M)
-            terms.append((columns.unsqueeze(2) @ w).square().sum())
-        return 0.5 * torch.stack(terms).sum()
+            if self.roots is None:
+                return 0.5 * moved.square().sum()
+            terms = []
+            for part, w in zip(moved.split([len(w) * w.shape[2] for w in self.roots]), self.roots):
+                columns = part.view(len(w), w.shape[2], -1).mT  # (T, C, M)
+                terms.append((columns.unsqueeze(2) @ w).square().sum())
+            return 0.5 * torch.stack(terms).sum()
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Neither autocast nor TF32: K⁻¹ multiplies what they round off by up to 1/ε."""
+    settings = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    before = [s.fp32_precision for s in settings]
+    try:
+        for s in settings:
+            s.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for s, precision in zip(settings, before, strict=True):
+            s.fp32_precision = precision
 
 
 def fromp(

@@ -102,6 +102,7 @@ class Protocol:
         ivon_lr: Learning rate of IVON, which falls to zero along a cosine.
         ivon_hess: `hess_init` of IVON: its widths at the beginning of each task.
         ivon_prior: Precision of the prior of IVON before the first task.
+        ivon_beta2: β₂ of IVON, or "auto": a fifth of a task's steps.
     """
 
     epochs: int
@@ -128,6 +129,7 @@ class Protocol:
     ivon_lr: float
     ivon_hess: float
     ivon_prior: float
+    ivon_beta2: str = "auto"
 
     def methods(self) -> dict[str, Callable[[], Strategy]]:
         """A fresh learner by name."""
@@ -136,7 +138,8 @@ class Protocol:
         wide = {"batch_size": self.vcl_batch, "schedule": "cosine"}
         vcl = {**wide, "epochs": self.vcl_epochs, "lr": self.vcl_lr}
         core = {"epochs": 5 * self.vcl_epochs}
-        ivon = {**wide, "epochs": self.ivon_epochs, "lr": self.ivon_lr, "hess_init": self.ivon_hess, "beta2": "auto"}
+        beta2 = self.ivon_beta2 if self.ivon_beta2 == "auto" else float(self.ivon_beta2)
+        ivon = {**wide, "epochs": self.ivon_epochs, "lr": self.ivon_lr, "hess_init": self.ivon_hess, "beta2": beta2}
         memory: dict[str, Any] = {"size": self.size, "prior_precision": self.prior_precision}
         functional = {**memory, "tau": self.tau, "jitter": self.jitter}
         weighted = {**memory, "batch_size": self.memory_batch}

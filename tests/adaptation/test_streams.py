@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -27,9 +29,11 @@ from posterity.adaptation import (
     toy,
 )
 from posterity.errors import RefusedFile
+from posterity.learning import Callback
 
 OPTIONS = {"epochs": 20, "lr": 2e-2, "batch_size": 40}
 STRATEGIES = {
+    "joint": lambda: Joint(OPTIONS),
     "ewc": lambda: EWC(OPTIONS, 1e-3, strength=100.0),
     "si": lambda: SI(OPTIONS),
     "replay": lambda: ReplayMemory(OPTIONS, size=10),
@@ -155,6 +159,78 @@ def test_a_folder_of_another_strategy_is_refused(tmp_path):
         learn_stream(model, tasks, EWC(OPTIONS), folder=tmp_path)
     with pytest.raises(po.PosterityError, match="tasks"):
         learn_stream(model, [], FineTuning())
+
+
+def test_a_stream_goes_on_only_as_it_was(tmp_path):
+    tasks, model = toy(per_class=10, count=3), nn.Linear(2, 2)
+    learn_stream(model, tasks, FineTuning({"epochs": 1}), folder=tmp_path, stop_after=1)
+    with pytest.raises(po.PosterityError, match="seed: expected 0, as in the folder, got 5"):
+        learn_stream(model, tasks, FineTuning({"epochs": 1}), seed=5, folder=tmp_path)
+    with pytest.raises(po.PosterityError, match=r"tasks: expected .*clouds 1.*, as in the folder"):
+        learn_stream(model, tasks[::-1], FineTuning({"epochs": 1}), folder=tmp_path)
+    wide = nn.Linear(3, 2)
+    before = wide.bias.detach().clone()
+    with pytest.raises(po.PosterityError, match="model in the folder of 'weight'"):
+        learn_stream(wide, tasks, FineTuning({"epochs": 1}), folder=tmp_path)
+    assert torch.equal(wide.bias, before)
+
+
+def test_bad_streams_are_refused():
+    tasks, model = toy(per_class=10, count=2), nn.Linear(2, 2)
+    for stop_after in (0, 3):
+        with pytest.raises(po.PosterityError, match=r"stop_after: expected a number of tasks in 1\.\.2"):
+            learn_stream(model, tasks, FineTuning({"epochs": 1}), stop_after=stop_after)
+    used = EWC({"epochs": 1})
+    learn_stream(model, tasks, used, stop_after=1)
+    with pytest.raises(po.PosterityError, match="a new one for each stream"):
+        learn_stream(model, tasks, used)
+    pictures = torch.zeros(4, 1, 3, 3), torch.arange(4)
+    with pytest.raises(po.PosterityError, match="one row of features"):
+        permuted(pictures, pictures, 2)
+
+
+class Stopped(Callback):
+    """Somebody presses Ctrl-C in the second task."""
+
+    def step(self, moment):
+        """Ask to stop."""
+        raise KeyboardInterrupt
+
+
+class StoppedEWC(EWC):
+    """EWC that is stopped once there is an anchor."""
+
+    def watchers(self):
+        """What stops it."""
+        return [] if self.anchor is None else [Stopped()]
+
+
+def test_a_task_that_is_half_learnt_is_not_built_upon(tmp_path):
+    tasks = toy(per_class=20, count=3)
+    torch.manual_seed(0)
+    model, whole = nn.Linear(2, 2), nn.Linear(2, 2)
+    whole.load_state_dict(model.state_dict())
+    with pytest.raises(KeyboardInterrupt):
+        learn_stream(model, tasks, StoppedEWC(OPTIONS), folder=tmp_path)
+    content = json.loads((tmp_path / "stream.json").read_text())["content"]
+    assert content["done"] == 1
+    learn_stream(model, tasks, StoppedEWC(OPTIONS), folder=tmp_path, stop_after=1)  # as it was after the first
+    once = learn_stream(whole, tasks, EWC(OPTIONS), stop_after=1)
+    assert len(once.names) == 1
+    assert torch.equal(model.weight, whole.weight)
+
+
+def test_coresets_of_tasks_with_heads_may_be_far_from_each_other():
+    x, y = images(80)
+    tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
+    torch.manual_seed(0)
+    model = MultiHead(nn.Linear(6, 4), heads=2)
+    strategy = VCL({"epochs": 1}, coreset=6, by="k-centre")
+    learn_stream(model, tasks, strategy)
+    kept = strategy.memories[0].inputs["x"]
+    first = tasks[0].train[0]["x"][tasks[0].train[1] == 0]
+    assert torch.equal(kept[0], first[0])
+    assert torch.equal(kept[1], first[(first - first[0]).square().sum(1).argmax()])
 
 
 def test_five_permutations_of_digits_are_remembered():

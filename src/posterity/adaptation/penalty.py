@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import require_positive
+from posterity.errors import require, require_positive
 from posterity.trees import Tree
 
 
@@ -52,6 +52,7 @@ class Penalty(ABC):
     def __add__(self, other: Penalty) -> Sum:
         if not isinstance(other, Penalty):
             return NotImplemented
+        require(self.n == other.n, "penalties to add", "the same n (`over` comes last)", f"{self.n} and {other.n}")
         return Sum((*_terms(self), *_terms(other)), n=self.n)
 
     def __rmul__(self, factor: float) -> Sum:

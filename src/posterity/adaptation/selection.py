@@ -14,6 +14,7 @@ from posterity.adaptation.kprior import gathered, outputs_of
 from posterity.adaptation.replay import rows_of
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
+from posterity.inputs import tensors
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory import dual
 from posterity.posterior import Memory, Posterior
@@ -101,10 +102,10 @@ def _shares(counts: list[int], size: int) -> list[int]:
 
 
 def _centres(data: Batch, group: Tensor, count: int) -> Tensor:
-    """Greedy k-centre from the first example on."""
-    if not isinstance(data.inputs, Tensor):
-        raise expected("inputs", "one tensor, for distances between examples", type(data.inputs).__name__)
-    x = data.inputs[group].flatten(1).double()
+    """Greedy k-centre from the first example on, with distances over all that is not whole numbers."""
+    parts = [t[group].reshape(len(group), -1).double() for t in tensors(data.inputs) if t.is_floating_point()]
+    require(bool(parts), "inputs", "real numbers, for distances between examples", type(data.inputs).__name__)
+    x = torch.cat(parts, 1)
     nearest = torch.full((len(x),), torch.inf, dtype=x.dtype, device=x.device)
     return group[farthest_first(x, count, nearest)[0]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from posterity.errors import RefusedFile, require
 from posterity.files import load_record, save_record
 from posterity.posterior import Diagonal, Memory
 from posterity.progress import track
-from posterity.trees import Tree, snapshot
+from posterity.trees import Tree, check_same_shapes, snapshot
 
 FORMAT, VERSION = "stream", 1
 
@@ -44,14 +45,20 @@ def learn_stream(
         The scores so far.
     """
     require(len(tasks) > 0, "tasks", "at least one", "none")
-    board = Board.empty(model, tasks, strategy)
+    last = len(tasks) if stop_after is None else stop_after
+    require(1 <= last <= len(tasks), "stop_after", f"a number of tasks in 1..{len(tasks)}", stop_after)
+    require(strategy.seen == 0, "strategy", "a new one for each stream", f"one that has seen {strategy.seen} examples")
+    stream = {"seed": seed, "tasks": [task.name for task in tasks]}
     if folder is not None and (Path(folder) / f"{FORMAT}.json").exists():
-        board = _load(folder, model, tasks, strategy)
-    for number in track(range(board.done, len(tasks) if stop_after is None else stop_after), "tasks"):
+        board = _load(folder, model, strategy, stream)
+        strategy.resume(tasks[: board.done])
+    else:
+        board = Board.empty(model, tasks, strategy)
+    for number in track(range(board.done, last), "tasks"):
         strategy.learn(model, tasks[number], seed * 1000 + number)
         board = board.after(model, tasks, strategy)
         if folder is not None:
-            _save(folder, model, strategy, board)
+            _save(folder, model, strategy, board, stream)
     return board.scores(tasks)
 
 
@@ -90,14 +97,14 @@ def _tested(probabilities: Tensor, task: Task) -> tuple[float, float]:
     return metrics.accuracy(probabilities.cpu(), labels), metrics.ece(probabilities.cpu(), labels)
 
 
-def _save(folder: str | Path, model: nn.Module, strategy: Strategy, board: Board) -> None:
+def _save(folder: str | Path, model: nn.Module, strategy: Strategy, board: Board, stream: dict[str, Any]) -> None:
     tensors: Tree = {f"model/{name}": t for name, t in snapshot(model.state_dict()).items()}
     tensors |= {"accuracy": board.accuracy, "calibration": board.calibration, "initial": board.initial}
     if strategy.anchor is not None:
         tensors |= {f"anchor/{name}": t for name, t in strategy.anchor.tensors().items()}
     for i, memory in enumerate(strategy.memories):
         tensors |= {f"memory/{i}/{name}": t for name, t in memory.tensors().items()}
-    content = {
+    content = stream | {
         "strategy": type(strategy).__name__,
         "done": board.done,
         "seen": strategy.seen,
@@ -107,13 +114,19 @@ def _save(folder: str | Path, model: nn.Module, strategy: Strategy, board: Board
     save_record(folder, FORMAT, version=VERSION, content=content, tensors=tensors)
 
 
-def _load(folder: str | Path, model: nn.Module, tasks: Sequence[Task], strategy: Strategy) -> Board:
+def _load(folder: str | Path, model: nn.Module, strategy: Strategy, stream: dict[str, Any]) -> Board:
     device = next(model.parameters()).device
     content, tensors = load_record(folder, FORMAT, version=VERSION, device=device)
     if content["strategy"] != type(strategy).__name__:
         raise RefusedFile(f"{folder}: expected a stream of {type(strategy).__name__}, got {content['strategy']}")
-    require(len(tensors["initial"]) == len(tasks), "tasks", f"{len(tensors['initial'])}, as in the folder", len(tasks))
-    model.load_state_dict(_under("model/", tensors))
+    count = len(tensors["initial"])
+    require(count == len(stream["tasks"]), "tasks", f"{count}, as in the folder", len(stream["tasks"]))
+    for name, value in stream.items():
+        known = content.get(name, value)  # which the first records do not hold
+        require(known == value, name, f"{known}, as in the folder", value)
+    weights = _under("model/", tensors)
+    check_same_shapes(weights, model.state_dict(), "model in the folder")
+    model.load_state_dict(weights)
     strategy.seen = content["seen"]
     if content["names"] is not None:
         strategy.anchor = Diagonal.from_tensors(_under("anchor/", tensors), {"names": content["names"]})

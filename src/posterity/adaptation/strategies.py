@@ -5,7 +5,7 @@ All a strategy knows of the past is a Gaussian anchor and one memory for each ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,20 @@ from posterity.adaptation.selection import select
 from posterity.adaptation.streams import Data, Task
 from posterity.adaptation.synaptic import SynapticIntelligence
 from posterity.batches import Batch
-from posterity.learning import Callback, fit
+from posterity.learning import Callback, Run, fit
 from posterity.likelihoods import CategoricalLikelihood
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import trainable
 
 LIKELIHOOD = CategoricalLikelihood()
+
+
+def trained(model: nn.Module, data: Data, **given: Any) -> Run:
+    """`po.fit` on a task; Ctrl-C ends the stream, since a task that is half learnt is not to be built upon."""
+    run = fit(model, data, likelihood=LIKELIHOOD, **given)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return run
 
 
 @dataclass
@@ -56,9 +64,12 @@ class Strategy:
         given: dict[str, Any] = {"method": "adamw", "prior": 0.0, "schedule": "constant", **self.options}
         if penalty is not None:
             given["penalty"] = penalty.over(n)
-        fit(model, self.data(task), likelihood=LIKELIHOOD, seed=seed, callbacks=self.watchers(), **given)
+        trained(model, self.data(task), seed=seed, callbacks=self.watchers(), **given)
         self.seen += n
         self.consolidate(model, task, seed)
+
+    def resume(self, tasks: Sequence[Task]) -> None:
+        """Go on in another process after these tasks; anchor, memories and the number of examples are there again."""
 
     def data(self, task: Task) -> Data:
         """What is trained on."""
@@ -99,6 +110,9 @@ class Joint(Strategy):
     """Train on all tasks so far: what could be had without forgetting."""
 
     past: list[Data] = field(default_factory=list)
+
+    def resume(self, tasks: Sequence[Task]) -> None:
+        self.past = [task.train for task in tasks]
 
     def data(self, task: Task) -> Data:
         self.past.append(task.train)

@@ -26,6 +26,7 @@ class Task:
 def permuted(train: Data, test: Data, count: int, *, seed: int = 0) -> list[Task]:
     """Tasks that show the same flat inputs with their features in another order; the first keeps the order."""
     require(count >= 1, "count", "at least one task", count)
+    require(train[0].ndim == 2, "inputs", "one row of features for each example", tuple(train[0].shape))
     tasks = []
     for number in range(count):
         order = torch.arange(train[0].shape[1])

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import rows_of_batch
 from posterity.adaptation.selection import select
-from posterity.adaptation.strategies import LIKELIHOOD, Strategy
+from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
 from posterity.adaptation.streams import Data, Task
 from posterity.batches import Batch
-from posterity.learning import fit
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
 from posterity.trees import snapshot, trainable
@@ -90,7 +89,7 @@ class VCL(Strategy):
         given = {"prior": prior, "schedule": "constant", **options}
         if self.method == "bayes_by_backprop":
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
-        run = fit(model, data, method=self.method, likelihood=LIKELIHOOD, seed=seed, **given)
+        run = trained(model, data, method=self.method, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)
         return Diagonal(snapshot(trainable(model)), structure.precision)

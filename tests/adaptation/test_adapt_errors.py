@@ -58,6 +58,26 @@ def test_requests_that_cannot_be_right(old):
     refuses("compare", model, posterior, add=(x, y), compare=True)
 
 
+def test_arguments_of_other_kinds(old):
+    model, posterior, x, y = old
+    refuses("model: expected a Module, got 'str'", "model", posterior, data=(x, y), remove=[1])
+    refuses("posterior: expected a Posterior, got 'Linear'", model, model, data=(x, y), remove=[1])
+    refuses("into: expected a torch.nn.Module", model, posterior, data=(x, y), into="another")
+    refuses("relabel: expected new targets by id", model, posterior, data=(x, y), relabel=[1, 2])
+    refuses("relabel: expected ids, whole numbers", model, posterior, data=(x, y), relabel={1.7: 1.0})
+    refuses("epochs: expected an integer", model, posterior, data=(x, y), remove=[1], epochs=1.5)
+    refuses("memory: expected at least one example", model, posterior, data=(x, y), remove=[1], memory=0)
+    refuses(
+        "what the model takes, got float64 (.*5)", model, posterior, data=(torch.randn(30, 5).double(), y), remove=[1]
+    )
+    refuses(
+        "what the model takes, got float64 (.*5)", model, posterior, data=(x, y), add=(torch.ones(2, 5).double(), y[:2])
+    )
+    refuses("what the model takes, got float32", model, posterior, data=(x.float(), y), remove=[1])
+    refuses(r"NaN or infinity in the examples \[30, 31\]", model, posterior, data=(x, y), add=(x[:2] / 0, y[:2]))
+    assert adapt(model, posterior, data=(x, y), remove=[1], memory=np.int64(7)).report.memory[0] == 7
+
+
 def test_memory_and_posterior_of_other_models(old):
     model, posterior, x, y = old
     memory = remember(model, (x, y))
@@ -76,6 +96,7 @@ def test_classes_have_to_be_declared():
     x, y = classes(40)
     model, posterior = glm(np.zeros((3, 4)), x, likelihood="categorical")
     refuses("classes=5", model, posterior, data=(x, y), add=(x[:2], torch.tensor([1, 4])))
+    assert adapt(model, posterior, data=(x, y), classes=np.int64(4)).model.out_features == 4
     refuses("at least the 3", model, posterior, data=(x, y), classes=2)
     refuses("different names", model, posterior, data=(x, y), classes=["a", "b", "c", "c"])
     refuses("labels: expected integers in 0..2", model, posterior, data=(x, y), relabel={0: -1})

@@ -101,6 +101,8 @@ def adapt(
     request = Request(data, add, remove, relabel, prior_precision, classes, into, memory)
     if method not in METHODS:
         raise expected("method", f"one of {list(METHODS)}", method)
+    for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
+        require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
     posterior.check(model)
     situation = Situation.of(model, posterior, request, method, seed)
     linear = situation.heads is not None

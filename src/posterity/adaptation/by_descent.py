@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -43,7 +44,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
-            require(getattr(self, name) >= 1, name, "an integer >= 1", getattr(self, name))
+            value = getattr(self, name)
+            require(isinstance(value, Integral) and int(value) >= 1, name, "an integer >= 1", value)
         require_positive("lr", self.lr)
         if self.clip is not None:
             require_positive("clip", self.clip)

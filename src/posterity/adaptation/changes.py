@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -40,6 +41,12 @@ class Request:
     def __post_init__(self) -> None:
         asked = (self.add, self.remove, self.relabel or None, self.prior_precision, self.classes, self.into)
         require(any(part is not None for part in asked), "adapt", "something to change", "nothing")
+        if self.relabel is not None:
+            mapping = isinstance(self.relabel, Mapping)
+            require(mapping, "relabel", "new targets by id, a mapping", type(self.relabel).__name__)
+            as_ids("relabel", self.relabel)
+        if self.into is not None:
+            require(isinstance(self.into, nn.Module), "into", "a torch.nn.Module", type(self.into).__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +159,8 @@ def _classes(
 ) -> tuple[int | None, tuple[str, ...] | None]:
     if classes is None:
         return None, posterior.class_names
-    names = None if isinstance(classes, int) else tuple(classes)
-    count = classes if isinstance(classes, int) else len(classes)
+    names = None if isinstance(classes, (int, Integral)) else tuple(classes)
+    count = int(classes) if isinstance(classes, (int, Integral)) else len(classes)
     categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
     require(categorical, "classes", "a categorical likelihood", posterior.likelihood.name)
     require(count >= outputs, "classes", f"at least the {outputs} that there are", count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import call, move
+from posterity.inputs import attempt, call, move
+from posterity.learning.checks import check_inputs
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
 from posterity.trees import evaluating, trainable
 
@@ -56,14 +58,16 @@ class Situation:
         """What a request means for a model and its posterior; nothing that was given is changed."""
         whole = None if request.data is None else everything(request.data, posterior)
         old = at_mean(model, posterior)
+        _check_inputs(old, whole)
         remembered = _remembered(old, posterior, request.memory)
         new_data = None if request.add is None else next(iter(batches(request.add)))
         inputs = one_example(whole, remembered, new_data)
         head, outputs = find_head(old, inputs), _outputs(old, inputs)
         linear = is_linear(old, posterior, head)
-        chosen = request.memory if isinstance(request.memory, int) else None
+        chosen = int(request.memory) if isinstance(request.memory, Integral) else None
         memory = remembered if remembered is not None else _chosen(old, posterior, chosen, whole, linear, seed)
         change = Change.of(request, posterior, whole, memory, outputs)
+        _check_inputs(old, change.added)
         new = _successor(old, head, change) if request.into is None else copy.deepcopy(request.into)
         wanted, got = change.classes or outputs, _outputs(new, inputs)
         require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
@@ -141,7 +145,7 @@ def at_mean(model: nn.Module, posterior: Posterior) -> nn.Module:
 def _remembered(old: nn.Module, posterior: Posterior, memory: Memory | int | None) -> Memory | None:
     """The memory that was given or that the posterior carries, with predictions, which have to be this model's."""
     memory = posterior.memory if memory is None else memory
-    if memory is None or isinstance(memory, int):
+    if memory is None or isinstance(memory, Integral):
         return None
     if not isinstance(memory, Memory):
         raise expected("memory", "a Memory, a number of examples or None", type(memory).__name__)
@@ -163,11 +167,19 @@ def _chosen(
     if whole is None:
         require(count is None, "memory", "a Memory, or data beside a number to choose from", count)
         return None
+    require(count is None or count >= 1, "memory", "at least one example", count)
     if count is None:
         count = len(whole) if linear else -(-len(whole) // REMEMBERED)
     if count >= len(whole):
         return joined(None, old, whole)
     return select(old, posterior, (whole.inputs, whole.targets, whole.ids), count, seed=seed)
+
+
+def _check_inputs(model: nn.Module, batch: Batch | None) -> None:
+    if batch is not None:
+        check_inputs(model, batch)
+        with evaluating(model), torch.no_grad():
+            attempt(model, move(rows_of(batch.inputs, torch.arange(1)), next(model.parameters()).device))
 
 
 def one_example(*sources: Batch | Memory | None) -> Any:

@@ -5,6 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
 from posterity.errors import PosterityError
@@ -96,6 +97,34 @@ def test_killed_between_two_files(digits, tmp_path, monkeypatch):
 
 def killed(*_):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [TensorDataset, lambda *columns: DataLoader(TensorDataset(*columns), 7)])
+def test_labelled_examples_of_a_data_set_keep_their_ids(digits, kind):
+    x, y = digits
+    model = nn.Linear(16, 10, bias=False).double()
+    posterior = po.laplace(model, (x[START], y[START]), structure="full", prior_precision=1.0)
+    learner = ActiveLearner(model, posterior, x[:40], labelled=kind(x[START], y[START], START), criterion="random")
+    assert learner.labelled.tolist() == START.tolist()
+    assert sorted(learner.ask(10).ids.tolist()) == list(range(30, 40))
+
+
+def test_ids_that_are_never_asked_for(digits, tmp_path):
+    settings = {"criterion": "random", "asking": {"exclude": range(30, 190)}}
+    learner = started(digits, **settings, folder=tmp_path)
+    assert sorted(learner.ask(10).ids.tolist()) == list(range(190, 200))
+    known = (digits[0][START], digits[1][START], START)
+    learner.tell([190], [3])
+    again = ActiveLearner.resume(tmp_path, learner.model, digits[0][:200], labelled=known, **settings)
+    assert again.labelled.tolist() == [*START.tolist(), 190]
+
+
+def test_a_posterior_is_not_written_over(digits, tmp_path):
+    started(digits).posterior.save(tmp_path)
+    before = (tmp_path / "posterior.json").read_bytes()
+    with pytest.raises(PosterityError, match="folder: expected one without a posterior"):
+        started(digits, folder=tmp_path)
+    assert (tmp_path / "posterior.json").read_bytes() == before
 
 
 def test_labels_are_not_written_over(digits, tmp_path):

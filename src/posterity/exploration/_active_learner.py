@@ -18,6 +18,7 @@ from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
 from posterity.files import read_json, write_json
+from posterity.memory.ids import as_ids
 from posterity.posterior import Posterior
 
 FILE, VERSION = "learner.json", 1
@@ -83,13 +84,16 @@ class ActiveLearner:
 
     @classmethod
     def resume(cls, folder: str | Path, model: nn.Module, pool: Any, **settings: Any) -> Self:
-        """Go on from a folder, with a model of the same architecture, the same pool and the same settings."""
+        """Go on from a folder, with a model of the same architecture, the same pool and the same settings.
+
+        What is labelled comes from the folder.
+        """
         content = read_json(Path(folder) / FILE)
         fine = isinstance(content, dict) and content.get("version") == VERSION
         if not fine or not {"pending", "pool"} <= content.keys():
             raise RefusedFile(f"{folder}: expected an active learner of format version {VERSION}, got another file")
         posterior = Posterior.load(folder)
-        learner = cls(model, posterior, pool, **settings)
+        learner = cls(model, posterior, pool, **{**settings, "labelled": None})
         require(learner.pool.n == content["pool"], "pool", f"the {content['pool']} examples of before", learner.pool.n)
         # Killed between the writing of the posterior and of this file, labels may have been taken in already.
         learner._pending = [i for i in content["pending"] if i not in set(learner.labelled.tolist())]
@@ -112,8 +116,9 @@ class ActiveLearner:
         closed = torch.cat((self.labelled.cpu(), self.pending))
         # The number of labels is what tells one round from another, also after a pause.
         seed = self.seed * 1_000_003 + len(closed)
-        options = {"seed": seed, **self.asking}
-        picks = acquire(self.model, self.posterior, self.pool, k, self.criterion, exclude=closed, **options)
+        exclude = torch.cat((closed, as_ids("exclude", self.asking.get("exclude", ()))))
+        options = {"seed": seed, **self.asking, "exclude": exclude}
+        picks = acquire(self.model, self.posterior, self.pool, k, self.criterion, **options)
         self._pending += picks.ids.tolist()
         self._save()
         return picks
@@ -157,9 +162,11 @@ class ActiveLearner:
 
 
 def _unused(folder: Path) -> Path:
-    """A folder in which no labels would be written over."""
+    """A folder in which neither labels nor a posterior would be written over."""
     if (folder / FILE).exists():
         raise InvalidInput(f"folder: expected one without an active learner (or ActiveLearner.resume), got {folder}")
+    if (folder / "posterior.json").exists():
+        raise InvalidInput(f"folder: expected one without a posterior, got {folder}")
     return folder
 
 
@@ -168,6 +175,6 @@ def _remembering(model: nn.Module, posterior: Posterior, labelled: Any) -> Poste
     stream = batches(labelled, batch_size=1024)
     require(stream.n == posterior.n, "labelled", f"the {posterior.n} examples of the posterior", stream.n)
     memory = remember(model, stream)
-    if not (isinstance(labelled, (tuple, list)) and len(labelled) == 3):
+    if not stream.brings_ids:
         memory = replace(memory, ids=-1 - torch.arange(len(memory)))
     return replace(posterior, memory=memory)

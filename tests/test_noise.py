@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from scipy import stats
 
 from posterity.errors import InvalidInput
-from posterity.noise import HALF, Key, bits, box_muller, hash_pairs, normal, normals, words
+from posterity.noise import HALF, Key, _common, bits, box_muller, hash_pairs, normal, normals, words
 
 N = 1 << 20
 KEYS = [Key(0, 1), Key(0, 2), Key(1, 1), Key(0, 1, 1), Key(0, 1, 0, 1), Key(2**40, 12345, 3, 77)]
@@ -172,3 +173,12 @@ def test_sums_over_many_steps_spread_like_independent_draws():
     assert stats.kstest(total, "norm").pvalue > 1e-3
     correlation = np.corrcoef(z.numpy(), rowvar=False) - np.eye(16)
     assert np.abs(correlation).max() * 4000**0.5 < 5
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
+def test_numpys_integers_are_integers(kind):
+    _common.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = normal(Key(kind(3), kind(2), kind(1), kind(7)), 5)
+    assert torch.equal(ours, normal(Key(3, 2, 1, 7), 5))

@@ -15,6 +15,7 @@ Box-Muller pair, so both halves are written contiguously.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ def _common(*numbers: int) -> tuple[int, int]:
 
 
 def _absorb(a: int, b: int, number: int) -> tuple[int, int]:
+    number = operator.index(number)  # numpy's integers are too narrow for what follows
     for part in (number & _MASK, (number >> 32) & _MASK):
         a = _mix((a ^ part) + 0x6A09E667 & _MASK)
         b = _mix((b + part & _MASK) ^ a)

@@ -41,7 +41,7 @@ def _double(array: Array, what: str) -> Tensor:
 
 def count(value: Any, what: str) -> int:
     """A whole number of at least one."""
-    require(isinstance(value, Integral) and value >= 1, what, "a positive whole number", value)
+    require(isinstance(value, Integral) and int(value) >= 1, what, "a positive whole number", value)
     return int(value)
 
 

@@ -27,7 +27,7 @@ from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.families import ConditionalFamily, Coordinates, DiagonalGaussian, Family, Gaussian
 from posterity.gradients import AnyFamily, AnyLoss, DataLoss, Estimator, Loss
 from posterity.gradients._base import as_function
-from posterity.gradients._gaussian import to_derivatives
+from posterity.gradients._gaussian import times, to_derivatives
 from posterity.linalg import cholesky, retract, retract_diagonal, solve_psd
 from posterity.progress import track
 
@@ -176,7 +176,8 @@ class BayesianLearningRule:
     def advance(self, state: State[Q], loss: AnyLoss) -> State[Q]:
         """One step from a state to the next."""
         step = state.steps + 1
-        gradient = self.natural_gradient(state.q, loss)
+        gaussian = isinstance(state.q, Gaussian | DiagonalGaussian)
+        gradient = (self._derivatives if gaussian else self.natural_gradient)(state.q, loss)
         finite = all(bool(block.isfinite().all()) for block in gradient)
         require(finite, f"gradient of the loss at step {step}", "finite entries", "NaN or infinity")
         try:
@@ -203,6 +204,17 @@ class BayesianLearningRule:
         if self.prior is None:
             return total
         return tuple(g - natural - h for g, natural, h in zip(total, self.prior.natural, base, strict=True))
+
+    def _derivatives(self, q: Any, loss: AnyLoss) -> Coordinates:
+        """The same gradient for a Gaussian, as that of the mean and the direction of the precision."""
+        self._check(q, loss)
+        diagonal = isinstance(q, DiagonalGaussian)
+        slope, curvature = self.gradient.derivatives(q, loss, diagonal)
+        direction = curvature - self.temperature * q.precision
+        if not isinstance(self.prior, Gaussian | DiagonalGaussian):
+            return slope, direction
+        pull = times(self.prior.precision, q.mean - self.prior.mean, diagonal)
+        return slope + pull, direction + self.prior.precision
 
     def free_energy(self, q: AnyFamily, loss: AnyLoss) -> Tensor:
         """E_q[ℓ] − τ H(q), what the rule minimises; at an exact posterior, −log of the evidence."""
@@ -245,11 +257,12 @@ class BayesianLearningRule:
             raise expected("prior", "a prior of the rule or a regulariser of the loss", "both")
 
     def _move(self, q: Any, velocity: Coordinates, gradient: Coordinates, step: int) -> tuple[Any, Coordinates]:
-        """The member of q's kind after a step, and its velocity."""
+        """The member of q's kind after a step, and its velocity; Gaussians move by their derivatives."""
         if isinstance(q, ConditionalFamily):
             cut = len(q.mixing.natural)
             mixing, rolled = self._move_natural(q.mixing, velocity[:cut], gradient[:cut], step)
-            conditional, velocity = self._move(q.conditional, velocity[cut:], gradient[cut:], step)
+            derivatives = to_derivatives(q.conditional.mean, gradient[cut:], diagonal=False)
+            conditional, velocity = self._move(q.conditional, velocity[cut:], derivatives, step)
             return q.with_parts(mixing, conditional), rolled + velocity
         if isinstance(q, Gaussian | DiagonalGaussian):
             return self._move_gaussian(q, velocity, gradient, step)
@@ -272,7 +285,7 @@ class BayesianLearningRule:
         self, q: Gaussian | DiagonalGaussian, velocity: Coordinates, gradient: Coordinates, step: int
     ) -> tuple[Gaussian | DiagonalGaussian, Coordinates]:
         diagonal, lr = isinstance(q, DiagonalGaussian), self._lr(step)
-        slope, direction = to_derivatives(q.mean, gradient, diagonal)
+        slope, direction = gradient
         precision = self._move_precision(q.precision, direction, lr, diagonal)
         velocity = self._roll(velocity, (slope,))
         (push,) = self._unbiased(velocity, step)
@@ -321,4 +334,4 @@ def _one_a_step(loss: AnyLoss | Iterable[AnyLoss]) -> Iterable[AnyLoss]:
 def relative_change(old: Coordinates, new: Coordinates) -> float:
     """The largest move of an entry of λ, relative to the largest entry of its block (or to 1)."""
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a.numel()]  # one class alone has no log-odds
-    return max(((b - a).abs().amax() / a.abs().amax().clamp(min=1.0)).item() for a, b in pairs)
+    return max((((b - a).abs().amax() / a.abs().amax().clamp(min=1.0)).item() for a, b in pairs), default=0.0)

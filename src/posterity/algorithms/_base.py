@@ -45,17 +45,17 @@ class Algorithm(Generic[Q]):
 
 def unit(theta: Tensor) -> Gaussian:
     """N(θ, I), full."""
-    return Gaussian(theta, torch.eye(len(theta), dtype=theta.dtype, device=theta.device))
+    return Gaussian(theta, torch.eye(theta.shape[-1], dtype=theta.dtype, device=theta.device))
 
 
 def fixed(theta: Tensor) -> FixedGaussian:
     """N(θ, I) with the covariance fixed."""
-    return FixedGaussian(theta, torch.eye(len(theta), dtype=theta.dtype, device=theta.device))
+    return FixedGaussian(theta, torch.eye(theta.shape[-1], dtype=theta.dtype, device=theta.device))
 
 
 def vague(theta: Tensor) -> DiagonalGaussian:
     """N(θ, ∞), diagonal: the precision is as good as zero, which is where RMSprop and Adam begin."""
-    return DiagonalGaussian(theta, torch.full_like(theta, torch.finfo(theta.dtype).tiny ** 0.5))
+    return DiagonalGaussian(theta, torch.full_like(theta, torch.finfo(theta.dtype).tiny))
 
 
 def mixture(means: Tensor) -> MixtureOfGaussians:

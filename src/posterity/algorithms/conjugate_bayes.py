@@ -55,6 +55,7 @@ def gamma_poisson(prior: Gamma, counts: Tensor) -> Gamma:
         λ ← λ₀ + Σᵢ (yᵢ, −1).
     """
     require(bool(((counts >= 0) & (counts == counts.round())).all()), "counts", "whole numbers >= 0", counts)
+    counts = counts.to(prior.shape)
     return conjugate_bayes(prior, counts, -torch.ones_like(counts))
 
 
@@ -83,5 +84,9 @@ def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
         λ ← λ₀ + Σᵢ (½, −½yᵢ², yᵢ, −½).
     """
     numbers = numbers.to(prior.location)
-    half = torch.full_like(numbers, 0.5)
-    return conjugate_bayes(prior, half, -0.5 * numbers**2, numbers, -half)
+    require(len(numbers) > 0, "numbers", "at least one", "none")
+    half, centre = torch.full_like(numbers, 0.5), numbers.mean(0)
+    # Bayes' rule does not care where zero is; squares of numbers that stand far from it lose what they differ by.
+    near, away = NormalGamma(prior.location - centre, prior.strength, prior.shape, prior.rate), numbers - centre
+    q = conjugate_bayes(near, half, -0.5 * away**2, away, -half)
+    return NormalGamma(q.location + centre, q.strength, q.shape, q.rate)

@@ -12,6 +12,7 @@ from torch import Tensor
 from posterity.algorithms._base import unit
 from posterity.errors import require
 from posterity.families import Gaussian
+from posterity.families._checks import positive_definite
 from posterity.gradients import Delta, Loss
 from posterity.linalg import inverse_psd
 from posterity.rule import BayesianLearningRule
@@ -53,7 +54,7 @@ class LinearStateSpace:
     @cached_property
     def first(self) -> Gaussian:
         """p(x₁)."""
-        return Gaussian(self.initial_mean, inverse_psd(self.initial_covariance, "initial_covariance"))
+        return Gaussian(self.initial_mean, _inverse(self.initial_covariance, "initial_covariance"))
 
     def move_loss(self, before: Tensor, after: Tensor) -> Tensor:
         """−log p(x_t | x_{t−1}), for states (..., d)."""
@@ -157,4 +158,9 @@ def _checked(model: LinearStateSpace, observations: Tensor) -> Tensor:
 
 
 def _centred(covariance: Tensor, what: str) -> Gaussian:
-    return Gaussian(torch.zeros_like(covariance[0]), inverse_psd(covariance, what))
+    return Gaussian(torch.zeros_like(covariance[0]), _inverse(covariance, what))
+
+
+def _inverse(covariance: Tensor, what: str) -> Tensor:
+    symmetric, _ = positive_definite(what, covariance)
+    return inverse_psd(symmetric, what)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.families import ConditionalFamily, Coordinates, Family
+from posterity.gradients._gaussian import AnyGaussian, to_derivatives
 from posterity.gradients.losses import AnyLoss, Loss
 
 AnyFamily = Family | ConditionalFamily
@@ -26,6 +27,10 @@ class Estimator(ABC):
         For a mixture, the gradient in the expectations of the joint q(θ, z): E_k[ℓ] − E_K[ℓ] for the log-odds,
         then that of each component as if it were alone.
         """
+
+    def derivatives(self, q: AnyGaussian, loss: AnyLoss, diagonal: bool) -> tuple[Tensor, Tensor]:
+        """E_q[∇ℓ] and E_q[∇²ℓ] under a Gaussian: the same in the coordinates that the rule moves it in."""
+        return to_derivatives(q.mean, self(q, loss), diagonal)
 
     @abstractmethod
     def expectation(self, q: AnyFamily, loss: AnyLoss) -> Tensor:

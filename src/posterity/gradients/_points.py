@@ -54,11 +54,11 @@ class PointEstimator(Estimator):
         gradients = at_points(torch.func.grad(loss), theta)
         return average(weights, gradients)
 
-    def derivatives(self, q: AnyGaussian, loss: Loss, diagonal: bool) -> tuple[Tensor, Tensor]:
-        """E_q[∇ℓ] and E_q[∇²ℓ]."""
+    def derivatives(self, q: AnyGaussian, loss: AnyLoss, diagonal: bool) -> tuple[Tensor, Tensor]:
+        # Not by way of E[∇ℓ] − E[∇²ℓ]m, in which a large curvature drowns the gradient.
         theta, weights = self.points(q)
-        pull = times(q.precision, theta - q.mean, diagonal)
-        gradients, curvatures = at_points(lambda t, p: self.curvature(loss, t, p, diagonal), theta, pull)
+        pull, function = times(q.precision, theta - q.mean, diagonal), as_function(loss)
+        gradients, curvatures = at_points(lambda t, p: self.curvature(function, t, p, diagonal), theta, pull)
         return average(weights, gradients), average(weights, curvatures)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posterity.errors import expected
+from posterity.errors import expected, require
 from posterity.families import Coordinates
 from posterity.gradients._base import AnyFamily, Estimator, as_family
 from posterity.gradients.losses import AnyLoss, ConjugateLoss
@@ -28,4 +28,9 @@ class Conjugate(Estimator):
             raise expected("loss", "a ConjugateLoss", type(loss).__name__)
         if len(loss.statistics) != len(q.natural):
             raise expected("statistics", f"{len(q.natural)} blocks, as q.natural", len(loss.statistics))
+        for t, block in zip(loss.statistics, q.natural, strict=True):
+            fits = t.ndim <= block.ndim and all(
+                a in (1, b) for a, b in zip(t.shape[::-1], block.shape[::-1], strict=False)
+            )
+            require(fits, "statistics", f"a block that fits λ, {tuple(block.shape)}", tuple(t.shape))
         return loss.statistics

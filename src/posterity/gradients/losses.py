@@ -104,7 +104,14 @@ def _batch_of_one(x: Any) -> Any:
 
 
 def _linear(theta: Tensor, inputs: Tensor) -> Tensor:
-    return (inputs @ theta).unsqueeze(-1)
+    return (_like(inputs, theta) @ theta).unsqueeze(-1)
+
+
+def _like(inputs: Tensor, theta: Tensor) -> Tensor:
+    """The rows in the precision of θ, known to be as long."""
+    entries, columns = theta.shape[-1], inputs.shape[-1]
+    require(entries == columns, "θ", f"{columns} entries, as the inputs have columns", entries)
+    return inputs.to(theta.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,10 @@ class LinearLoss(DataLoss):
         require(self.inputs.is_floating_point(), "inputs", "floating-point numbers", self.inputs.dtype)
         self._likelihood.check(torch.zeros_like(self.targets), self.targets)
 
+    def rows(self, theta: Tensor) -> Tensor:
+        """The inputs, (B, d), in the precision of θ, (..., d)."""
+        return _like(self.inputs, theta)
+
     def in_output(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """ℓᵢ(f), ℓᵢ'(f) and ℓᵢ''(f) of every example at outputs f, (..., B), unscaled."""
         f, kind = f.unsqueeze(-1), self._likelihood
@@ -150,7 +161,8 @@ class ConjugateLoss:
         """From the statistics t(yᵢ) of each example, one tensor (B, ...) for each block; n as in `DataLoss`."""
         if len({len(block) for block in examples}) != 1:
             raise expected("statistics", "one row for each example in every block", [len(b) for b in examples])
-        return cls(tuple(weight(len(block), n) * block.sum(0) for block in examples))
+        exact = (block if block.is_floating_point() else block.double() for block in examples)
+        return cls(tuple(weight(len(block), n) * block.sum(0) for block in exact))
 
 
 AnyLoss = Loss | ConjugateLoss

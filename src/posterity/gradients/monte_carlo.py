@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ class MonteCarlo(PointEstimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        require(self.samples >= 1, "samples", "at least 1", self.samples)
+        fine = isinstance(self.samples, Integral) and int(self.samples) >= 1
+        require(fine, "samples", "a whole number, at least 1", self.samples)
 
     def points(self, q: AnyGaussian) -> tuple[Tensor, Tensor]:
         return q.sample(self.samples, self.generator), q.mean.new_full((self.samples,), 1.0 / self.samples)

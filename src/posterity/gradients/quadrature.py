@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
+from numbers import Integral
 from typing import TypeGuard
 
 import numpy as np
@@ -16,7 +17,7 @@ from posterity.families import DiagonalGaussian
 from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator, average
 from posterity.gradients.curvatures import Curvature, Hessian
-from posterity.gradients.losses import LinearLoss, Loss
+from posterity.gradients.losses import AnyLoss, LinearLoss, Loss
 
 _MOST_POINTS = 1_000_000
 _MOST_NODES = 300  # beyond, the outermost weights underflow
@@ -46,7 +47,8 @@ class Quadrature(PointEstimator):
     curvature: Curvature = field(default=Hessian(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require(1 <= self.nodes <= _MOST_NODES, "nodes", f"1 to {_MOST_NODES}", self.nodes)
+        fine = isinstance(self.nodes, Integral) and 1 <= int(self.nodes) <= _MOST_NODES
+        require(fine, "nodes", f"a whole number, 1 to {_MOST_NODES}", self.nodes)
 
     def points(self, q: AnyGaussian) -> tuple[Tensor, Tensor]:
         d = q.mean.shape[-1]
@@ -62,14 +64,14 @@ class Quadrature(PointEstimator):
     def slope(self, q: AnyGaussian, loss: Loss) -> Tensor:
         if not _needs_no_grid(loss):
             return super().slope(q, loss)
-        return self._along_outputs(q, loss)[1] @ loss.inputs
+        return self._along_outputs(q, loss)[1] @ loss.rows(q.mean)
 
-    def derivatives(self, q: AnyGaussian, loss: Loss, diagonal: bool) -> tuple[Tensor, Tensor]:
+    def derivatives(self, q: AnyGaussian, loss: AnyLoss, diagonal: bool) -> tuple[Tensor, Tensor]:
         if not _needs_no_grid(loss):
             return super().derivatives(q, loss, diagonal)
-        _, slope, bend = self._along_outputs(q, loss)
+        rows, (_, slope, bend) = loss.rows(q.mean), self._along_outputs(q, loss)
         form = "...b,bi,bi->...i" if diagonal else "...b,bi,bj->...ij"
-        return slope @ loss.inputs, torch.einsum(form, bend, loss.inputs, loss.inputs)
+        return slope @ rows, torch.einsum(form, bend, rows, rows)
 
     def values(self, q: AnyGaussian, loss: Loss) -> Tensor:
         if not _needs_no_grid(loss):
@@ -78,11 +80,12 @@ class Quadrature(PointEstimator):
 
     def _along_outputs(self, q: AnyGaussian, loss: LinearLoss) -> list[Tensor]:
         """E[ℓᵢ(f)], E[ℓᵢ'(f)] and E[ℓᵢ''(f)] of every example, each (*batch, B) and times N/B."""
-        center = q.mean @ loss.inputs.mT
+        rows = loss.rows(q.mean)
+        center = q.mean @ rows.mT
         if isinstance(q, DiagonalGaussian):
-            spread = q.variance @ (loss.inputs**2).mT
+            spread = q.variance @ (rows**2).mT
         else:
-            spread = torch.einsum("bi,...ij,bj->...b", loss.inputs, q.covariance, loss.inputs)
+            spread = torch.einsum("bi,...ij,bj->...b", rows, q.covariance, rows)
         x, weights = gauss_hermite(self.nodes, q.mean)
         f = center + spread.sqrt() * x.reshape(-1, *[1] * center.ndim)  # (P, *batch, B)
         return [loss.weight * average(weights, values) for values in loss.in_output(f)]
@@ -100,5 +103,5 @@ def _hermite(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return x, w / math.sqrt(2.0 * math.pi)
 
 
-def _needs_no_grid(loss: Loss) -> TypeGuard[LinearLoss]:
+def _needs_no_grid(loss: AnyLoss) -> TypeGuard[LinearLoss]:
     return isinstance(loss, LinearLoss) and loss.regulariser is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ class RelaxedBernoulli(Estimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        require(self.samples >= 1, "samples", "at least 1", self.samples)
+        fine = isinstance(self.samples, Integral) and int(self.samples) >= 1
+        require(fine, "samples", "a whole number, at least 1", self.samples)
         require_positive("temperature", self.temperature)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:

@@ -1,14 +1,18 @@
 """Pictures render and carry the right data; how they look was judged by eye."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.cbook import is_math_text
 from torch import nn
 
 from posterity import metrics, plots
 from posterity.errors import InvalidInput, MissingExtra
+from posterity.learning import laplace
+from posterity.memory import memory_map
 from posterity.posterior import Diagonal, Dropout, Posterior
 from posterity.prediction import predict
 from posterity.trees import snapshot, trainable
@@ -58,6 +62,62 @@ def test_risk_coverage_shows_the_curve(classification):
     coverage, risk = metrics.risk_coverage(doubt, wrong)
     np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack((100 * coverage, risk), 1))
     assert f"AURC {metrics.aurc(doubt, wrong):.4f}" in axes.get_legend().get_texts()[0].get_text()
+
+
+def test_more_curves_than_colours():
+    rng = np.random.default_rng(0)
+    (axes,) = render(plots.risk_coverage({f"m{k}": rng.random((2, 20)) for k in range(9)}))
+    assert len(axes.get_legend().get_texts()) == 9
+    (axes,) = render(plots.entropy_in_out(rng.random(20), {f"m{k}": rng.random(20) for k in range(9)}))
+    assert len(axes.get_legend().get_texts()) == 10
+
+
+def test_names_are_no_formulas():
+    curve = (np.arange(3), np.ones(3))
+    (axes,) = render(plots.risk_coverage({"_old": curve, "$5 or $\\x{": curve}))
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [text.replace("\\$", "$").split(" (")[0].strip() for text in shown] == ["_old", "$5 or $\\x{"]
+    assert not any(is_math_text(text) for text in shown)
+
+
+def binary():
+    torch.manual_seed(0)
+    x = torch.randn(30, 2)
+    model = nn.Linear(2, 1)
+    posterior = laplace(model, (x, (x[:, :1] > 0).float()), likelihood="bernoulli", prior_precision=1.0)
+    m = memory_map(model, posterior, (x, (x[:, :1] > 0).float()))
+    return replace(m, posterior=replace(posterior, class_names=("no", "yes")))
+
+
+def test_examples_say_what_the_model_says_without_them():
+    m, images = binary(), torch.rand(30, 4, 4)
+    titles = [axis.get_title().split("\n") for axis in render(plots.examples(m, images, count=30))]
+    table = m.columns.set_index("id")
+    for number, said in titles:
+        row = table.loc[int(number)]
+        given, without = ("yes" if row[name] > 0.5 else "no" for name in ("label", "loo_prediction"))
+        assert said == f"{given} → {without}"
+    assert {said for _, said in titles} > {"no → no", "yes → yes"}
+
+
+def test_examples_of_several_outputs():
+    x = torch.randn(8, 2)
+    model = nn.Linear(2, 2)
+    m = memory_map(model, laplace(model, (x, x), prior_precision=1.0, noise_precision=1.0), (x, x))
+    title = render(plots.examples(m, torch.rand(8, 4, 4), count=1))[0].get_title()
+    row = m.top(1).iloc[0]
+    assert title == f"{row['id']}\n{row['label_0']:.3g} → {row['loo_prediction_0']:.3g}"
+
+
+def test_one_point_has_room():
+    model = nn.Linear(2, 2)
+    posterior = around(model, "categorical")
+    axes = render(
+        plots.predictive_map_2d(lambda x: predict(model, posterior, x, samples=2), (torch.ones(1, 2), torch.zeros(1)))
+    )
+    assert axes[0].get_xlim() == (0.5, 1.5)
+    line = nn.Linear(1, 1)
+    render(plots.band_1d(torch.ones(1, 1), predict(line, around(line, "gaussian"), torch.ones(1, 1), samples=2)))
 
 
 def test_entropies_in_and_out():
@@ -173,6 +233,7 @@ CLASSES, LINE = around(MODEL, "categorical"), torch.zeros(5, 2)
         (lambda: plots.band_1d(LINE[:, 0], predict(MODEL, around(MODEL, "gaussian"), LINE, 2)), "one output"),
         (lambda: plots.predictive_map_2d(lambda x: x, (torch.zeros(3, 5), torch.zeros(3))), r"shape \(N, 2\)"),
         (lambda: plots.weight_distributions(CLASSES, names=["nothing"]), "names: expected parameters among"),
+        (lambda: plots.weight_distributions(CLASSES, draws=0), "draws: expected a whole number >= 1"),
         (lambda: plots.filter_distributions(CLASSES, "weight"), "a convolution's weight with four axes"),
         (lambda: plots.segmentation(LINE, predict(MODEL, CLASSES, LINE, 2)), r"probabilities \(N, height, width, K\)"),
     ],

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from posterity import metrics
-from posterity.plots.style import BLUE, COLOURS, INK, MUTED, ORANGE, VERMILION, Array, named, numpy, panels, styled
+from posterity.plots.style import (
+    BLUE,
+    COLOURS,
+    INK,
+    MUTED,
+    ORANGE,
+    VERMILION,
+    Array,
+    named,
+    numpy,
+    panels,
+    plain,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +46,7 @@ def reliability(probs: Array | Mapping[str, Array], labels: Array, *, bins: int 
     figure, axes = panels(2, len(models), height=2.6, sharex=True, sharey="row", height_ratios=(3, 1))
     for (name, values), (curve, shares) in zip(models.items(), axes.T, strict=True):
         _reliability(curve, shares, metrics.calibration_bins(values, labels, bins=bins), bins)
-        curve.set_title(name or "Reliability")
+        curve.set_title(plain(name) or "Reliability")
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("share")
     return figure
@@ -87,10 +101,10 @@ def risk_coverage(curves: Mapping[str, tuple[Array, Array]]) -> Figure:
         A figure; the number in the legend is the area under the curve.
     """
     figure, ((axes,),) = panels(width=6.0, height=4.2)
-    for colour, (name, (uncertainty, losses)) in zip(COLOURS, curves.items(), strict=False):
+    for colour, (name, (uncertainty, losses)) in zip(cycle(COLOURS), curves.items(), strict=False):
         coverage, risk = metrics.risk_coverage(uncertainty, losses)
         area = metrics.aurc(uncertainty, losses)
-        axes.plot(100 * numpy(coverage), numpy(risk), color=colour, label=f"{name} (AURC {area:.4f})")
+        axes.plot(100 * numpy(coverage), numpy(risk), color=colour, label=f"{plain(name)} (AURC {area:.4f})")
         axes.plot(100, risk[-1], "o", color=colour, clip_on=False)
     axes.set(xlabel="kept, most certain first (%)", ylabel="mean loss of what is kept", xlim=(0, 100), ylim=(0, None))
     axes.set_title("Risk and coverage")
@@ -117,8 +131,8 @@ def entropy_in_out(inside: Array, outside: Array | Mapping[str, Array], *, bins:
     figure, ((axes,),) = panels(width=6.4, height=3.8)
     axes.hist(known, edges, density=True, color=BLUE, alpha=0.35, label="in distribution")
     axes.hist(known, edges, density=True, color=BLUE, histtype="step", linewidth=1.8)
-    for colour, (name, values) in zip((ORANGE, *COLOURS[2:]), foreign.items(), strict=False):
-        label = f"{name} (AUROC {metrics.ood_auroc(inside, values):.3f})"
+    for colour, (name, values) in zip(cycle((ORANGE, *COLOURS[2:])), foreign.items(), strict=False):
+        label = f"{plain(name)} (AUROC {metrics.ood_auroc(inside, values):.3f})"
         axes.hist(numpy(values).ravel(), edges, density=True, color=colour, alpha=0.25, label=label)
         axes.hist(numpy(values).ravel(), edges, density=True, color=colour, histtype="step", linewidth=1.8)
     axes.set(xlabel="predictive entropy (nats)", ylabel="density", xlim=(0, largest), yticks=[])

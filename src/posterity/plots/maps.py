@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posterity.errors import require
-from posterity.plots.style import COLOURS, MUTED, UNCERTAINTY, Array, empty, numpy, panels, styled
+from posterity.plots.style import COLOURS, MUTED, UNCERTAINTY, Array, empty, numpy, panels, plain, styled
 from posterity.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ def _legend(figure: Figure, classes: np.ndarray[Any, Any], prediction: Predictio
     names = prediction.class_names
     there = [int(k) for k in np.unique(classes) if k != ignore_index]
     palette = _palette(max(there) + 1)
-    patches = [Patch(color=palette[k], label=names[k] if names else f"class {k}") for k in there]
+    patches = [Patch(color=palette[k], label=plain(names[k]) if names else f"class {k}") for k in there]
     figure.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from posterity.errors import require
+from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap
-from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, Array, empty, numpy, panels, styled
+from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, Array, empty, numpy, panels, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,12 +67,13 @@ def examples(m: MemoryMap, images: Array, *, by: str | None = None, count: int =
         smallest: The smallest values instead.
 
     Returns:
-        A figure with one panel for each image: its id, the label it was given and what the model says without it.
+        A figure with one panel for each image: its id, the label it was given and what the model says without it
+        (the first of them, where there are several outputs).
     """
     chosen = m.top(count, by=by, ascending=smallest)
     ids = chosen["id"].tolist()
     require(max(ids) < len(images) and min(ids) >= 0, "ids", f"positions among {len(images)} images", max(ids))
-    names = m.posterior.class_names
+    first = "" if "label" in chosen else "_0"  # of several outputs
     columns = min(10, len(chosen))
     figure, axes = panels(-(-len(chosen) // columns), columns, width=1.3, height=1.7)
     for axis in axes.flat:
@@ -82,6 +84,15 @@ def examples(m: MemoryMap, images: Array, *, by: str | None = None, count: int =
             picture = picture.transpose(1, 2, 0).squeeze()
         low, high = picture.min(), picture.max()
         axis.imshow((picture - low) / max(high - low, 1e-12), cmap="gray_r")
-        given, said = (names[int(k)] if names else k for k in (row["label"], row["loo_prediction"]))
+        given, said = (_said(m, row[f"{column}{first}"]) for column in ("label", "loo_prediction"))
         axis.set_title(f"{row['id']}\n{given} → {said}", fontsize=8, loc="center", fontweight="normal")
     return figure
+
+
+def _said(m: MemoryMap, value: float) -> str:
+    """A label or a prediction of one output: the name of a class, or a number."""
+    law, names = m.posterior.likelihood, m.posterior.class_names
+    if not isinstance(law, (BernoulliLikelihood, CategoricalLikelihood)):
+        return f"{value:.3g}"
+    k = int(value > 0.5) if isinstance(law, BernoulliLikelihood) else int(value)
+    return plain(names[k]) if names else str(k)

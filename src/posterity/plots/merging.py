@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from posterity.merging import Sweep
-from posterity.plots.style import COLOURS, panels, styled
+from posterity.plots.style import COLOURS, panels, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,9 +27,9 @@ def trade_off(sweep: Sweep, ylabel: str = "loss") -> Figure:
     for i, name in enumerate(shown):
         part = slice(i * per_panel, (i + 1) * per_panel)
         x = [weights[name] for weights in sweep.weights[part]]
-        for task, colour in zip(sweep.tasks, [*COLOURS] * (1 + len(sweep.tasks) // len(COLOURS)), strict=False):
-            axes[0, i].plot(x, [scores[task] for scores in sweep.scores[part]], "o-", color=colour, label=task)
-        axes[0, i].set_xlabel(f"weight of {name}")
+        for task, colour in zip(sweep.tasks, cycle(COLOURS), strict=False):
+            axes[0, i].plot(x, [scores[task] for scores in sweep.scores[part]], "o-", color=colour, label=plain(task))
+        axes[0, i].set_xlabel(f"weight of {plain(name)}")
     axes[0, 0].set_ylabel(ylabel)
     axes[0, -1].legend()
     return figure

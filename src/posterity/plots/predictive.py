@@ -66,7 +66,7 @@ def band_1d(
     axes.plot(line, middle, color=BLUE, label="mean")
     if data is not None:
         axes.plot(numpy(data[0]).ravel(), numpy(data[1]).ravel(), "o", color=VERMILION, markersize=4, label="data")
-    axes.set(xlabel="x", ylabel="y", xlim=(line[0], line[-1]))
+    axes.set(xlabel="x", ylabel="y", **({"xlim": (line[0], line[-1])} if line[-1] > line[0] else {}))
     axes.legend(loc="best")
     return figure
 
@@ -90,7 +90,8 @@ def predictive_map_2d(
     points, labels = numpy(data[0]), numpy(data[1]).ravel()
     require(points.ndim == 2 and points.shape[1] == 2, "data", "inputs of shape (N, 2)", points.shape)
     low, high = points.min(0), points.max(0)
-    low, high = low - margin * (high - low), high + margin * (high - low)
+    reach = margin * np.where(high > low, high - low, 1.0)  # points on one line get room on both sides
+    low, high = low - reach, high + reach
     sides = [np.linspace(a, b, resolution) for a, b in zip(low, high, strict=True)]
     grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
     like = data[0] if isinstance(data[0], Tensor) else torch.get_default_dtype()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -90,4 +90,15 @@ def numpy(array: Array) -> np.ndarray[Any, Any]:
 
 def named(given: Any, default: str) -> dict[str, Any]:
     """Something alone as a mapping with one name."""
-    return dict(given) if isinstance(given, dict) else {default: given}
+    return dict(given) if isinstance(given, Mapping) else {default: given}
+
+
+def plain(name: object) -> str:
+    r"""A name as it is, where matplotlib would read mathematics between dollars, and hide what begins with "_".
+
+    Examples:
+        >>> plain("5 $ or 10 $"), plain("_background_")
+        ('5 \\$ or 10 \\$', ' _background_')
+    """
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

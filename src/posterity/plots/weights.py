@@ -42,6 +42,7 @@ def weight_distributions(
         {name: t for name, t in posterior.mean.items() if t.ndim > 1} if names is None else _chosen(posterior, names)
     )
     require(len(weights) > 0, "names", "at least one parameter with two axes", list(posterior.names))
+    require(draws >= 1, "draws", "a whole number >= 1", draws)
     sampled = [posterior.sample(k) for k in range(draws)]
     left = "posterior mean" if point is None else "point estimate"
     figure, axes = panels(len(weights), 2, width=4.6, height=2.2, sharex="row", sharey="row")

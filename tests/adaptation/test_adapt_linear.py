@@ -11,7 +11,7 @@ import posterity as po
 from adaptation.problems import classes, glm, logistic, newton_logistic, newton_softmax
 from posterity.adaptation import adapt, remember, select
 from posterity.likelihoods import GaussianLikelihood
-from posterity.posterior import Diagonal, Full, Posterior
+from posterity.posterior import Diagonal, Full, LastLayer, Posterior
 
 
 @pytest.fixture
@@ -187,6 +187,19 @@ def test_a_last_layer_is_solved_exactly():
     assert result.report.table.loc["no adaptation", "distance"] > 1e-3
 
 
+def test_a_last_layer_too_large_for_a_hessian_is_trained_alone(monkeypatch):
+    torch.manual_seed(0)
+    x, y = classes(80)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    posterior = po.laplace(model, (x, y), structure="last_layer", inner="kron", prior_precision=1.0)
+    monkeypatch.setattr("posterity.adaptation.heads.LARGEST", 20)
+    result = adapt(model, posterior, data=(x, y), memory=80, remove=[0, 1], epochs=2)
+    assert not result.report.exact
+    assert isinstance(result.posterior.structure, LastLayer)
+    assert torch.equal(result.model[0].weight, model[0].weight)
+    assert not torch.equal(result.model[2].weight, model[2].weight)
+
+
 def test_a_small_memory_with_its_remainder_comes_close(old):
     model, posterior, x, y = old
     x2, y2 = logistic(20, seed=5, shift=1.0)
@@ -208,6 +221,7 @@ def test_the_bound_holds(old):
     assert result.report.table.loc["adapted", "distance"] == pytest.approx(away, abs=1e-8)
     assert 0 < away <= result.report.bound
     assert result.report.memory == (10, 35)
+    assert not result.report.exact
     assert result.report.represented == pytest.approx(60)
 
 
@@ -247,5 +261,6 @@ def test_linear_gaussian_tasks_give_the_batch_posterior_in_any_order(order):
     batch = 0.7 * torch.eye(4, dtype=torch.float64) + 3 * everything.T @ everything
     assert torch.allclose(posterior.structure.precision, batch, atol=1e-9)
     mean = torch.linalg.solve(batch, 3 * everything.T @ targets)
+    assert result.report.exact
     assert torch.allclose(posterior.mean["weight"], mean.T, atol=1e-9)
     assert posterior.n == 45

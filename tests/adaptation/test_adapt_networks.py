@@ -67,6 +67,33 @@ def test_a_new_class(digits):
     assert result.report.memory[0] == -(-int(old.sum()) // 10)
 
 
+def test_a_new_class_is_learnt_without_being_told_for_how_long(digits):
+    (x, y), test = digits
+    old = y < 9
+    model, posterior = trained(9, (x[old], y[old]))
+    result = adapt(model, posterior, data=(x[old], y[old]), add=(x[~old], y[~old]), classes=10)
+    assert result.report.steps == 500
+    assert accuracy(result.model, test, lambda y: y == 9) > 0.9
+    assert accuracy(result.model, test, lambda y: y < 9) > 0.9
+
+
+def test_large_memories_are_looked_at_in_parts(ten, digits):
+    (x, y), _ = digits
+    model, posterior = ten
+    largest = 0
+
+    def watch(module, args):
+        nonlocal largest
+        largest = max(largest, len(args[0]))
+
+    many = torch.cat((x, x, x)), torch.cat((y, y, y))
+    memory = remember(model, many)
+    handle = model.register_forward_pre_hook(watch)
+    adapt(model, posterior, memory=memory, prior_precision=2.0, method="combined", epochs=1, batch_size=100)
+    handle.remove()
+    assert 100 <= largest <= 1024 < len(memory)
+
+
 def test_the_same_seed_gives_the_same_bits(ten, digits):
     model, posterior = ten
     first, again = (

@@ -220,6 +220,12 @@ def test_a_task_that_is_half_learnt_is_not_built_upon(tmp_path):
     assert torch.equal(model.weight, whole.weight)
 
 
+def test_small_tasks_are_remembered_whole():
+    strategy = ReplayMemory({"epochs": 1}, size=100)
+    learn_stream(nn.Linear(2, 2), toy(per_class=10, count=2), strategy)
+    assert [len(memory) for memory in strategy.memories] == [20, 20]
+
+
 def test_coresets_of_tasks_with_heads_may_be_far_from_each_other():
     x, y = images(80)
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])

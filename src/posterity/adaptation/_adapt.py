@@ -46,7 +46,7 @@ def adapt(
     into: nn.Module | None = None,
     memory: Memory | int | None = None,
     method: str = "kprior",
-    epochs: int = 20,
+    epochs: int | None = None,
     batch_size: int = 128,
     lr: float = 1e-3,
     clip: float | None = None,
@@ -74,7 +74,8 @@ def adapt(
         memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
             the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
         method: "kprior"; "ewc" without memory; "combined" also with the memory's true labels.
-        epochs: For networks: passes over the new data, or over the memory where nothing is added.
+        epochs: For networks: passes over the new data, or over the memory where nothing is added; by default 20, or as
+            many more as it takes to make 500 steps.
         batch_size: For networks: examples a step, of new data and of memory.
         lr: For networks: learning rate of Adam.
         clip: For networks: largest norm of the gradient of the mean loss.

@@ -23,32 +23,39 @@ from posterity.posterior import Memory
 from posterity.progress import track
 from posterity.trees import only_trainable, trainable
 
+EPOCHS, STEPS = 20, 500  # at least, unless told otherwise
+
 
 @dataclass(frozen=True)
 class Settings:
     """How a network is trained.
 
     Args:
-        epochs: Passes over the new data, or over the memory where nothing is added.
+        epochs: Passes over the new data, or over the memory where nothing is added; by default 20, or as many more as
+            it takes to make 500 steps.
         batch_size: New examples, and memory examples, a step.
         lr: Learning rate of Adam, which falls to zero along a cosine.
         clip: Largest norm of the gradient of the mean loss.
         seed: Of everything random.
     """
 
-    epochs: int = 20
+    epochs: int | None = None
     batch_size: int = 128
     lr: float = 1e-3
     clip: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
+        for name, value in (("epochs", 1 if self.epochs is None else self.epochs), ("batch_size", self.batch_size)):
             require(isinstance(value, Integral) and int(value) >= 1, name, "an integer >= 1", value)
         require_positive("lr", self.lr)
         if self.clip is not None:
             require_positive("clip", self.clip)
+
+    def steps(self, rows: int) -> int:
+        """Steps on so many examples."""
+        each = max(1, -(-rows // self.batch_size))
+        return max(EPOCHS * each, STEPS) if self.epochs is None else self.epochs * each
 
 
 def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings) -> None:
@@ -97,7 +104,7 @@ def _by_descent(situation: Situation, settings: Settings, method: str) -> Outcom
     if method == "combined" and past.memory is not None and _descends(model, situation.old):
         objective = objective + labels_of(situation.old, past.memory, posterior, settings.batch_size)
     rows = 0 if past.memory is None else len(past.memory)
-    steps = settings.epochs * max(1, -(-(rows if change.added is None else len(change.added)) // settings.batch_size))
+    steps = settings.steps(rows if change.added is None else len(change.added))
     descend(model, objective.over(situation.n), steps, settings)
     looked_at = steps * (min(rows, settings.batch_size) + (0 if change.added is None else settings.batch_size))
     memory = _memory(situation, past, settings.seed)

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from posterity.adaptation.heads import Head
 from posterity.adaptation.newton import Problem, as_means, minimise
 from posterity.adaptation.past import joined
+from posterity.adaptation.remainder import covers_all
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.batches import Batch
-from posterity.likelihoods import Likelihood
-from posterity.posterior import Memory
+from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.posterior import Full, Memory
 from posterity.trees import Tree
 
 NESTED = 1e-6  # relative error up to which new features count as combinations of the old ones
@@ -85,7 +86,16 @@ def by_newton(situation: Situation) -> Outcome:
     looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
     order = new.head.order().to(solution.hessian.device)
     precision = solution.hessian[order][:, order] / situation.scale
-    return Outcome(new.model, past, precision, memory, t is not None, solution.steps, looked_at, solution.residual)
+    exact = t is not None and _nothing_approximated(situation)
+    return Outcome(new.model, past, precision, memory, exact, solution.steps, looked_at, solution.residual)
+
+
+def _nothing_approximated(situation: Situation) -> bool:
+    """Whether memory and remainder are the past itself: every example is there, or the losses are quadratic."""
+    if situation.past.memory is not None and covers_all(situation.posterior, situation.memory):
+        return True
+    quadratic = isinstance(situation.posterior.likelihood, GaussianLikelihood)
+    return quadratic and situation.change.others is None and isinstance(situation.past.rest, Full)
 
 
 def retrained(situation: Situation, batch: Batch) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from posterity.errors import require
 from posterity.inputs import Inputs, call, move
 from posterity.posterior import LastLayer, Posterior
 from posterity.trees import Tree, evaluating, trainable
+
+LARGEST = 10_000  # weights whose Hessian Newton's method can hold and factorise: 0.8 GB and some ten seconds a step
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,17 @@ def find_head(model: nn.Module, inputs: Inputs) -> Head | None:
 
 
 def is_linear(model: nn.Module, posterior: Posterior, head: Head | None) -> bool:
-    """Whether everything that the posterior is uncertain about is in the head, and nothing else would be trained."""
-    if head is None or set(gaussian_of(posterior.structure).names) != set(head.names):
+    """Whether the head is all that the posterior is uncertain about and all that would be trained."""
+    return (
+        head is not None
+        and set(gaussian_of(posterior.structure).names) == set(head.names)
+        and solvable(model, posterior, head)
+    )
+
+
+def solvable(model: nn.Module, posterior: Posterior, head: Head | None) -> bool:
+    """Whether the head is all that would be trained, and small enough for Newton's method."""
+    if head is None or math.prod(head.shape) > LARGEST:
         return False
     return isinstance(posterior.structure, LastLayer) or set(trainable(model)) == set(head.names)
 

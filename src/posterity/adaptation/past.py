@@ -18,13 +18,11 @@ from posterity.adaptation.kprior import FunctionDivergence, gathered, outputs_of
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
 from posterity.adaptation.remainder import split
-from posterity.adaptation.replay import predictions_of, rows_of
+from posterity.adaptation.replay import predictions_of, pulled_back, rows_of
 from posterity.batches import Batch
-from posterity.curvature import pullback
-from posterity.inputs import move
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Full, Memory, Posterior
-from posterity.trees import Tree, evaluating
+from posterity.trees import Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,20 +159,6 @@ def _pull_of_prior(posterior: Posterior) -> Tree:
     return {name: -scale * prior.precision[name].to(m) * (m - prior.mean[name].to(m)) for name, m in mean.items()}
 
 
-def data_gradient(
-    model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...], chunk: int = 1024
-) -> Tree:
+def data_gradient(model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...]) -> Tree:
     """Σ ∇ℓ_i of a batch at the model's weights, in evaluation mode."""
-    return pulled_back(model, batch, likelihood.residual(outputs_of(model, batch), batch.targets), names, chunk)
-
-
-def pulled_back(model: nn.Module, batch: Batch, e: Tensor, names: tuple[str, ...], chunk: int = 1024) -> Tree:
-    """Σ J_iᵀe_i of a batch at the model's weights, in evaluation mode."""
-    p = next(model.parameters())
-    total: Tree = {}
-    with evaluating(model):
-        for rows in torch.arange(len(batch)).split(chunk):
-            inputs = move(rows_of(batch.inputs, rows), p.device)
-            found = pullback(model, inputs, e[rows.to(e.device)].to(p), list(names))
-            total = found if not total else {name: g + found[name] for name, g in total.items()}
-    return total
+    return pulled_back(model, batch.inputs, likelihood.residual(outputs_of(model, batch), batch.targets), names)

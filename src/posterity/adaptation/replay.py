@@ -14,7 +14,7 @@ from posterity.errors import expected, require
 from posterity.inputs import Inputs, call, move, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory
-from posterity.trees import Tree, evaluating, snapshot
+from posterity.trees import Tree, evaluating, snapshot, trainable
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +95,8 @@ class ResidualReplay(OverMemory):
         cls, model: nn.Module, memory: Memory, likelihood: Likelihood, batch_size: int | None = None
     ) -> ResidualReplay:
         """The penalty around the weights that the model has now; the memory holds its predictions."""
-        device = next(model.parameters()).device
-        e = memory.weights.to(device).unsqueeze(-1) * _residuals(memory, likelihood).to(device)
-        with evaluating(model):
-            balance = pullback(model, move(memory.inputs, device), e)
+        e = _residuals(memory, likelihood)
+        balance = pulled_back(model, memory.inputs, memory.weights.to(e).unsqueeze(-1) * e, tuple(trainable(model)))
         return cls(memory, likelihood, snapshot(balance), batch_size=batch_size)
 
     def total(self, model: nn.Module) -> Tensor:
@@ -112,6 +110,18 @@ class ResidualReplay(OverMemory):
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
         e = rows_of(_residuals(self.memory, self.likelihood), rows).to(f)
         return (f[..., : e.shape[-1]] * e).sum(-1)
+
+
+def pulled_back(model: nn.Module, inputs: Inputs, e: Tensor, names: tuple[str, ...], chunk: int = 1024) -> Tree:
+    """Σ J_iᵀe_i at the model's weights, in evaluation mode."""
+    p = next(model.parameters())
+    total: Tree = {}
+    with evaluating(model):
+        for rows in torch.arange(len(e)).split(chunk):
+            v = e[rows.to(e.device)].to(p)
+            found = pullback(model, move(rows_of(inputs, rows), p.device), v, list(names))
+            total = found if not total else {name: g + found[name] for name, g in total.items()}
+    return total
 
 
 def _residuals(memory: Memory, likelihood: Likelihood) -> Tensor:

@@ -21,7 +21,8 @@ class Report:
 
     Args:
         method: "kprior", "ewc" or "combined".
-        exact: Whether the adapted problem was linear and solved by Newton's method, and the past could be carried over.
+        exact: Whether this is what retraining gives: a linear problem, solved by Newton's method, of which all the past
+            is there (every example in the memory, or the full posterior of a linear regression) and carries over.
         steps: Newton steps, or steps of descent.
         seconds: How long it took.
         passes: Examples looked at, as passes over all the data that retraining would go over; a Newton step counts one
@@ -70,9 +71,9 @@ def row(
             if isinstance(likelihood, CategoricalLikelihood) and not batch.targets.is_floating_point():
                 found[f"accuracy on {name}"] = (f.argmax(-1) == batch.targets).double().mean().item()
     if memory is not None:
-        with torch.no_grad():
-            total = FunctionDivergence(memory, likelihood).total(model)
-        found["divergence on memory"] = total.item() / memory.weights.sum().item()
+        each = FunctionDivergence(memory, likelihood).each(outputs_of(model, memory.batch()), None)
+        weights = memory.weights.to(each)
+        found["divergence on memory"] = ((weights * each).sum() / weights.sum()).item()
     return found
 
 

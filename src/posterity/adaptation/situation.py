@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.changes import Change, Request, changed_prior, everything
-from posterity.adaptation.heads import Head, find_head, grown, is_linear
+from posterity.adaptation.heads import Head, find_head, grown, is_linear, solvable
 from posterity.adaptation.kprior import gathered, outputs_of
 from posterity.adaptation.past import Past, joined, rows_of_batch
 from posterity.adaptation.quadratic import gaussian_of
@@ -73,7 +73,7 @@ class Situation:
         require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
         past = _past(old, posterior, None if method == "ewc" else memory, change)
         found = find_head(new, inputs)
-        linear = linear and found is not None and (_last_layer(posterior) or set(trainable(new)) == set(found.names))
+        linear = linear and solvable(new, posterior, found)
         heads = (head, found) if linear and head is not None and found is not None else None
         names = _learnt(posterior, new, found, linear, change)
         there = dict(new.named_parameters())

@@ -172,7 +172,7 @@ class Remembering(Strategy):
     """What strategies with a memory share: examples chosen after each task, and online EWC's Gaussian.
 
     Args:
-        size: Examples remembered of each task.
+        size: Examples remembered of each task, or all where it has fewer.
         by: How they are chosen; see `select`.
         weighted: Whether they stand for the whole task.
         strength: How much the past counts; 1 is what it would count if nothing had been approximated.
@@ -189,9 +189,8 @@ class Remembering(Strategy):
         found = accumulate(self.prior(model), model, task.train, LIKELIHOOD)
         assert isinstance(found, Diagonal)
         self.anchor = found
-        kept = select(
-            model, self.posterior(model), task.train, self.size, by=self.by, weighted=self.weighted, seed=seed
-        )
+        size = min(self.size, len(task.train[1]))
+        kept = select(model, self.posterior(model), task.train, size, by=self.by, weighted=self.weighted, seed=seed)
         self.memories.append(kept)
 
     def memory(self, model: nn.Module) -> Memory:

@@ -23,7 +23,9 @@ def adapt(
     ] = None,
     memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
     method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",
-    epochs: Annotated[int, typer.Option(help="For networks: passes over what is new, or over the memory.")] = 20,
+    epochs: Annotated[
+        int | None, typer.Option(help="For networks: passes over what is new, or over the memory; default: 500 steps.")
+    ] = None,
     lr: Annotated[float, typer.Option(help="For networks: learning rate.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     overwrite: Overwrite = False,

@@ -9,6 +9,7 @@ import pytest
 from posterity import algorithms, graph
 from posterity.errors import InvalidInput, MissingExtra
 from posterity.table import ROWS, markdown, row
+from posterity.table.comparisons._data import furthest
 
 PAGE = Path(__file__).parents[2] / "docs" / "table.md"
 
@@ -45,6 +46,12 @@ def test_the_page_is_what_the_registry_says():
 def test_a_row_that_is_off_does_not_hold(deviation):
     broken = dataclasses.replace(row("newton"), measure=lambda: deviation)
     assert not broken.run().holds
+
+
+def test_nothing_hides_behind_what_agrees():
+    assert math.isnan(furthest((1.0, 1.0), ([0.0, math.nan], [0.0, 0.0])))
+    with pytest.raises(InvalidInput, match="the shape"):
+        furthest(([1.0, 1.0], [1.0]))
 
 
 def test_a_missing_package_is_named_with_its_extra():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posterity.errors import require
 from posterity.gradients import LinearLoss
 
 N = 40  # examples, unless a comparison asks for fewer
@@ -38,8 +39,15 @@ def logistic_loss(strength: float = 1.0) -> LinearLoss:
 
 
 def furthest(*pairs: tuple[object, object]) -> float:
-    """The largest absolute difference between the entries of two arrays, over all pairs."""
-    return max(
-        (torch.as_tensor(a, dtype=torch.float64) - torch.as_tensor(b, dtype=torch.float64)).abs().max().item()
-        for a, b in pairs
-    )
+    """The largest absolute difference between the entries of two arrays of one shape, over all pairs; NaN if any is.
+
+    Examples:
+        >>> furthest((0.0, 0.0), ([1.0, 2.0], [1.0, float("nan")]), (3.0, 1.0))
+        nan
+    """
+    found = []
+    for pair in pairs:
+        a, b = (torch.as_tensor(one, dtype=torch.float64) for one in pair)
+        require(a.shape == b.shape, "comparison", f"the shape {tuple(b.shape)} of the reference", tuple(a.shape))
+        found.append((a - b).abs().max())
+    return torch.stack(found).max().item()  # Python's own max would pass over NaN

@@ -23,10 +23,10 @@ def _banana(theta: Tensor) -> Tensor:
 
 def multimodal() -> float:
     """Plain and retracted, five steps of three components each."""
-    return max(_multimodal(retracted) for retracted in (False, True))
+    return furthest(*(pair for retracted in (False, True) for pair in _multimodal(retracted)))
 
 
-def _multimodal(retracted: bool) -> float:
+def _multimodal(retracted: bool) -> list[tuple[object, object]]:
     lr, means = 0.05, 1.5 * normal(3, 2, seed=0)
     ours: list[Any] = []
     algorithms.multimodal(lr, retracted=retracted).run(means, _banana, 5, callback=ours.append)
@@ -43,7 +43,7 @@ def _multimodal(retracted: bool) -> float:
         S, logits = new, logits - lr * (values - values[-1])
         pairs += [(seen.q.conditional.mean, m), (seen.q.conditional.precision, S)]
         pairs.append((seen.q.weights, logits.softmax(-1)))
-    return furthest(*pairs)
+    return pairs
 
 
 def _derivatives(q: MixtureSameFamily, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -62,5 +62,6 @@ def _ridge(X: Tensor, y: Tensor, penalty: float) -> tuple[float, float]:
     q = algorithms.linear_regression(X, y, prior_precision=2.0 * penalty, noise_precision=2.0)
     mean = Ridge(alpha=penalty, solver="cholesky", fit_intercept=False).fit(X.numpy(), y.numpy()).coef_
     precision = 2.0 * (X.numpy().T @ X.numpy() + penalty * np.eye(X.shape[1]))
-    off = max(furthest((q.mean, mean)) / np.abs(mean).max(), furthest((q.precision, precision)) / precision.max())
-    return float(off), float(np.linalg.cond(precision))
+    a, b = np.abs(mean).max(), precision.max()
+    off = furthest((q.mean / a, mean / a), (q.precision / b, precision / b))
+    return off, float(np.linalg.cond(precision))

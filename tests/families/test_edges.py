@@ -56,6 +56,19 @@ def test_tiny_concentrations_draw_from_the_corners(dtype, concentration):
         assert q.log_prob(draws).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [[1e-4, 1e-4], [1e-4, 1.0], [1e-6, 1e-6, 1e-6, 2e-6]])
+def test_tiny_concentrations_are_found_from_expectations(dtype, alpha):
+    q = Dirichlet(torch.tensor(alpha, dtype=dtype))
+    for found in (
+        Dirichlet.from_expectation(q.expectation),
+        Dirichlet(torch.ones_like(q.mean)).with_expectation(q.expectation),
+    ):
+        torch.testing.assert_close(found.concentration, q.concentration, rtol=5e-3, atol=0.0)
+    same = Beta.from_expectation(Beta(*q.concentration[:2]).expectation)
+    torch.testing.assert_close(torch.stack((same.a, same.b)), q.concentration[:2], rtol=5e-3, atol=0.0)
+
+
 @pytest.mark.parametrize("alpha", [[0.3, 0.7, 2.0], [5.0, 1.0, 0.05]])
 def test_moments_of_dirichlet_draws(alpha):
     q = Dirichlet(alpha)

@@ -81,8 +81,8 @@ EXPECTATIONS = {
     "jensen": (Gamma, tensors(1.0, 1.0), "gap log .* got -1.0"),
     "inverse jensen": (InverseGamma, tensors(-1.0, 1.0), "gap log .* got -1.0"),
     "unit": (UnitGamma, tensors(-0.5), r"\(-inf, -1\), got -0.5"),
-    "beta": (Beta, tensors(-0.1, -0.1), r"exp.* \(0, 1\), got 1.8"),
-    "simplex": (Dirichlet, tensors([-0.5, -0.5]), r"sum of exp.* \(0, 1\), got 1.2"),
+    "beta": (Beta, tensors(-0.1, -0.1), r"log\(exp.* \(-inf, 0\), got 0.593"),
+    "simplex": (Dirichlet, tensors([-0.5, -0.5]), r"sum of exp.* \(-inf, 0\), got 0.193"),
     "log det": (Wishart, (torch.tensor(1.0), torch.eye(2)), "gap log det .* got -1.0"),
     "spread": (NormalGamma, tensors(-1.0, 1.0, 2.0, 3.0), r"expectation\[3\] .* got -1.0"),
     "quadratic": (

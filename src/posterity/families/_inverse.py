@@ -64,6 +64,7 @@ def concentration_from_mean_log(mean_log: Tensor, start: Tensor | None = None) -
     References:
         Minka, "Estimating a Dirichlet distribution", 2000.
     """
+    dtype, mean_log = mean_log.dtype, mean_log.double()  # in single precision the line search gets stuck
     target = mean_log.detach()
     rounding = 64.0 * torch.finfo(target.dtype).eps * (1.0 + target.abs())
     alpha = _first(start, _default_concentration(target))
@@ -72,7 +73,7 @@ def concentration_from_mean_log(mean_log: Tensor, start: Tensor | None = None) -
         decrement = (gradient * step).sum(-1, keepdim=True).clamp(min=0.0).sqrt()
         alpha = _line_search(alpha, step, decrement, target)
         if _negligible(torch.where(gradient.abs() <= rounding, 0.0, decrement)):
-            return alpha - _dirichlet_newton(alpha, mean_log)[1]
+            return (alpha - _dirichlet_newton(alpha, mean_log)[1]).to(dtype)
     raise Undefined(f"no concentration found for mean logarithms between {target.min():.3g} and {target.max():.3g}")
 
 
@@ -104,14 +105,13 @@ def _line_search(alpha: Tensor, step: Tensor, decrement: Tensor, mean_log: Tenso
 
 def _default_concentration(mean_log: Tensor) -> Tensor:
     """Large-α asymptotics Σ e^{E log x_k} ≈ 1 − (K − 1)/2Σα, held above the small-α asymptotics α_k ≈ −1/E log x_k."""
-    share = mean_log.exp()
-    total = 0.5 * (mean_log.shape[-1] - 1) / (1.0 - share.sum(-1, keepdim=True))
-    return torch.maximum(total * share / share.sum(-1, keepdim=True), 0.5 / (1.0 - mean_log))
+    total = 0.5 * (mean_log.shape[-1] - 1) / -torch.expm1(mean_log.logsumexp(-1, keepdim=True))
+    return torch.maximum(total * mean_log.softmax(-1), 0.5 / (1.0 - mean_log))
 
 
 def _first(start: Tensor | None, default: Tensor) -> Tensor:
     """The start, unless there is none or it belongs to a batch of another shape."""
-    return start.detach() if start is not None and start.shape == default.shape else default
+    return start.detach().to(default) if start is not None and start.shape == default.shape else default
 
 
 def _negligible(step: Tensor) -> bool:

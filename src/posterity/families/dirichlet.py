@@ -57,7 +57,7 @@ class Dirichlet(CoordinateFamily):
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
         (mean_log,) = cls._blocks("expectation", expectation)
-        between("sum of exp(expectation[0])", mean_log.exp().sum(-1), 0.0, 1.0)
+        between("log of the sum of exp(expectation[0])", mean_log.logsumexp(-1), -torch.inf, 0.0)
         return cls(concentration_from_mean_log(mean_log, None if start is None else start.concentration))
 
     def log_partition(self) -> Tensor:
@@ -116,7 +116,7 @@ class Beta(CoordinateFamily):
     @classmethod
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
         mean_log = torch.stack(cls._blocks("expectation", expectation), -1)
-        between("exp(expectation[0]) + exp(expectation[1])", mean_log.exp().sum(-1), 0.0, 1.0)
+        between("log(exp(expectation[0]) + exp(expectation[1]))", mean_log.logsumexp(-1), -torch.inf, 0.0)
         warm = None if start is None else torch.stack((start.a, start.b), -1)
         return cls(*concentration_from_mean_log(mean_log, warm).unbind(-1))
 

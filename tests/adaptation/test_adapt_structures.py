@@ -86,6 +86,18 @@ def test_a_network_gets_the_posterior_of_its_data(network, structure):
     assert not part.report.notes
 
 
+def test_a_network_that_remembers_all_comes_back_when_what_was_added_goes(network):
+    model, data, new, *_ = network
+    posterior = po.laplace(model, data, likelihood="bernoulli", structure="kron", prior_precision=1.0)
+    how = {"method": "combined", "lr": 3e-2, "epochs": 300, "batch_size": 200}
+    there = adapt(model, posterior, data=data, memory=120, add=new, **how)
+    back = adapt(there.model, there.posterior, remove=there.report.added, **how)
+    moved, left = (to_vector(p.mean) - to_vector(posterior.mean) for p in (there.posterior, back.posterior))
+    assert left.norm() < 1e-4 < 0.1 < moved.norm()
+    assert away(back.posterior, posterior) < 1e-4
+    assert (back.posterior.n, len(back.posterior.memory)) == (120, 120)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_without_a_memory_the_old_factors_stay(network, structure):
     model, data, new, *_ = network

@@ -158,3 +158,31 @@ def test_student_t_forgives_large_errors() -> None:
     assert likelihood(**lik.settings()) == lik
     with pytest.raises(InvalidInput, match="degrees: expected a positive"):
         likelihood("student_t", degrees=0)
+
+
+def test_whole_counts_keep_the_digits_of_the_outputs() -> None:
+    f, counts = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[30]])
+    exact = -Poisson(torch.ones(1).double()).log_prob(counts.double())
+    torch.testing.assert_close(likelihood("poisson").loss(f, counts), exact[0], rtol=1e-14, atol=0.0)
+
+
+def test_nearly_certain_classes_have_a_curvature_in_single_precision() -> None:
+    lik, f = likelihood("categorical"), torch.tensor([[20.0, 0.0, -1.0], [0.0, 30.0, 0.0]])
+    exact = lik.curvature_root(f.double()) @ lik.curvature_root(f.double()).mT
+    torch.testing.assert_close(lik.curvature(f).double(), exact, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(lik.total_curvature(f).double(), exact.sum(0), rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "categorical"])
+def test_roots_of_vanishing_curvatures_have_a_slope(name) -> None:
+    f = torch.tensor([[0.0, 2000.0]], requires_grad=True)
+    likelihood(name).curvature_root(f).sum().backward()
+    assert f.grad is not None
+    assert f.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_infinite_counts_and_settings_that_would_be_lost_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="whole numbers"):
+        likelihood("poisson").check(torch.zeros(1, 1), torch.tensor([[torch.inf]]))
+    with pytest.raises(InvalidInput, match="settings"):
+        likelihood(likelihood("gaussian"), precision=4.0)

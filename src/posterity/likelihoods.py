@@ -118,7 +118,7 @@ class BernoulliLikelihood(Likelihood):
         return torch.diag_embed(torch.sigmoid(f) * torch.sigmoid(-f))
 
     def curvature_root(self, f: Tensor) -> Tensor:
-        return self.curvature(f).sqrt()
+        return torch.diag_embed((0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp())
 
     def mean(self, f: Tensor) -> Tensor:
         return torch.sigmoid(f)
@@ -149,17 +149,18 @@ class CategoricalLikelihood(Likelihood):
 
     def curvature(self, f: Tensor) -> Tensor:
         p = torch.softmax(f, -1)
-        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        return _laplacian(p.unsqueeze(-1) * p.unsqueeze(-2))
 
     def total_curvature(self, f: Tensor) -> Tensor:
         # One matrix product instead of K² numbers for each example: thousands of classes stay cheap.
         p = torch.softmax(f, -1).flatten(0, -2)
-        return torch.diag(p.sum(0)) - p.T @ p
+        return _laplacian(p.T @ p)
 
     def curvature_root(self, f: Tensor) -> Tensor:
         # (diag(√p) − p√pᵀ)(diag(√p) − √p pᵀ) = diag(p) − ppᵀ, since √pᵀ√p = 1.
-        p = torch.softmax(f, -1)
-        return torch.diag_embed(p.sqrt()) - p.unsqueeze(-1) * p.sqrt().unsqueeze(-2)
+        log_p = torch.log_softmax(f, -1)
+        p, root = log_p.exp(), (0.5 * log_p).exp()
+        return torch.diag_embed(root) - p.unsqueeze(-1) * root.unsqueeze(-2)
 
     def mean(self, f: Tensor) -> Tensor:
         return torch.softmax(f, -1)
@@ -187,6 +188,7 @@ class PoissonLikelihood(Likelihood):
     name = "poisson"
 
     def loss(self, f: Tensor, y: Tensor) -> Tensor:
+        y = y.to(torch.promote_types(f.dtype, y.dtype))
         return (f.exp() - y * f + torch.lgamma(y + 1.0)).sum(-1)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
@@ -206,7 +208,8 @@ class PoissonLikelihood(Likelihood):
 
     def check(self, f: Tensor, y: Tensor) -> None:
         require(f.shape == y.shape, "counts", f"shape {tuple(f.shape)} like the log-rates", tuple(y.shape))
-        require(bool(((y >= 0) & (y == y.round())).all()), "counts", "whole numbers >= 0", _range(y))
+        whole = (y >= 0) & (y == y.round()) & y.isfinite()
+        require(bool(whole.all()), "counts", "whole numbers >= 0", _range(y))
 
 
 @dataclass(frozen=True)
@@ -291,10 +294,20 @@ def likelihood(name: str | Likelihood, **settings: Any) -> Likelihood:
         GaussianLikelihood(precision=4.0)
     """
     if isinstance(name, Likelihood):
+        require(not settings, "likelihood", "a name beside settings, or a likelihood that has its own", name)
         return name
     if name not in _BY_NAME:
         raise expected("likelihood", f"one of {sorted(_BY_NAME)}", name)
     return _BY_NAME[name](**settings)
+
+
+def _laplacian(weights: Tensor) -> Tensor:
+    """diag(row sums) − weights, (..., K, K).
+
+    With p pᵀ for weights this is diag(p) − p pᵀ, where p − p² would cancel as soon as a class is all but certain.
+    """
+    off_diagonal = weights - torch.diag_embed(weights.diagonal(dim1=-2, dim2=-1))
+    return torch.diag_embed(off_diagonal.sum(-1)) - off_diagonal
 
 
 def _range(y: Tensor) -> str:

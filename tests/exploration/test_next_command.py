@@ -48,6 +48,41 @@ def test_rows_to_label_go_back_into_the_run(folder):
     assert "8 rows added" in adapted.output
 
 
+@pytest.mark.parametrize("criterion", ["margin", "entropy"])
+def test_round_after_round(folder, tmp_path, monkeypatch, criterion):
+    monkeypatch.chdir(tmp_path)
+    truth, run, asked = pd.read_csv(folder / "truth.csv"), folder / "run", []
+    for k, name in enumerate(("pool-next.csv", "pool-next-2.csv", "pool-next-3.csv"), 1):
+        invoke("next", run, folder / "pool.csv", "-k", 5, "--criterion", criterion)
+        table = pd.read_csv(name)
+        asked += table["row"].tolist()
+        table.assign(kind=truth["kind"][table["row"]].to_numpy()).to_csv(name, index=False)
+        assert invoke("adapt", run, "--add", name, "--out", f"run-{k}").exit_code == 0
+        run = tmp_path / f"run-{k}"
+    assert len(set(asked)) == 15  # a row near the border stays near it, but has its label
+    assert invoke("map", run).exit_code == 0  # reads all that was labelled
+
+
+def test_copies_are_asked_for_as_often_as_there_are(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pool = pd.read_csv(folder / "pool.csv")
+    pool.iloc[[0, 0, 0]].to_csv("copies.csv", index=False)
+    pool.iloc[:1].assign(kind="left").to_csv("one.csv", index=False)
+    invoke("adapt", folder / "run", "--add", "one.csv", "--out", "more")
+    answer = json.loads(invoke("next", "more", "copies.csv", "-k", 2, "--json").stdout)
+    assert sorted(row["id"] for row in answer["rows"]) == [1, 2]
+    assert answer["notes"] == ["pool: 1 rows are in the run already; they are not asked for again"]
+
+
+def test_labels_are_not_written_over(folder, tmp_path):
+    (tmp_path / "labels.csv").write_text("kind,a,b\nleft,1,2\n")
+    with pytest.raises(PosterityError, match="out: expected a new file"):
+        invoke("next", folder / "run", folder / "pool.csv", "--out", tmp_path / "labels.csv")
+    with pytest.raises(PosterityError, match="decisions: expected a new file"):
+        invoke("map", folder / "run", "--decisions", tmp_path / "labels.csv")
+    assert (tmp_path / "labels.csv").read_text() == "kind,a,b\nleft,1,2\n"
+
+
 def test_columns_of_the_data_keep_their_values(folder):
     renamed = {"a": "score", "b": "row", "kind": "why"}
     for name in ("train", "pool"):

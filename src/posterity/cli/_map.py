@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterity.cli._output import Json, dump, say, show_table
+from posterity.errors import expected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,8 @@ def memory_map(
     by: Annotated[str | None, typer.Option(help="Column to rank by; by default what finds wrong labels best.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the whole table, .csv or .parquet.")] = None,
     decisions: Annotated[
-        Path | None, typer.Option(help="Write the rows shown as decisions to go through, for `posterity adapt`.")
+        Path | None,
+        typer.Option(help="Write the rows shown to a new file of decisions to go through, for `posterity adapt`."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the map as one page that needs no server.")] = None,
     in_browser: Annotated[bool, typer.Option("--serve", help="Show the map in the browser, until Ctrl-C.")] = False,
@@ -41,6 +43,8 @@ def memory_map(
     from posterity.runs.mapping import map_run, suspects
     from posterity.runs.tables import write_table
 
+    if decisions is not None and decisions.exists():
+        raise expected("decisions", "a new file (somebody may have decided in an old one)", str(decisions))
     opened, found = map_run(RunFolder.open(run))
     worst = suspects(opened, found, min(top, len(found)), by)
     if out is not None:

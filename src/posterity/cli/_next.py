@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from posterity.cli._output import Json, dump, notes, say, show_table
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from posterity.exploration import Picks
     from posterity.runs import RunFolder
@@ -33,7 +36,7 @@ def next_rows(
         float | None, typer.Option(help="Draw in proportion to score^POWER: more different rows at once.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Table to write, .csv or .parquet; by default POOL-next.csv.")
+        Path | None, typer.Option(help="New table to write, .csv or .parquet; by default POOL-next.csv.")
     ] = None,
     embeddings: Annotated[Path | None, typer.Option(help="An npz with a vector for each row.")] = None,
     samples: Annotated[int, typer.Option(help="Draws of the weights.")] = 64,
@@ -44,12 +47,14 @@ def next_rows(
     from posterity.runs import RunFolder
     from posterity.runs.tables import write_table
 
+    if out is not None and out.exists():
+        raise expected("out", "a new file (labels may stand in an old one)", str(out))
     opened = RunFolder.open(run)
     rows, target = opened.read(pool, embeddings), opened.dataset.target
     unusual: list[str] = []
     picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
     table = _to_label(rows, picks, target)
-    path = out or Path(f"{pool.name.split('.')[0]}-next.csv")
+    path = out or _unused(pool.name.split(".")[0])
     write_table(table, path)
     notes(unusual)
     if as_json:
@@ -72,8 +77,6 @@ def _picked(
     unusual: list[str],
 ) -> Picks:
     """The rows to label next, among those that have no label yet."""
-    import torch
-
     from posterity.exploration import acquire
 
     target = opened.dataset.target
@@ -81,6 +84,9 @@ def _picked(
     if all(has_label):
         raise InvalidInput(f"pool: expected rows without a {target}, got one in every row")
     inputs = opened.preprocessing.inputs(rows, unusual)
+    taken = _taken(opened, rows, inputs)
+    if any(taken):
+        unusual.append(f"pool: {sum(taken)} rows are in the run already; they are not asked for again")
     return acquire(
         opened.model(),
         opened.posterior,
@@ -88,11 +94,35 @@ def _picked(
         k,
         criterion,
         labelled=opened.data("train"),
-        exclude=torch.tensor(has_label).nonzero()[:, 0],
+        exclude=[row for row, closed in enumerate(zip(has_label, taken)) if any(closed)],
         power=power,
         samples=samples,
         seed=seed,
     )
+
+
+def _taken(opened: RunFolder, rows: Rows, inputs: Tensor) -> list[bool]:
+    """Which rows the run has learnt from since it was made: by id where there are ids, otherwise one copy for each."""
+    from posterity.runs.columns import as_text
+
+    data, (x, _, ids) = opened.dataset, opened.data("train")
+    if data.id_column is not None and data.id_column in rows.table:
+        known = {str(i) for i in ids.tolist()}
+        return [text in known for text in as_text(rows.table[data.id_column])]
+    first = min((source["first"] for source in data.added), default=None)
+    left = Counter() if first is None else Counter(row.tobytes() for row in x[ids >= first].numpy())
+    taken = []
+    for row in inputs.numpy():
+        key = row.tobytes()
+        taken.append(left[key] > 0)
+        left[key] -= 1
+    return taken
+
+
+def _unused(stem: str) -> Path:
+    """A name that no file has: labels are written into these by hand."""
+    names = (Path(f"{stem}-next{'' if k == 1 else f'-{k}'}.csv") for k in itertools.count(1))
+    return next(path for path in names if not path.exists())
 
 
 def _to_label(rows: Rows, picks: Picks, target: str) -> pd.DataFrame:

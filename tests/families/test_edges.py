@@ -16,6 +16,7 @@ from posterity.families import (
     MixtureOfGaussians,
     NormalGamma,
     NormalWishart,
+    Poisson,
     Product,
     SignBernoulli,
     Wishart,
@@ -130,6 +131,27 @@ def _generic_entropy(q):
 def _generic_kl(q, p):
     difference = tuple(a - b for a, b in zip(q.natural, p.natural, strict=True))
     return (q.pair(difference, q.expectation) - q.log_partition() + p.log_partition()).item()
+
+
+@pytest.mark.parametrize(
+    ("family", "ours", "theirs", "theta"),
+    [
+        (Gamma, (1e5, 2.0), (1.01e5, 2.1), 5e4),
+        (Gamma, (1e-6, 2.0), (2e-6, 2.0), 1e-3),
+        (Beta, (1e5, 1e6), (1.01e5, 1e6), 0.0909),
+        (Dirichlet, ([1e5, 3.0, 1e-3],), ([1.01e5, 3.1, 1e-3],), [0.999, 9e-4, 1e-4]),
+        (Poisson, (1e3,), (1.001e3,), 990.0),
+        (Wishart, (1e5, [[2.0, 0.5], [0.5, 1.0]]), (1.01e5, [[2.0, 0.5], [0.5, 1.0]]), [[2e5, 5e4], [5e4, 1e5]]),
+    ],
+)
+def test_single_precision_rounds_the_answer_and_not_its_terms(family, ours, theirs, theta):
+    q, p = (family(*(torch.tensor(part) for part in parts)) for parts in (ours, theirs))
+    theta = torch.tensor(theta)
+    wide_q, wide_p = (family(*(torch.tensor(part).double() for part in parts)) for parts in (ours, theirs))
+    pairs = [(q.entropy(), wide_q.entropy()), (q.kl(p), wide_q.kl(wide_p))]
+    for single, double in [*pairs, (q.log_prob(theta), wide_q.log_prob(theta.double()))]:
+        assert single.dtype == torch.float32
+        torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=1e-6)
 
 
 def test_small_last_weights_of_mixtures_are_kept():

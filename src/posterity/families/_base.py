@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Self
 
@@ -88,7 +89,9 @@ class Family(ABC):
 
     def entropy(self) -> Tensor:
         """H(q) = A(λ) − ⟨λ, μ⟩ − E_q[log h]."""
-        return self.log_partition() - self.pair(self.natural, self.expectation) - self.expected_log_base_measure()
+        q = self._in_double()
+        value = q.log_partition() - q.pair(q.natural, q.expectation) - q.expected_log_base_measure()
+        return value.to(self.natural[0].dtype)
 
     def kl(self, other: Self) -> Tensor:
         """KL(q ‖ p) = ⟨λ_q − λ_p, μ_q⟩ − A(λ_q) + A(λ_p): the shared base measure cancels."""
@@ -97,8 +100,17 @@ class Family(ABC):
         return self._divergence(other)
 
     def _divergence(self, other: Self) -> Tensor:
-        difference = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
-        return self.pair(difference, self.expectation) - self.log_partition() + other.log_partition()
+        q, p = self._in_double(), other._in_double()
+        difference = tuple(a - b for a, b in zip(q.natural, p.natural, strict=True))
+        value = q.pair(difference, q.expectation) - q.log_partition() + p.log_partition()
+        return value.to(torch.promote_types(self.natural[0].dtype, other.natural[0].dtype))
+
+    def _in_double(self) -> Self:
+        """The same member in double precision: the terms of A, ⟨λ, μ⟩ and ⟨λ, T⟩ are large and cancel."""
+        wide = copy.copy(self)
+        tensors = {name: value.double() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        vars(wide).update(tensors)
+        return wide
 
     def same_family(self, other: object) -> bool:
         """Whether the other is a member of this very family: same class, same event shapes, same constants."""
@@ -118,12 +130,14 @@ class Family(ABC):
         return self._log_density(theta)
 
     def _log_density(self, theta: Tensor) -> Tensor:
+        q, wide = self._in_double(), theta.double()
         # 0 · log 0 = 0: a flat density is flat up to the border of its support.
         statistics = tuple(
             torch.where((power == 0.0) & block.isinf(), 0.0, block)
-            for power, block in zip(self.natural, self.statistics(theta), strict=True)
+            for power, block in zip(q.natural, q.statistics(wide), strict=True)
         )
-        return self.log_base_measure(theta) + self.pair(self.natural, statistics) - self.log_partition()
+        value = q.log_base_measure(wide) + q.pair(q.natural, statistics) - q.log_partition()
+        return value.to(torch.promote_types(self.natural[0].dtype, theta.dtype))
 
     def pair(self, a: Coordinates, b: Coordinates) -> Tensor:
         """⟨a, b⟩, summed over the event axes of every block."""

@@ -93,6 +93,10 @@ class Wishart(CoordinateFamily):
         degrees = degrees_from_moments(log_det, mean, None if start is None else start.degrees)
         return cls(degrees, mean / degrees[..., None, None])
 
+    def _in_double(self) -> Self:
+        # Not the factor of a single precision: its rounding counts n times.
+        return self if self.scale.dtype == torch.float64 else type(self)(self.degrees.double(), self.scale.double())
+
     def log_partition(self) -> Tensor:
         return wishart_log_partition(self.degrees, self._factor)
 

@@ -189,7 +189,7 @@ PROTOCOLS = {
     "cifar": Protocol(
         epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=10.0,
         jitter=1e-6, memory_batch=256, kprior=10.0, ewc=100.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=80,
-        vcl_batch=256, vcl_lr=1e-3, vcl_width=0.01, vcl_prior=1.0, ivon_epochs=80, ivon_lr=0.1, ivon_hess=0.2,
+        vcl_batch=256, vcl_lr=1e-3, vcl_width=0.01, vcl_prior=1.0, ivon_epochs=80, ivon_lr=0.1, ivon_hess=1.0,
         ivon_prior=1.0,
     ),
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
 Crop and flip, bfloat16 autocast, five epochs of warm-up, cosine to zero; SAM and bSAM can differentiate each batch in
 parts, each with a neighbour of its own (m-sharpness, `--parts`). bSAM predicts with 32 samples. SAM's ρ is the better
-of 0.02 and 0.05 and bSAM's lr the best of 1, 2 and 4 by the NLL of ten epochs, in two parts, on 5000 training images that
-were held out (`--tune`). Published for ResNet-18 at 180 epochs (accuracy / NLL / ECE, 20 bins):
+of 0.02 and 0.05 and bSAM's lr the best of 1, 2 and 4 by the NLL of ten epochs, in two parts, on 5000 training images
+that were held out (`--tune`). Published for ResNet-18 at 180 epochs (accuracy / NLL / ECE, 20 bins):
 SGD 94.77 / 0.206 / 0.031, SAM 95.69 / 0.143 / 0.013, bSAM 95.95 / 0.124 / 0.008.
 """
 

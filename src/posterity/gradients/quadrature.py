@@ -52,7 +52,7 @@ class Quadrature(PointEstimator):
 
     def points(self, q: AnyGaussian) -> tuple[Tensor, Tensor]:
         d = q.mean.shape[-1]
-        limit = f"at most {_MOST_POINTS:,} grid points (a LinearLoss without a regulariser needs none, MonteCarlo neither)"
+        limit = f"at most {_MOST_POINTS:,} grid points (none for a LinearLoss without regulariser or for MonteCarlo)"
         require(self.nodes**d <= _MOST_POINTS, f"Quadrature in {d} dimensions", limit, f"{self.nodes}^{d}")
         x, w = gauss_hermite(self.nodes, q.mean)
         grid = torch.cartesian_prod(*[x] * d).reshape(-1, d)

@@ -79,6 +79,12 @@ def test_normal_gamma_far_from_zero():
     assert (q.strength.item(), q.shape.item()) == (6.0, 5.0)
 
 
+@pytest.mark.parametrize("numbers", [[], [1.0, torch.nan]], ids=["none", "NaN"])
+def test_normal_gamma_needs_numbers(numbers):
+    with pytest.raises(InvalidInput, match="numbers: expected at least one"):
+        normal_gamma(NormalGamma(0.0, 1.0, 1.0, 1.0), torch.tensor(numbers))
+
+
 def test_statistics_of_another_shape_are_refused():
     with pytest.raises(InvalidInput, match="a block that fits"):
         beta_bernoulli(Beta(1.0, 1.0), torch.tensor([[1, 0], [1, 1]]))

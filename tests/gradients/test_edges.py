@@ -5,7 +5,16 @@ import torch
 
 from posterity.errors import InvalidInput
 from posterity.families import Gaussian
-from posterity.gradients import ConjugateLoss, Delta, LinearLoss, MonteCarlo, Quadrature, RelaxedBernoulli
+from posterity.gradients import (
+    ConjugateLoss,
+    Delta,
+    DropoutMasks,
+    LinearLoss,
+    MonteCarlo,
+    Quadrature,
+    RelaxedBernoulli,
+    ScoreFunction,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(20, 3, generator=GENERATOR)
@@ -29,7 +38,7 @@ def test_whole_statistics_are_added_exactly():
     assert total.item() == 2**24 + 1
 
 
-@pytest.mark.parametrize("estimator", [MonteCarlo, Quadrature, RelaxedBernoulli])
+@pytest.mark.parametrize("estimator", [MonteCarlo, Quadrature, RelaxedBernoulli, ScoreFunction, DropoutMasks])
 def test_half_a_sample_is_refused(estimator):
     with pytest.raises(InvalidInput, match="whole number"):
-        estimator(2.5)
+        estimator(**{"nodes" if estimator is Quadrature else "samples": 2.5})

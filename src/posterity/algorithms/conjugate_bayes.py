@@ -84,7 +84,8 @@ def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
         λ ← λ₀ + Σᵢ (½, −½yᵢ², yᵢ, −½).
     """
     numbers = numbers.to(prior.location)
-    require(len(numbers) > 0, "numbers", "at least one", "none")
+    fine = len(numbers) > 0 and bool(numbers.isfinite().all())
+    require(fine, "numbers", "at least one, and all of them finite", numbers)
     half, centre = torch.full_like(numbers, 0.5), numbers.mean(0)
     # Bayes' rule does not care where zero is; squares of numbers that stand far from it lose what they differ by.
     near, away = NormalGamma(prior.location - centre, prior.strength, prior.shape, prior.rate), numbers - centre

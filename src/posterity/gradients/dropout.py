@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -32,7 +33,8 @@ class DropoutMasks(Estimator):
 
     def __post_init__(self) -> None:
         require(0.0 < self.keep <= 1.0, "keep", "a probability above 0", self.keep)
-        require(self.samples is None or self.samples >= 1, "samples", "at least 1, or None", self.samples)
+        fine = self.samples is None or (isinstance(self.samples, Integral) and int(self.samples) >= 1)
+        require(fine, "samples", "a whole number, at least 1, or None", self.samples)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
         mean, masks, weights = self._masks(q)

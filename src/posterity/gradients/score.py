@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ class ScoreFunction(Estimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        require(self.samples >= 2, "samples", "at least 2", self.samples)
+        fine = isinstance(self.samples, Integral) and int(self.samples) >= 2
+        require(fine, "samples", "a whole number, at least 2", self.samples)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
         theta, values = self._draw(q, loss)

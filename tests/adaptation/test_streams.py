@@ -220,6 +220,23 @@ def test_a_task_that_is_half_learnt_is_not_built_upon(tmp_path):
     assert torch.equal(model.weight, whole.weight)
 
 
+def test_the_heads_of_other_tasks_stay_as_wide_as_they_were():
+    x, y = images(80)
+    tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
+    torch.manual_seed(0)
+    model = MultiHead(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), heads=2)
+    strategy = VCL({"epochs": 10, "batch_size": 20, "lr": 0.1, "hess_init": 0.5}, 3.0, method="ivon")
+    learn_stream(model, tasks, strategy, stop_after=1)
+    head = strategy.anchor.precision["body.2.weight"]
+    assert (head[:2] > 4).all()
+    assert (head[2:] == 3).all()  # the prior: no example has said anything about them
+    first = head[:2].clone()
+    strategy.learn(model, tasks[1], seed=1)
+    head = strategy.anchor.precision["body.2.weight"]
+    assert torch.equal(head[:2], first)
+    assert (head[2:] > 4).all()
+
+
 def test_small_tasks_are_remembered_whole():
     strategy = ReplayMemory({"epochs": 1}, size=100)
     learn_stream(nn.Linear(2, 2), toy(per_class=10, count=2), strategy)

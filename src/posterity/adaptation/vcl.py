@@ -3,7 +3,8 @@
 q_t = argmin_q E_q[Σ ℓ] + KL(q ‖ q_{t−1})
 
 By Bayes by backprop (VCL) or by IVON. A weight that no task has needed is as wide as the prior, and the next task would
-drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need.
+drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need. IVON
+tells which weights had no gradient at all, those of another task's head: their q_t is q_{t−1}, whatever the start.
 Coresets are kept out of training and learnt just before prediction, from where q_t is, by a copy that is thrown away.
 Where everything is linear and Gaussian, q_t is the posterior given all data.
 """
@@ -25,6 +26,7 @@ from posterity.adaptation.selection import select
 from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
 from posterity.adaptation.streams import Data, Task
 from posterity.batches import Batch
+from posterity.learning import Callback, Moment
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
 from posterity.trees import snapshot, trainable
@@ -89,7 +91,32 @@ class VCL(Strategy):
         given = {"prior": prior, "schedule": "constant", **options}
         if self.method == "bayes_by_backprop":
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
+        watch = Moved(model)
+        if self.method == "ivon":
+            given["callbacks"] = [watch]
         run = trained(model, data, method=self.method, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)
-        return Diagonal(snapshot(trainable(model)), structure.precision)
+        precision = structure.precision_diagonal()
+        if self.method == "ivon":
+            before = prior.precision_diagonal()
+            precision = {name: torch.where(watch.moved[name], p, before[name]) for name, p in precision.items()}
+        return Diagonal(snapshot(trainable(model)), precision)
+
+
+class Moved(Callback):
+    """Which weights the data have moved: those that ever had a gradient.
+
+    Args:
+        model: The model before training.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.moved = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in trainable(model).items()}
+
+    @torch.no_grad()
+    def step(self, moment: Moment) -> None:
+        """Note the gradients of the step that was just taken."""
+        for name, p in trainable(moment.model).items():
+            if p.grad is not None:
+                self.moved[name] |= p.grad != 0

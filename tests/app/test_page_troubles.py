@@ -62,6 +62,15 @@ def test_scripts_in_data_stay_texts(browser):
     assert page.errors == []
 
 
+@pytest.mark.parametrize("state", ["#sort=tracked_self_influence", "#theme=blue", "#x=cook&y=beside.error&colour=cook"])
+def test_an_address_of_another_map(browser, source, state):
+    running = serve(Source(source.table, classes=source.classes), browser=False, block=False)
+    page = visit(browser, running.url, state=state)
+    running.stop()
+    assert page.locator(".sorry").count() == 0
+    assert page.errors == []
+
+
 def test_a_deleted_image_says_so(browser, source):
     def gone(i: int) -> Preview:
         raise FileNotFoundError(2, "No such file or directory", "/secret/place.png")

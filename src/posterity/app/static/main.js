@@ -19,7 +19,7 @@ import { WhatIf } from "./whatif.js";
 
 function theme(model, next) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  document.documentElement.dataset.theme = next || dark;
+  document.documentElement.dataset.theme = ["light", "dark"].includes(next) ? next : dark;
   if (model) model.set({ theme: next });
 }
 

@@ -334,6 +334,7 @@ export class Model {
     }
     for (const axis of ["x", "y"]) if (!this.numeric.includes(this.view[axis])) this.view[axis] = DEFAULTS[axis];
     if (this.view.colour !== "category" && !this.columns.has(this.view.colour)) this.view.colour = "category";
+    if (!this.columns.has(this.view.sort)) this.view.sort = this.about.ranking; // an address of another map
     this.view.epoch = -1; // its columns come when the slider is moved
     if (this.view.sel.startsWith("i"))
       for (const id of this.view.sel.slice(1).split("."))

@@ -47,6 +47,7 @@ export class Tests {
       this.loading ??= this.model.backend.test();
       this.data = await this.loading;
     } catch (error) {
+      this.loading = null; // to be asked for again
       return fill(this.answer, h("p", { class: "problem", textContent: error.message }));
     }
     if (!this.rows) {

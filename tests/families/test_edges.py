@@ -19,6 +19,7 @@ from posterity.families import (
     Poisson,
     Product,
     SignBernoulli,
+    StudentT,
     Wishart,
 )
 from posterity.families._checks import parameters
@@ -159,6 +160,18 @@ def test_small_last_weights_of_mixtures_are_kept():
     np.testing.assert_allclose(q.weights.numpy(), [0.3, 0.7, 1e-20], rtol=1e-12)
     with pytest.raises(InvalidInput, match="weights"):
         MixtureOfGaussians.of([0.3, 0.7, 0.0], [[0.0], [1.0], [2.0]], [[[1.0]]] * 3)
+
+
+@pytest.mark.parametrize("degrees", [1.0, 20.0, 40.0, 1e4, 1e8, 1e16])
+def test_student_t_of_many_degrees_is_a_gaussian(degrees):
+    theta = double([1.0, -2.0])
+    q = StudentT.of(degrees, [0.0, 0.0], [[2.0, 0.5], [0.5, 1.0]])
+    shape = np.linalg.inv([[2.0, 0.5], [0.5, 1.0]])
+    if degrees < 1e6:
+        exact = stats.multivariate_t([0.0, 0.0], shape, df=degrees).logpdf(theta.numpy())
+    else:
+        exact = stats.multivariate_normal([0.0, 0.0], shape).logpdf(theta.numpy())
+    assert q.log_prob(theta).item() == pytest.approx(exact, rel=1e-11 if degrees < 1e6 else 1e-7)
 
 
 def test_a_fixed_covariance_is_the_same_in_a_batch():

@@ -51,3 +51,16 @@ def log_minus_digamma(x: Tensor) -> tuple[Tensor, Tensor]:
         slope = slope - 2 * k * coefficient * large ** (-2 * k - 1)
     exact, exact_slope = small.log() - torch.digamma(small), 1.0 / small - trigamma(small)
     return torch.where(x < _LARGE, exact, value), torch.where(x < _LARGE, exact_slope, slope)
+
+
+def log_gamma_ratio(x: Tensor, step: float) -> Tensor:
+    """log Γ(x + step) − log Γ(x) − step log x, by Stirling's series where its terms would cancel."""
+    small, large = x.clamp(max=_LARGE), x.clamp(min=_LARGE)
+    exact = torch.lgamma(small + step) - torch.lgamma(small) - step * small.log()
+    series = (large + step - 0.5) * torch.log1p(step / large) - step + _stirling(large + step) - _stirling(large)
+    return torch.where(x < _LARGE, exact, series)
+
+
+def _stirling(x: Tensor) -> Tensor:
+    """1/12x − 1/360x³ + …: what Stirling's formula lacks."""
+    return sum((c / (2 * k - 1) * x ** (1 - 2 * k) for k, c in enumerate(_SERIES, start=1)), start=torch.zeros_like(x))

@@ -11,6 +11,7 @@ from posterity.errors import expected, require
 from posterity.families._base import Family
 from posterity.families._checks import between, parameters
 from posterity.families._conditional import ConditionalFamily
+from posterity.families._special import log_gamma_ratio
 from posterity.families.categorical import Categorical
 from posterity.families.gamma import UnitGamma
 from posterity.families.gaussian import Gaussian
@@ -131,8 +132,7 @@ class StudentT(ConditionalFamily):
         half, dims = self.mixing.shape, 0.5 * theta.shape[-1]
         peak = self.conditional.log_prob(self.conditional.mean)
         half_distance = peak - self.conditional.log_prob(theta)  # ½(θ − m)ᵀS(θ − m)
-        normaliser = torch.lgamma(half) - torch.lgamma(half + dims) + dims * half.log()
-        return peak - normaliser - (half + dims) * torch.log1p(half_distance / half)
+        return peak + log_gamma_ratio(half, dims) - (half + dims) * torch.log1p(half_distance / half)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         scale = self.mixing.sample(n, generator).unsqueeze(-1)

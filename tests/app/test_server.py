@@ -11,6 +11,7 @@ import pytest
 from app.raw import Raw
 from posterity.app import Preview, Source, from_map, serve
 from posterity.app.packing import bits
+from posterity.app.pictures import pixels_of
 from posterity.errors import InvalidInput, PosterityError
 from posterity.memory import MemoryMap
 
@@ -42,6 +43,12 @@ def test_pictures_are_the_pixels(raw, digits):
     rows = np.frombuffer(zlib.decompress(content[start : content.index(b"IEND") - 8]), np.uint8).reshape(8, 9)[:, 1:]
     x = digits[0][0][5].reshape(8, 8).numpy()
     np.testing.assert_allclose(rows / 255, (x - x.min()) / np.ptp(x), atol=0.003)
+
+
+def test_missing_pixels_are_dark():
+    image = np.array([[np.nan, 1.0], [3.0, np.inf]])
+    assert pixels_of(image).tolist() == [[0, 0], [255, 255]]
+    assert pixels_of(np.full((2, 2), np.nan)).tolist() == [[0, 0], [0, 0]]
 
 
 def test_exact_numbers_of_an_example(raw, maps):

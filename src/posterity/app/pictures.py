@@ -48,8 +48,11 @@ def pixels_of(image: Array) -> Array:
     require(fine, "image", "(height, width), with one or three channels", image.shape)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
-    low, high = float(image.min()), float(image.max())
-    return np.rint((image.astype(np.float64) - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+    values = image.astype(np.float64)
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)  # what is missing is dark
+    return np.rint((values - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
 
 
 def kind_of(examples: Any) -> Kind:

@@ -60,7 +60,7 @@ def acquire(
         model: The network that the posterior belongs to, left as it is.
         posterior: Its posterior; criteria without draws need a Gaussian one.
         pool: Inputs without labels: a tensor, an array, a mapping of tensors; or (inputs, targets[, ids]), a Dataset or
-            a DataLoader in a fixed order, whose targets are not looked at.
+            a DataLoader in the order of its data, whose targets are not looked at.
         k: How many to choose.
         criterion: By what.
         labelled: What is labelled already, for "leave_one_out" and "k_centre"; by default the posterior's memory.
@@ -68,7 +68,7 @@ def acquire(
         power: Draw without replacement with probabilities proportional to score^power, instead of taking the highest.
             Diverse batches at no cost, for scores of single examples.
         samples: Draws of the weights; 0 asks the mean weights alone, where the criterion needs no disagreement.
-        candidates: How many examples, those with the highest BALD of their own, a batch criterion looks at.
+        candidates: How many examples, those with the highest BALD of their own, both kinds of BatchBALD look at.
         batch_size: Examples at a time, where the pool is not a loader.
         seed: Of everything random.
 

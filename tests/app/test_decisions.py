@@ -59,6 +59,15 @@ def test_a_file_in_which_all_was_taken_back(keeping):
     assert raw("/api/columns")[0] == 200
 
 
+def test_a_file_that_cannot_be_written(tmp_path):
+    table = pd.DataFrame({"id": [0], "label": [0], "prediction": [0], "error": [0.1], "leverage": [0.1]})
+    running = serve(Source(table, decisions=tmp_path / "gone" / "d.csv"), browser=False, block=False)
+    status, _, content = Raw(running.url).post("/api/decisions", b'{"decisions": [{"id": 0, "decision": "drop"}]}')
+    running.stop()
+    assert status == 500
+    assert json.loads(content)["error"] == "d.csv cannot be written: No such file or directory"
+
+
 @pytest.mark.parametrize("label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "é漢字🙂", "<b>"])
 def test_names_are_read_as_they_were_written(tmp_path, label):
     kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0})

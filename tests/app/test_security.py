@@ -1,9 +1,13 @@
 """A table of attacks on a server on one's own machine: every one is refused."""
 
 import json
+import socket
+from urllib.parse import urlsplit
 
 import pytest
 
+from app.raw import Raw
+from posterity.app import serve
 from posterity.app.security import BODY_LIMIT
 
 FOREIGN_HOSTS = [
@@ -53,6 +57,18 @@ def test_foreign_hosts(raw, host):
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "[::1]:{port}", "LOCALHOST:{port}"])
 def test_own_hosts(raw, host):
     assert raw("/", headers={"Host": host.format(port=raw.port)})[0] == 200
+
+
+def test_a_server_for_the_network_answers_to_its_addresses(source):
+    running = serve(source, host="0.0.0.0", browser=False, block=False)
+    raw = Raw(running.url)
+    own = urlsplit(running.url).hostname
+    for host in ("127.0.0.1", own, socket.gethostname().upper()):
+        assert raw("/", headers={"Host": f"{host}:{raw.port}"})[0] == 200
+    assert own != "0.0.0.0"
+    for host in ("evil.com", "10.254.253.252", "127.0.0.1.evil.com"):
+        assert raw("/", headers={"Host": f"{host}:{raw.port}"})[0] == 421
+    running.stop()
 
 
 def test_no_host_at_all(raw):

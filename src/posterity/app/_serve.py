@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 class Served:
@@ -53,7 +54,8 @@ def serve(
     Args:
         what: A `MemoryMap`, a `Source`, or the folder of a run.
         port: Where to listen; 0 takes a free one.
-        host: By default this machine alone. Any other address lets the network in, with the token.
+        host: By default this machine alone. Any other address lets the network in, with the token; "0.0.0.0" listens
+            at all of them, and answers to the machine's name and to its address.
         browser: Open the page in the browser.
         block: Stay until Ctrl-C; otherwise serve in a thread and return.
         options: What `from_map` takes (or `from_run`, for a folder): test, examples, history, ...
@@ -80,7 +82,9 @@ def serve(
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
-    served = Served(f"http://{_shown(host)}:{port}/?token={token}", server, thread)
+    served = Served(
+        f"http://{_shown(_own_address() if host in EVERYWHERE else host)}:{port}/?token={token}", server, thread
+    )
     if browser:
         webbrowser.open(served.url)
     if block:
@@ -119,8 +123,20 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _hosts(host: str, port: int) -> set[str]:
     """The exact Host headers that are served."""
-    names = {*LOOPBACK, host} if host in LOOPBACK else {host, socket.gethostname().lower()}
-    return {f"{_shown(name)}:{port}" for name in names}
+    names = {host} if host in LOOPBACK else {host, socket.gethostname()}
+    if host in LOOPBACK or host in EVERYWHERE:
+        names |= {*LOOPBACK}
+    if host in EVERYWHERE:
+        names.add(_own_address())
+    return {f"{_shown(name)}:{port}".lower() for name in names}
+
+
+def _own_address() -> str:
+    """What this machine is called in its network; nothing is sent to find out."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    return LOOPBACK[0]
 
 
 def _shown(host: str) -> str:

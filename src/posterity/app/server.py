@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ class Answers:
         with self._deciding:  # between reading and writing nobody else does either
             found = decisions.updated(decisions.read(path, rows), body.get("decisions"), rows)
             if path is not None:
-                decisions.write(path, found)
+                _write(path, found)
         return JSONResponse({"kept": path.name, "decisions": found} if path else {"kept": "", "decisions": None})
 
     def _rows(self, body: Any, name: str) -> np.ndarray[Any, Any]:
@@ -212,6 +213,13 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
         Exception: _fail,
     }
     return Wall(Starlette(routes=routes, exception_handlers=handlers), hosts, token, port)
+
+
+def _write(path: Path, found: Iterable[decisions.Decision]) -> None:
+    try:
+        decisions.write(path, found)
+    except OSError as why:
+        raise HTTPException(500, f"{path.name} cannot be written: {why.strerror}") from None
 
 
 def _asked(answer: Callable[[Request], Response]) -> Callable[[Request], Any]:

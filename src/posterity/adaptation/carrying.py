@@ -37,17 +37,17 @@ def carried(past: Past, model: nn.Module) -> Past:
         return replace(past, rest=_nothing(there), pull=pull)
     mean = padded(rest.mean, there, names)
     if isinstance(rest, Full) and len(names) == len(rest.names):
-        return replace(past, rest=Full(mean, _widened(rest, mean)), pull=pull)
+        return replace(past, rest=Full(mean, widened(rest.precision, rest.mean, mean)), pull=pull)
     return replace(past, rest=Diagonal(mean, padded(rest.precision_diagonal(), there, names)), pull=pull)
 
 
-def _widened(rest: Full, mean: Tree) -> Tensor:
-    """The precision with zeros for the weights that are new."""
-    size = sum(m.numel() for m in mean.values())
-    place = from_vector(torch.arange(size, device=rest.precision.device), mean)
-    old = to_vector({name: place[name][: len(m)] if m.ndim else place[name] for name, m in rest.mean.items()})
-    wide = rest.precision.new_zeros(size, size)
-    wide[old.unsqueeze(1), old] = rest.precision
+def widened(matrix: Tensor, before: Tree, after: Tree) -> Tensor:
+    """A matrix over some parameters in the place that they have among others, some with more rows; zeros elsewhere."""
+    size = sum(m.numel() for m in after.values())
+    place = from_vector(torch.arange(size, device=matrix.device), after)
+    old = to_vector({name: place[name][: len(m)] if m.ndim else place[name] for name, m in before.items()})
+    wide = matrix.new_zeros(size, size)
+    wide[old.unsqueeze(1), old] = matrix
     return wide
 
 

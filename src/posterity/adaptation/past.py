@@ -59,11 +59,16 @@ class Past:
         assert bearable is not None
         return cls(without(bearable, removed.ids), rest, pull, weights)
 
-    def remembered(self, model: nn.Module) -> Memory | None:
-        """The memory with what a model says now, each example standing for as many as it did."""
+    def standing(self) -> Memory | None:
+        """The memory, each example with the number that it stands for."""
         if self.memory is None or self.weights is None:
             return None
-        return replace(refreshed(self.memory, model), weights=self.weights)
+        return replace(self.memory, weights=self.weights)
+
+    def remembered(self, model: nn.Module) -> Memory | None:
+        """The same with what a model says now."""
+        memory = self.standing()
+        return None if memory is None else refreshed(memory, model)
 
     def penalty(self, posterior: Posterior, batch_size: int | None = None) -> Sum:
         """The past as a penalty on a model of the same parameters, without the prior."""

@@ -51,17 +51,19 @@ def split(model: nn.Module, posterior: Posterior, memory: Memory | None) -> tupl
     return memory, Diagonal(gaussian.mean, beyond(model, posterior, memory))
 
 
+def data_precision(posterior: Posterior) -> Tree:
+    """The diagonal of P − P₀, untempered: what the data have added to the prior."""
+    gaussian = gaussian_of(posterior.structure)
+    prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
+    scale = posterior.n / posterior.ess
+    return {name: scale * (p - prior[name].to(p)) for name, p in gaussian.precision_diagonal().items()}
+
+
 def beyond(model: nn.Module, posterior: Posterior, memory: Memory | None) -> Tree:
     """The diagonal of P − P₀ − Σ_{i∈M} w_i J_iᵀΛ_iJ_i, where positive: curvature that the memory does not have."""
-    gaussian = gaussian_of(posterior.structure)
-    scale = posterior.n / posterior.ess
-    prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
     inside = {} if memory is None else memory_diagonal(model, memory, posterior.likelihood)
-    left = {}
-    for name, p in gaussian.precision_diagonal().items():
-        all_data = scale * (p - prior[name].to(p))
-        left[name] = (all_data - inside[name].to(p) if inside else all_data).clamp_min(0)
-    return left
+    found = data_precision(posterior)
+    return {name: (h - inside[name].to(h) if inside else h).clamp_min(0) for name, h in found.items()}
 
 
 def _dense_split(

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posterity.adaptation.carrying import fits, padded
+from posterity.adaptation.carrying import fits, padded, widened
 from posterity.adaptation.changes import Change
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import Past
@@ -26,6 +26,7 @@ from posterity.adaptation.remainder import (
     beyond,
     by_weight,
     covers_all,
+    data_precision,
     memory_diagonal,
     memory_matrix,
     positive_part,
@@ -34,7 +35,7 @@ from posterity.adaptation.situation import Situation
 from posterity.curvature import kronecker_ggn
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Memory, Posterior, Structure
-from posterity.posterior._structure import DENSE_LIMIT, reordered
+from posterity.posterior._structure import DENSE_LIMIT
 from posterity.trees import Tree, evaluating, only_trainable, snapshot, to_vector
 
 Blocks = Mapping[str, tuple[Tensor, ...]]
@@ -84,29 +85,60 @@ def _gaussian(
 
 def _diagonal(situation: Situation, past: Past) -> Tree:
     memory = _at_hand(situation, past)
-    parts = [past.rest.precision_diagonal(), _sharpness(situation)]
+    parts = [_diagonal_of_the_rest(situation, past)]
     if memory is not None:
         parts.append(memory_diagonal(situation.new, memory, situation.posterior.likelihood))
-    total = {name: situation.scale * p for name, p in situation.prior.precision_diagonal().items()}
-    for tree in parts:
-        total = {name: p + tree[name].to(p) if name in tree else p for name, p in total.items()}
-    return {name: p / situation.scale for name, p in total.items()}
+    found = {}
+    for name, prior in situation.prior.precision_diagonal().items():
+        data = sum((tree[name].to(prior) for tree in parts if name in tree), start=torch.zeros_like(prior))
+        found[name] = prior + data.clamp_min(0) / situation.scale
+    return found
+
+
+def _diagonal_of_the_rest(situation: Situation, past: Past) -> Tree:
+    """The old curvature less that of memory and removed examples at the old weights, negative where weights overdo it.
+
+    An optimizer's precision may have more than the curvature of all its data at the mean: IVON averages over draws
+    around it, where a network that fits is far more curved. Of this the share stays that examples stay.
+    """
+    posterior, there = situation.posterior, dict(situation.new.named_parameters())
+    if not isinstance(gaussian_of(posterior.structure), Diagonal):
+        return past.rest.precision_diagonal()
+    if _all_remembered(situation):
+        stays = 1 - situation.change.gone / posterior.n
+        found = {name: stays * h for name, h in beyond(situation.old, posterior, situation.memory).items()}
+    else:
+        found = data_precision(posterior)
+        for memory in (situation.past.memory, _counted(situation.change)):
+            inside = {} if memory is None else memory_diagonal(situation.old, memory, posterior.likelihood)
+            found = {name: h - inside[name].to(h) if inside else h for name, h in found.items()}
+    return padded(found, there, [name for name, h in found.items() if name in there and fits(h, there[name])])
 
 
 def _matrix(situation: Situation, past: Past, mean: Tree) -> Tensor:
-    prior = situation.prior.precision_diagonal()
-    matrix = situation.scale * to_vector({name: prior[name] for name in mean}).diag()
     memory = _at_hand(situation, past)
+    data = _matrix_of_the_rest(situation, past, mean)
     if memory is not None:
         found = memory_matrix(situation.new, memory, situation.posterior.likelihood, list(mean))
-        matrix = matrix.to(found) + found
-    if isinstance(past.rest, Full):
-        matrix = matrix + reordered(past.rest.precision, past.rest.mean, mean).to(matrix)
-    else:
+        data = positive_part(found + data.to(found))
+    prior = situation.prior.precision_diagonal()
+    return to_vector({name: prior[name] for name in mean}).to(data).diag() + data / situation.scale
+
+
+def _matrix_of_the_rest(situation: Situation, past: Past, mean: Tree) -> Tensor:
+    """The old curvature less that of memory and removed examples at the old weights; of other models, its diagonal."""
+    posterior, old = situation.posterior, gaussian_of(situation.posterior.structure)
+    assert isinstance(old, Full)
+    if not all(name in mean and fits(m, mean[name]) for name, m in old.mean.items()) or _all_remembered(situation):
         rest = past.rest.precision_diagonal()
         left = [rest[name] if name in rest else torch.zeros_like(m) for name, m in mean.items()]
-        matrix = matrix + torch.cat([p.reshape(-1) for p in left]).to(matrix).diag()
-    return matrix / situation.scale
+        return torch.cat([p.reshape(-1) for p in left]).diag()
+    prior = posterior.prior.restrict(old.names).precision_diagonal()
+    total = situation.scale * (old.precision - to_vector(prior).to(old.precision).diag())
+    for memory in (situation.past.standing(), _counted(situation.change)):
+        if memory is not None:
+            total = total - memory_matrix(situation.old, memory, posterior.likelihood, old.names).to(total)
+    return widened(total, old.mean, mean)
 
 
 def _kronecker(situation: Situation, past: Past, mean: Tree) -> Kronecker:
@@ -126,12 +158,12 @@ def _kronecker(situation: Situation, past: Past, mean: Tree) -> Kronecker:
 
 def _factors_of_the_rest(situation: Situation) -> FactorSums:
     """The old sums without those of the examples in the memory, and of those that were removed."""
-    posterior, past, change = situation.posterior, situation.past, situation.change
-    if past.memory is not None and covers_all(posterior, situation.memory):
+    posterior = situation.posterior
+    if _all_remembered(situation):
         return FactorSums({}, 0.0)
     total = FactorSums.of(posterior)
     with only_trainable(situation.old, total.sums):
-        for memory in (past.memory, _counted(change)):
+        for memory in (situation.past.memory, _counted(situation.change)):
             total = total.less(FactorSums.over(situation.old, memory, posterior.likelihood))
     return total
 
@@ -196,9 +228,13 @@ class FactorSums:
         return (F.pad(found[0], (0, extra, 0, extra)), *found[1:]), self.mass
 
 
+def _all_remembered(situation: Situation) -> bool:
+    return situation.past.memory is not None and covers_all(situation.posterior, situation.memory)
+
+
 def _at_hand(situation: Situation, past: Past) -> Memory | None:
-    """Memory and new data, each example with the weight that it counts with."""
-    added, memory = situation.change.added, past.memory
+    """Memory and new data, each example with the number that it stands for."""
+    added, memory = situation.change.added, past.standing()
     if added is None:
         return memory
     if memory is None:
@@ -206,18 +242,3 @@ def _at_hand(situation: Situation, past: Past) -> Memory | None:
     both = gathered([memory.batch(), added])
     weights = torch.cat((memory.weights, memory.weights.new_ones(len(added))))
     return Memory(both.inputs, both.targets, both.ids, weights)
-
-
-def _sharpness(situation: Situation) -> Tree:
-    """What an optimizer's precision has beyond the curvature of all its data at the mean, for the share that stays.
-
-    IVON averages over draws around the mean, where a network that fits is far more curved than at the mean itself.
-    A remainder holds this too; where the memory is all data there is none.
-    """
-    posterior, memory, there = situation.posterior, situation.memory, dict(situation.new.named_parameters())
-    if not (isinstance(posterior.structure, Diagonal) and covers_all(posterior, memory)):
-        return {}
-    stays = 1 - situation.change.gone / posterior.n
-    found = beyond(situation.old, posterior, memory)
-    names = [name for name, h in found.items() if name in there and fits(h, there[name])]
-    return {name: stays * h for name, h in padded(found, there, names).items()}

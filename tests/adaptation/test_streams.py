@@ -189,6 +189,24 @@ def test_bad_streams_are_refused():
         permuted(pictures, pictures, 2)
 
 
+class Counter(Callback):
+    """Counts steps."""
+
+    steps = 0
+
+    def step(self, moment):
+        """One more."""
+        self.steps += 1
+
+
+@pytest.mark.parametrize("strategy", [SI, lambda options: VCL(options, method="ivon")])
+def test_those_who_watch_may_be_among_the_options(strategy):
+    counter = Counter()
+    options = {"epochs": 2, "batch_size": 20, "callbacks": [counter]}
+    learn_stream(nn.Linear(2, 2), toy(per_class=10, count=2), strategy(options))
+    assert counter.steps == 4
+
+
 class Stopped(Callback):
     """Somebody presses Ctrl-C in the second task."""
 

@@ -64,7 +64,8 @@ class Strategy:
         given: dict[str, Any] = {"method": "adamw", "prior": 0.0, "schedule": "constant", **self.options}
         if penalty is not None:
             given["penalty"] = penalty.over(n)
-        trained(model, self.data(task), seed=seed, callbacks=self.watchers(), **given)
+        given["callbacks"] = [*given.get("callbacks", ()), *self.watchers()]
+        trained(model, self.data(task), seed=seed, **given)
         self.seen += n
         self.consolidate(model, task, seed)
 

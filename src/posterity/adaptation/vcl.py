@@ -93,7 +93,7 @@ class VCL(Strategy):
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
         watch = Moved(model)
         if self.method == "ivon":
-            given["callbacks"] = [watch]
+            given["callbacks"] = [*given.get("callbacks", ()), watch]
         run = trained(model, data, method=self.method, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)

@@ -71,6 +71,26 @@ def test_an_address_of_another_map(browser, source, state):
     assert page.errors == []
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"loo_prediction": [5.5, -2.0]}, "Without it, the model would say 5.5."),
+        ({}, "unpredictable."),  # nobody asked the model without it
+    ],
+)
+def test_what_is_said_of_numbers(browser, columns, said):
+    table = pd.DataFrame({"id": [0, 1], "label": [1.0, 2.0], "prediction": [2.5, 2.0], "error": [1.5, 0.0]})
+    table = table.assign(leverage=[0.1, 0.2], **columns)
+    running = serve(Source(table, ranking="error"), browser=False, block=False)
+    page = visit(browser, running.url)
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".detail .say")
+    text = page.locator(".detail .say").inner_text()
+    running.stop()
+    assert text.endswith(said)
+    assert "the same" not in text
+
+
 def test_a_deleted_image_says_so(browser, source):
     def gone(i: int) -> Preview:
         raise FileNotFoundError(2, "No such file or directory", "/secret/place.png")

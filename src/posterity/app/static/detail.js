@@ -59,13 +59,17 @@ export class Detail {
     const m = this.model,
       row = m.focused;
     if (row < 0 || !this.verdict) return;
-    const suggested = m.suggestion(row);
+    const without = m.columns.get("loo_prediction")?.[row],
+      same = without === undefined || without === m.columns.get("prediction")[row],
+      other = m.suggestion(row) ? "suspected_label" : same ? "" : "loo_prediction";
     fill(
       this.verdict,
       h("b", { textContent: m.categories[m.category[row]] }),
-      suggested
-        ? [". Without it, the model would say ", labelled(m, row, "suspected_label"), "."]
-        : ". The model would say the same without it.",
+      other
+        ? [". Without it, the model would say ", labelled(m, row, other), "."]
+        : without === undefined
+          ? "."
+          : ". The model would say the same without it.",
     );
   }
 

@@ -189,6 +189,7 @@ def test_mistakes_are_named(digits, tmp_path):
         ([40], [float("nan")], "labels: expected whole numbers"),
         ([40], ["seven"], "expected arrays of numbers"),
         ([40.5], [1], "ids: expected whole numbers"),
+        ([], [], "ids: expected at least one"),
         ([True], [1], "ids: expected whole numbers"),
     ]:
         with pytest.raises(PosterityError, match=message):

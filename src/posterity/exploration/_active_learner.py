@@ -134,7 +134,8 @@ class ActiveLearner:
         targets = given.to(memory.targets)
         kept = memory.targets.is_floating_point() or bool((targets == given.to(targets.device)).all())
         require(kept, "labels", "whole numbers, as those before", given[:3].tolist())
-        require(len(targets) == len(wanted) > 0, "labels", f"{len(wanted)}, one for each id", len(targets))
+        require(len(wanted) > 0, "ids", "at least one", "none")
+        require(len(targets) == len(wanted), "labels", f"{len(wanted)}, one for each id", len(targets))
         again = wanted[torch.isin(wanted, memory.ids.cpu())]
         once = len(again) == 0 and len(wanted.unique()) == len(wanted)
         require(once, "ids", "examples without a label, each once", again[:3].tolist() or wanted.tolist())

@@ -10,7 +10,7 @@ import pytest
 
 from app.pages import eventually, model, visit
 from app.raw import Raw
-from posterity.app import Source, decisions, serve
+from posterity.app import Source, decisions, serve, write_html
 from posterity.errors import InvalidInput
 
 
@@ -116,3 +116,24 @@ def test_marks_wait_for_a_server_that_answers(browser, keeping):
     page.evaluate("() => posterity.mark([6], 'keep')")
     eventually(page, "document.querySelector('.problem').textContent === ''")
     assert path.read_text() == "id,decision,label\n105,drop,\n106,keep,\n"
+
+
+def test_marks_of_a_file_are_not_left_behind_unasked(browser, keeping, tmp_path):
+    table = pd.DataFrame({"id": [0, 1], "label": 0, "prediction": 0, "error": [0.1, 0.2], "leverage": 0.1})
+    for url, asks in ((write_html(Source(table), tmp_path / "map.html").as_uri(), True), (keeping[0].url, False)):
+        page = visit(browser, url)
+        asked: list[str] = []
+        page.on("dialog", lambda dialog, asked=asked: (asked.append(dialog.type), dialog.accept()))
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("d")
+        eventually(page, "posterity.unsaved.size === 0")
+        page.reload()
+        page.wait_for_selector("html[data-drawn]")
+        assert asked == ["beforeunload"] * asks
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("k")
+        eventually(page, "posterity.unsaved.size === 0")
+        with page.expect_download():
+            page.keyboard.press("e")
+        page.reload()
+        assert len(asked) == asks

@@ -35,6 +35,7 @@ function save(model) {
     download: "decisions.csv",
   });
   link.click();
+  model.loose = false;
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // not every browser has begun by now
   toast(`${model.marks.size} decisions, for posterity adapt --decisions decisions.csv`);
 }
@@ -138,7 +139,7 @@ function start(data, answers) {
     panes.push(["training", about.curves || about.epochs.length ? "Training" : "Adapted", new Training(model, plot)]);
   side.append(...tabs(model, panes), detail.element);
   tip(model);
-  addEventListener("beforeunload", (event) => model.unsaved.size && event.preventDefault());
+  addEventListener("beforeunload", (event) => (model.unsaved.size || model.loose) && event.preventDefault());
   keyboard(model, actions, { table, whatIf, detail, panes });
   model.set({});
   if (model.view.q || model.view.hide) model.filter();

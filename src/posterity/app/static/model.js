@@ -35,6 +35,7 @@ export class Model {
   #past = [];
   #keeping = false;
   unkept = ""; // why marks could not be saved
+  loose = false; // whether marks are in this page alone, because no file keeps them
 
   constructor(data, backend) {
     Object.assign(this, { rows: data.rows, classes: data.classes, about: data.about, columns: data.columns, backend });
@@ -251,6 +252,7 @@ export class Model {
 
   #marked(rows) {
     for (const row of rows) this.unsaved.set(row, this.marks.get(row));
+    this.loose = !this.about.keeps && this.marks.size > 0;
     this.emit("marks");
     this.keep();
   }

@@ -182,3 +182,10 @@ def test_numpys_integers_are_integers(kind):
         warnings.simplefilter("error")
         ours = normal(Key(kind(3), kind(2), kind(1), kind(7)), 5)
     assert torch.equal(ours, normal(Key(3, 2, 1, 7), 5))
+
+
+def test_many_pieces_do_not_wrap_around():
+    with pytest.raises(InvalidInput, match="within 32 bits"):
+        normals([Key(0), Key(0, 1)], [5, 5], [0, 2**33])
+    with pytest.raises(InvalidInput, match="keys: expected at least one"):
+        normals([], [], [])

@@ -111,12 +111,16 @@ def _hash_pairs_numpy(counter: NDArray[np.uint32], a: Any, b: Any) -> tuple[Tens
 
 def bits(key: Key, start: int, count: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Two independent int32 words for each of the pair counters start .. start + count − 1."""
-    require(start >= 0 and start + count <= 1 << 32, "pair counters", "a range within 32 bits", (start, start + count))
+    _check_range(start, start + count)
     a, b = words(key)
     if torch.device(device).type == "cpu":
         return _hash_pairs_numpy(np.arange(start, start + count, dtype=np.uint32), *_unsigned([a, b]))
     counter = torch.arange(_signed(start), _signed(start) + count, device=device).to(torch.int32)
     return hash_pairs(counter, a, b)
+
+
+def _check_range(start: int, end: int) -> None:
+    require(start >= 0 and end <= 1 << 32, "pair counters", "a range within 32 bits", (start, end))
 
 
 def _unsigned(numbers: Sequence[int]) -> NDArray[np.uint32]:
@@ -168,9 +172,12 @@ def normals(
         device: Where the normals are to be.
         dtype: Their type.
     """
+    require(len(keys) > 0, "keys", "at least one", "none")
     offsets = [start % (2 * HALF) for start in starts]
     pairs = np.array([-(-(o + n) // (2 * HALF)) for o, n in zip(offsets, counts, strict=True)], dtype=np.int64) * HALF
-    first_pair = np.array(starts, dtype=np.int64) // (2 * HALF) * HALF - (np.cumsum(pairs) - pairs)
+    begin_pair = np.array(starts, dtype=np.int64) // (2 * HALF) * HALF
+    _check_range(int(begin_pair.min()), int((begin_pair + pairs).max()))
+    first_pair = begin_pair - (np.cumsum(pairs) - pairs)
     columns = [_unsigned(column) for column in zip(*(words(key) for key in keys), strict=True)]
     if torch.device(device).type == "cpu":
         counter = (np.arange(pairs.sum()) + np.repeat(first_pair, pairs)).astype(np.uint32)

@@ -9,7 +9,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, logistic, newton_softmax, tanh_network
-from posterity.adaptation import adapt, select
+from posterity.adaptation import adapt, remember, select
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior, Rotated
 from posterity.trees import snapshot, to_vector, trainable
 
@@ -205,3 +205,14 @@ def test_a_prior_has_to_be_that_of_the_model():
     result = adapt(model, posterior, data=(x, y), prior_precision=backwards)
     wanted = fitted_softmax(x, y, 2.0)
     assert np.abs((to_vector(result.posterior.mean) - to_vector(trainable(wanted))).detach().numpy()).max() < 1e-8
+
+
+def test_more_may_be_removed_than_the_curvature_has():
+    torch.manual_seed(0)
+    x, y = classes(40)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    posterior = po.laplace(model, (x[:20], y[:20]), structure="full", prior_precision=1.0, n=40)  # others were smaller
+    gone = 10 * x[20:30]
+    memory = remember(model, (torch.cat((x[:30], gone)), torch.cat((y[:30], y[:10]))))
+    result = adapt(model, posterior, memory=memory, remove=list(range(30, 40)), method="ewc", epochs=1)
+    assert torch.linalg.eigvalsh(result.posterior.structure.precision)[0] > 0.999

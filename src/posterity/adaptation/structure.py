@@ -120,9 +120,9 @@ def _matrix(situation: Situation, past: Past, mean: Tree) -> Tensor:
     data = _matrix_of_the_rest(situation, past, mean)
     if memory is not None:
         found = memory_matrix(situation.new, memory, situation.posterior.likelihood, list(mean))
-        data = positive_part(found + data.to(found))
+        data = found + data.to(found)
     prior = situation.prior.precision_diagonal()
-    return to_vector({name: prior[name] for name in mean}).to(data).diag() + data / situation.scale
+    return to_vector({name: prior[name] for name in mean}).to(data).diag() + positive_part(data) / situation.scale
 
 
 def _matrix_of_the_rest(situation: Situation, past: Past, mean: Tree) -> Tensor:

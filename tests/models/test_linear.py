@@ -6,7 +6,7 @@ import torch
 from scipy import optimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, Undefined
 from posterity.models import BayesianLogisticRegression, BayesianPoissonRegression, BayesianRidge
 
 RNG = np.random.default_rng(0)
@@ -138,6 +138,14 @@ def test_ridge_far_from_zero_is_ridge_in_long_doubles():
     theirs = Ridge(strength, solver="cholesky", fit_intercept=False).fit(design.astype(float), y.astype(float))
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
     assert ours.posterior_["w"].mean[-1].item() == pytest.approx(ours.intercept_, rel=1e-12)
+
+
+@pytest.mark.parametrize("far", [1e7, 1e10])
+def test_a_posterior_without_digits_is_refused(far):
+    model = BayesianRidge().fit(X + far, Y)
+    assert np.isfinite(model.predict(X + far)).all()
+    with pytest.raises(Undefined, match="one to the last digit"):
+        _ = model.posterior_
 
 
 @pytest.mark.parametrize(("model", "y"), [(BayesianRidge, Y), (BayesianPoissonRegression, COUNTS)])

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from posterity.errors import InvalidInput, require, require_positive
+from posterity.errors import InvalidInput, Undefined, require, require_positive
 from posterity.families import Gamma, Gaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.gradients.quadrature import gauss_hermite
@@ -50,7 +50,14 @@ class _LinearModel(Estimator):
         to_centre = torch.eye(len(w.mean), dtype=w.mean.dtype)
         to_centre[-1, :-1] = self._centre
         mean = torch.cat((w.mean[:-1], w.mean[-1:] - self._centre @ w.mean[:-1] + self._level))
-        return {**beliefs, "w": Gaussian(mean, to_centre.mT @ w.precision @ to_centre)}
+        reason = "weights and intercept so far from zero are one to the last digit; predict and sample know them apart"
+        try:
+            at_zero = Gaussian(mean, to_centre.mT @ w.precision @ to_centre)
+        except InvalidInput as error:
+            raise Undefined(reason) from error
+        if not torch.allclose(at_zero.variance[:-1], w.variance[:-1], rtol=1e-3, atol=0.0):
+            raise Undefined(reason)
+        return {**beliefs, "w": at_zero}
 
     def _begin(self, X: Tensor) -> None:
         """Centre on the first rows; later ones speak of the same weights."""

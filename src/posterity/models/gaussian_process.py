@@ -25,7 +25,7 @@ from posterity.graph import DenseGaussian, LatentGaussian, SiteFit, Sites, Spars
 from posterity.likelihoods import GaussianLikelihood, Likelihood, likelihood
 from posterity.linalg import cholesky
 from posterity.models._base import Estimator
-from posterity.models.linear import two_classes
+from posterity.models.generalised_linear import two_classes
 
 _JITTER = 1e-8  # of the prior variance, where a kernel matrix is factored
 

@@ -69,7 +69,7 @@ HEAD = ["method", "average accuracy", "forgetting", "calibration error", "publis
 CHOSEN = (
     "Settings are those published for FROMP, whose memory and prior K-priors share. Chosen by test accuracy, on a "
     "stream of another seed than those shown: strengths of EWC, SI and K-priors, SI's learning rate on split MNIST, "
-    "learning rates, priors and first widths of VCL and IVON."
+    "learning rates, priors and first widths of VCL and IVON, and IVON's β₂ and `clip_radius` on split MNIST."
 )
 
 
@@ -102,7 +102,8 @@ class Protocol:
         ivon_lr: Learning rate of IVON, which falls to zero along a cosine.
         ivon_hess: `hess_init` of IVON: its widths at the beginning of each task.
         ivon_prior: Precision of the prior of IVON before the first task.
-        ivon_beta2: β₂ of IVON, or "auto": a fifth of a task's steps.
+        ivon_beta2: β₂ of IVON: "auto", or "default" for the one of `po.fit`.
+        ivon_radius: `clip_radius` of IVON; none where 0.
     """
 
     epochs: int
@@ -130,6 +131,7 @@ class Protocol:
     ivon_hess: float
     ivon_prior: float
     ivon_beta2: str = "auto"
+    ivon_radius: float = 0.0
 
     def methods(self) -> dict[str, Callable[[], Strategy]]:
         """A fresh learner by name."""
@@ -138,8 +140,9 @@ class Protocol:
         wide = {"batch_size": self.vcl_batch, "schedule": "cosine"}
         vcl = {**wide, "epochs": self.vcl_epochs, "lr": self.vcl_lr}
         core = {"epochs": 5 * self.vcl_epochs}
-        beta2 = self.ivon_beta2 if self.ivon_beta2 == "auto" else float(self.ivon_beta2)
-        ivon = {**wide, "epochs": self.ivon_epochs, "lr": self.ivon_lr, "hess_init": self.ivon_hess, "beta2": beta2}
+        ivon = {**wide, "epochs": self.ivon_epochs, "lr": self.ivon_lr, "hess_init": self.ivon_hess}
+        ivon |= {"beta2": "auto"} if self.ivon_beta2 == "auto" else {}
+        ivon |= {"clip_radius": self.ivon_radius} if self.ivon_radius else {}
         memory: dict[str, Any] = {"size": self.size, "prior_precision": self.prior_precision}
         functional = {**memory, "tau": self.tau, "jitter": self.jitter}
         weighted = {**memory, "batch_size": self.memory_batch}
@@ -184,7 +187,7 @@ PROTOCOLS = {
         epochs=15, batch_size=128, lr=1e-4, schedule="constant", clip=0.1, size=40, prior_precision=1e-3, tau=10.0,
         jitter=1e-6, memory_batch=None, kprior=10.0, ewc=1000.0, si=1.0, si_damping=1e-3, si_lr=1e-3, vcl_epochs=100,
         vcl_batch=256, vcl_lr=3e-3, vcl_width=0.01, vcl_prior=1.0, ivon_epochs=60, ivon_lr=0.5, ivon_hess=0.1,
-        ivon_prior=1.0,
+        ivon_prior=1.0, ivon_beta2="default", ivon_radius=0.1,
     ),
     "cifar": Protocol(
         epochs=40, batch_size=256, lr=1e-3, schedule="cosine", clip=100.0, size=200, prior_precision=1e-4, tau=10.0,

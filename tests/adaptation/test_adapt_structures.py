@@ -106,6 +106,8 @@ def test_without_a_memory_the_old_factors_stay(network, structure):
     result = adapt(model, posterior, add=new, method="ewc", lr=1e-12, epochs=1)  # at the old weights nothing else moves
     both = tuple(torch.cat(parts) for parts in zip(data, new))
     assert away(result.posterior, po.laplace(model, both, **settings)) < 1e-8
+    wider = adapt(model, posterior, prior_precision=0.5, data=data, method="ewc", lr=1e-12, epochs=1)
+    assert away(wider.posterior, po.laplace(model, data, **{**settings, "prior_precision": 0.5})) < 1e-10
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posterity.adaptation.carrying import fits, padded, widened
-from posterity.adaptation.changes import Change
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import Past
 from posterity.adaptation.quadratic import gaussian_of
@@ -109,9 +108,9 @@ def _diagonal_of_the_rest(situation: Situation, past: Past) -> Tree:
         found = {name: stays * h for name, h in beyond(situation.old, posterior, situation.memory).items()}
     else:
         found = data_precision(posterior)
-        for memory in (situation.past.memory, _counted(situation.change)):
-            inside = {} if memory is None else memory_diagonal(situation.old, memory, posterior.likelihood)
-            found = {name: h - inside[name].to(h) if inside else h for name, h in found.items()}
+        for memory in _looked_up(situation):
+            inside = memory_diagonal(situation.old, memory, posterior.likelihood)
+            found = {name: h - inside[name].to(h) for name, h in found.items()}
     return padded(found, there, [name for name, h in found.items() if name in there and fits(h, there[name])])
 
 
@@ -135,9 +134,8 @@ def _matrix_of_the_rest(situation: Situation, past: Past, mean: Tree) -> Tensor:
         return torch.cat([p.reshape(-1) for p in left]).diag()
     prior = posterior.prior.restrict(old.names).precision_diagonal()
     total = situation.scale * (old.precision - to_vector(prior).to(old.precision).diag())
-    for memory in (situation.past.standing(), _counted(situation.change)):
-        if memory is not None:
-            total = total - memory_matrix(situation.old, memory, posterior.likelihood, old.names).to(total)
+    for memory in _looked_up(situation):
+        total = total - memory_matrix(situation.old, memory, posterior.likelihood, old.names).to(total)
     return widened(total, old.mean, mean)
 
 
@@ -148,9 +146,8 @@ def _kronecker(situation: Situation, past: Past, mean: Tree) -> Kronecker:
     rest = _factors_of_the_rest(situation)
     factors = {}
     for name, m in mean.items():
-        sizes = (m.numel(),) if m.ndim < 2 else (len(m), m.numel() // len(m))
-        sums, mass = now.block(name, sizes)
-        old, old_mass = rest.block(name, sizes)
+        sums, mass = now.block(name, m)
+        old, old_mass = rest.block(name, m)
         first, *others = (positive_part(a + b.to(a)) for a, b in zip(sums, old))
         factors[name] = (first / situation.scale, *(other / max(mass + old_mass, 1.0) for other in others))
     return Kronecker(mean, factors, {name: situation.prior.precision[name].reshape(-1)[0] for name in mean})
@@ -163,14 +160,16 @@ def _factors_of_the_rest(situation: Situation) -> FactorSums:
         return FactorSums({}, 0.0)
     total = FactorSums.of(posterior)
     with only_trainable(situation.old, total.sums):
-        for memory in (situation.past.memory, _counted(situation.change)):
+        for memory in _looked_up(situation):
             total = total.less(FactorSums.over(situation.old, memory, posterior.likelihood))
     return total
 
 
-def _counted(change: Change) -> Memory | None:
-    gone = change.removed
-    return None if gone is None else Memory(gone.inputs, gone.targets, gone.ids, change.counts)
+def _looked_up(situation: Situation) -> list[Memory]:
+    """Examples that are in the old curvature: remembered ones, and removed ones with all that they stand for."""
+    gone, memory = situation.change.removed, situation.past.standing()
+    found = [] if memory is None else [memory]
+    return found if gone is None else [*found, Memory(gone.inputs, gone.targets, gone.ids, situation.change.counts)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,12 +217,13 @@ class FactorSums:
         """The sums without those of the other."""
         return self.plus(other, -1.0)
 
-    def block(self, name: str, sizes: tuple[int, ...]) -> tuple[tuple[Tensor, ...], float]:
-        """The sums of one parameter of these sizes, with zeros for outputs that are new; nothing if it is another."""
+    def block(self, name: str, like: Tensor) -> tuple[tuple[Tensor, ...], float]:
+        """The sums of a parameter of this shape, with zeros for outputs that are new; nothing if it is another."""
+        sizes = (like.numel(),) if like.ndim < 2 else (len(like), like.numel() // len(like))
         found = self.sums.get(name, ())
         known = tuple(map(len, found))
         if known[1:] != sizes[1:] or len(known) != len(sizes) or known[0] > sizes[0]:
-            return tuple(torch.zeros(size, size) for size in sizes), 0.0
+            return tuple(like.new_zeros(size, size) for size in sizes), 0.0
         extra = sizes[0] - known[0]
         return (F.pad(found[0], (0, extra, 0, extra)), *found[1:]), self.mass
 

@@ -103,6 +103,28 @@ def test_a_network_forgets_a_class_of_which_only_a_memory_is_left(digits):
     assert (result.model(x).argmax(1) == y)[y != 3].float().mean() > 0.95
 
 
+def test_a_group_of_inputs_takes_no_class_along(digits):
+    model, posterior, x, y = digits
+    memory = select(model, posterior, (x, y), 10)  # one of each class
+    one = memory.inputs[memory.targets == 3][0]
+    near = (one - memory.inputs).norm(dim=1).sort().values[1] / 2
+    result = adapt(model, posterior, memory=memory, remove=lambda b: (b.inputs - one).norm(dim=1) < near, epochs=1)
+    assert not (result.posterior.memory.targets == 3).any()  # it was the only one that is remembered
+    assert (result.model(x).argmax(1) == y)[y == 3].float().mean() > 0.8
+
+
+def test_class_probabilities_are_no_labels_to_lose():
+    x, _ = classes(60)
+    torch.manual_seed(0)
+    y = torch.randn(60, 3, dtype=torch.float64).softmax(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    posterior = po.laplace(model, (x, y), likelihood="categorical", structure="diag", prior_precision=1.0)
+    assert adapt(model, posterior, data=(x, y), remove=[0, 1], epochs=1).posterior.n == 58
+    memory = select(model, posterior, (x, y), 20)
+    result = adapt(model, posterior, memory=memory, remove=lambda batch: batch.inputs[:, 0] > 0, epochs=1)
+    assert result.posterior.n == 60 - 3 * int((memory.inputs[:, 0] > 0).sum())
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_one_example_is_not_its_class(digits, weighted):
     model, posterior, x, y = digits

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.carrying import fits, padded
-from posterity.adaptation.groups import picked, residuals_of_others
+from posterity.adaptation.groups import Others, picked
 from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import data_gradient, rows_of_batch
 from posterity.adaptation.replay import pulled_back
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
-from posterity.inputs import Inputs
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
@@ -59,7 +58,7 @@ class Change:
         added: New examples, and relabelled ones with their new targets.
         removed: Examples that go, and relabelled ones with their old targets.
         counts: How many examples each of these stands for: one, unless they were picked as a group in a memory.
-        others: Then the inputs of the memory, and ∂ℓ/∂f of those it stands for that go with the group.
+        others: Then what is known of those that they stand for.
         new: Number of examples that were not there before.
         gone: Number of examples that are there no longer.
         classes: Number of outputs afterwards, None where they stay.
@@ -69,7 +68,7 @@ class Change:
     added: Batch | None
     removed: Batch | None
     counts: Tensor
-    others: tuple[Inputs, Tensor] | None
+    others: Others | None
     new: int
     gone: int
     classes: int | None
@@ -90,7 +89,7 @@ class Change:
         counts, others = torch.ones(_size(gone), dtype=torch.float64), None
         if callable(request.remove) and whole is None and memory is not None and gone is not None:
             counts = memory.weights[torch.isin(memory.ids, gone.ids)].double().cpu()
-            others = memory.inputs, residuals_of_others(request.remove, memory, posterior.likelihood)
+            others = Others.of(request.remove, memory, posterior.likelihood)
         old, corrected = (None, None) if not request.relabel else _relabelled(request.relabel, known, gone)
         fewer = round(counts.sum().item())
         left = posterior.n + _size(new) - fewer
@@ -107,7 +106,7 @@ class Change:
         total = data_gradient(model, self.removed, likelihood, names)
         if self.others is None:
             return total
-        unseen = pulled_back(model, *self.others, names)
+        unseen = pulled_back(model, self.others.inputs, self.others.residuals, names)
         return {name: g + unseen[name].to(g) for name, g in total.items()}
 
 

@@ -10,6 +10,7 @@ The labels of the remembered examples in place of these draws would scatter √w
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from posterity.adaptation.replay import predictions_of
 from posterity.batches import Batch
 from posterity.errors import require
+from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory
 
@@ -34,8 +36,36 @@ def picked(picks: Picks, batch: Batch) -> Tensor:
     return mask.reshape(n)
 
 
-def residuals_of_others(picks: Picks, memory: Memory, likelihood: Likelihood) -> Tensor:
-    """(w − 1) cov_y[1, ∂ℓ/∂f] of each example, shaped as the predictions, in float64."""
+@dataclass(frozen=True, eq=False)
+class Others:
+    """What goes with the remembered examples of a group.
+
+    Args:
+        inputs: Those of the memory.
+        residuals: (w − 1) cov_y[1, ∂ℓ/∂f] of each, shaped as the predictions, in float64.
+        labels: Classes that go whole: any remembered input would be in the group if it had such a label.
+    """
+
+    inputs: Inputs
+    residuals: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, picks: Picks, memory: Memory, likelihood: Likelihood) -> Others:
+        """The function that names the group is asked about other labels of what is remembered."""
+        labels = memory.targets.unique() if is_label(memory.targets) else memory.ids[:0]
+        whole = [bool(picked(picks, _labelled(memory, label.expand(len(memory)))).all()) for label in labels]
+        return cls(
+            memory.inputs, _residuals(picks, memory, likelihood), labels.cpu()[torch.tensor(whole, dtype=torch.bool)]
+        )
+
+
+def is_label(targets: Tensor) -> bool:
+    """Whether targets are one whole number for each example."""
+    return targets.ndim == 1 and not targets.is_floating_point()
+
+
+def _residuals(picks: Picks, memory: Memory, likelihood: Likelihood) -> Tensor:
     f = predictions_of(memory).double().cpu()
     generator = torch.Generator().manual_seed(0)
     inside, pull, both = f.new_zeros(len(f)), torch.zeros_like(f), torch.zeros_like(f)
@@ -43,9 +73,13 @@ def residuals_of_others(picks: Picks, memory: Memory, likelihood: Likelihood) ->
         y = likelihood.sample(f, generator).to(memory.targets)
         if y.shape != memory.targets.shape:  # class probabilities: no label that could be drawn
             return torch.zeros_like(f)
-        mask = picked(picks, Batch(memory.inputs, y, memory.ids)).double()
+        mask = picked(picks, _labelled(memory, y)).double()
         e = likelihood.residual(f, y.cpu())
         inside += mask / DRAWS
         pull += e / DRAWS
         both += mask.unsqueeze(1) * e / DRAWS
     return (memory.weights.double().cpu() - 1).clamp_min(0).unsqueeze(1) * (both - inside.unsqueeze(1) * pull)
+
+
+def _labelled(memory: Memory, targets: Tensor) -> Batch:
+    return Batch(memory.inputs, targets, memory.ids)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.changes import Change
+from posterity.adaptation.groups import is_label
 from posterity.adaptation.heads import find_head
 from posterity.adaptation.past import Past, rows_of_batch
 from posterity.adaptation.replay import predictions_of
@@ -34,15 +35,20 @@ BELOW = 20.0  # the largest other logit at least, whatever its size: e⁻²⁰ i
 def lost_classes(situation: Situation) -> Tensor:
     """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell.
 
-    A memory can tell where a whole group goes, or where it stands for all data.
+    A memory can tell where the function that names a group takes a class whatever the inputs, or where it stands for
+    all data.
     """
-    change, memory, n = situation.change, situation.memory, situation.posterior.n
-    categorical = isinstance(situation.posterior.likelihood, CategoricalLikelihood)
-    if change.removed is None or situation.past.memory is None or memory is None or not categorical:
-        return torch.empty(0, dtype=torch.int64)
+    change, memory = situation.change, situation.memory
+    nothing = torch.empty(0, dtype=torch.int64)
+    if change.removed is None or situation.past.memory is None or memory is None:
+        return nothing
+    if not isinstance(situation.posterior.likelihood, CategoricalLikelihood) or not is_label(change.removed.targets):
+        return nothing
     labels, whole = change.removed.targets.unique(), situation.all_data()
-    if whole is None:
-        told = change.others is not None or memory.weights.sum().item() > n - 0.5
+    if change.others is not None:
+        labels = labels[torch.isin(labels, change.others.labels.to(labels))]
+    elif whole is None:
+        told = memory.weights.sum().item() > situation.posterior.n - 0.5
         gone = [told and _all_gone(memory, change, label) for label in labels]
         labels = labels[torch.tensor(gone, device=labels.device)]
     for batch in (whole, change.added):

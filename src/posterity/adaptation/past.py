@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.groups import is_label
 from posterity.adaptation.kprior import FunctionDivergence, gathered, outputs_of
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
@@ -110,7 +111,7 @@ def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: 
 
 def _classes(targets: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Where each label of the others is, among targets and among the others; nothing where targets are no labels."""
-    if targets.ndim == 1 and not targets.is_floating_point():
+    if is_label(targets):
         for label in others.unique():
             yield (targets == label.to(targets)).cpu(), (others == label).cpu()
 

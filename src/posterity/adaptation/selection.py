@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.groups import is_label
 from posterity.adaptation.kprior import gathered, outputs_of
 from posterity.adaptation.replay import rows_of
 from posterity.batches import Batch, batches
@@ -83,7 +84,7 @@ def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Ten
 
 def _groups(likelihood: Likelihood, targets: Tensor, size: int) -> list[Tensor]:
     """Positions of each class; all together where targets are not classes, or more classes than can be remembered."""
-    if isinstance(likelihood, CategoricalLikelihood) and not targets.is_floating_point() and targets.ndim == 1:
+    if isinstance(likelihood, CategoricalLikelihood) and is_label(targets):
         labels = targets.unique()
         if len(labels) <= size:
             return [(targets == label).nonzero()[:, 0].cpu() for label in labels]

@@ -109,6 +109,7 @@ def test_classes_have_to_be_declared():
     refuses("old names", model, named, data=(x, y), classes=["b", "a", "c", "d"])
     result = adapt(model, named, data=(x, y), add=(x[:2], torch.tensor([3, 3])), classes=["a", "b", "c", "d"])
     assert result.posterior.class_names == ("a", "b", "c", "d")
+    assert adapt(model, named, data=(x, y), remove=[0], classes=3).posterior.class_names == ("a", "b", "c")
 
 
 def test_an_interrupted_adaptation_leaves_everything_as_it_was():

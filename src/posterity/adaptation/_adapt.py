@@ -88,11 +88,13 @@ def adapt(
     Examples:
         >>> import posterity as po
         >>> x = torch.linspace(-1, 1, 40).unsqueeze(1).double()
-        >>> run = nn.Linear(1, 1).double()
-        >>> old = po.laplace(run, (x, 2 * x), structure="full", prior_precision=1.0, noise_precision=1.0)
-        >>> result = adapt(run, old, data=(x, 2 * x), prior_precision=0.1)
-        >>> result.report.exact
-        True
+        >>> line = nn.Linear(1, 1, bias=False).double()
+        >>> xx = x.square().sum().item()
+        >>> _ = nn.init.constant_(line.weight, 2 * xx / (xx + 1))  # the optimum, with the precision 1 of the prior
+        >>> old = po.laplace(line, (x, 2 * x), structure="full", prior_precision=1.0, noise_precision=1.0)
+        >>> result = adapt(line, old, data=(x, 2 * x), prior_precision=0.1)
+        >>> result.report.exact, abs(result.model.weight.item() - 2 * xx / (xx + 0.1)) < 1e-12
+        (True, True)
 
     References:
         Khan and Swaroop, "Knowledge-adaptation priors", 2021.

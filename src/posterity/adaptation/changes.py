@@ -162,6 +162,8 @@ def _classes(
         return None, posterior.class_names
     names = None if isinstance(classes, (int, Integral)) else tuple(classes)
     count = int(classes) if isinstance(classes, (int, Integral)) else len(classes)
+    if names is None and count == outputs:
+        names = posterior.class_names
     categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
     require(categorical, "classes", "a categorical likelihood", posterior.likelihood.name)
     require(count >= outputs, "classes", f"at least the {outputs} that there are", count)

@@ -21,8 +21,9 @@ class Report:
 
     Args:
         method: "kprior", "ewc" or "combined".
-        exact: Whether this is what retraining gives: a linear problem, solved by Newton's method, of which all the past
-            is there (every example in the memory, or the full posterior of a linear regression) and carries over.
+        exact: Whether this is what retraining gives, if the old model was at its optimum (`gradient` tells): a linear
+            problem, solved by Newton's method, of which all the past is there (every example in the memory, or the full
+            posterior of a linear regression) and carries over.
         steps: Newton steps, or steps of descent.
         seconds: How long it took.
         passes: Examples looked at, as passes over all the data that retraining would go over; a Newton step counts one

@@ -10,9 +10,11 @@ from scipy import stats
 from posterity.errors import InvalidInput
 from posterity.families import (
     Beta,
+    DiagonalGaussian,
     Dirichlet,
     FixedGaussian,
     Gamma,
+    Gaussian,
     MixtureOfGaussians,
     NormalGamma,
     NormalWishart,
@@ -153,6 +155,17 @@ def test_single_precision_rounds_the_answer_and_not_its_terms(family, ours, thei
     for single, double in [*pairs, (q.log_prob(theta), wide_q.log_prob(theta.double()))]:
         assert single.dtype == torch.float32
         torch.testing.assert_close(single.double(), double, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", [Gaussian, FixedGaussian, DiagonalGaussian])
+def test_single_precision_keeps_the_divergence_of_neighbours(family):
+    noise = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
+    precision = torch.ones(20) if family is DiagonalGaussian else noise @ noise.T / 20 + torch.eye(20)
+    wider = 1.0 if family is FixedGaussian else 1.0 + 2.0**-12
+    q, p = family(torch.full((20,), 100.0), precision), family(torch.full((20,), 100.0 + 2.0**-12), wider * precision)
+    q.variance  # what a member remembers changes nothing
+    wide = (family(member.mean.double(), member.precision.double()).to_torch() for member in (q, p))
+    np.testing.assert_allclose(q.kl(p).item(), torch.distributions.kl_divergence(*wide).item(), rtol=1e-3)
 
 
 def test_small_last_weights_of_mixtures_are_kept():

@@ -89,28 +89,14 @@ class Family(ABC):
 
     def entropy(self) -> Tensor:
         """H(q) = A(λ) − ⟨λ, μ⟩ − E_q[log h]."""
-        q = self._in_double()
-        value = q.log_partition() - q.pair(q.natural, q.expectation) - q.expected_log_base_measure()
-        return value.to(self.natural[0].dtype)
+        return self._in_double()._entropy().to(self.mean.dtype)
 
     def kl(self, other: Self) -> Tensor:
         """KL(q ‖ p) = ⟨λ_q − λ_p, μ_q⟩ − A(λ_q) + A(λ_p): the shared base measure cancels."""
         if not self.same_family(other):
             raise expected("kl", f"another {type(self).__name__} of the same size and constants", other)
-        return self._divergence(other)
-
-    def _divergence(self, other: Self) -> Tensor:
-        q, p = self._in_double(), other._in_double()
-        difference = tuple(a - b for a, b in zip(q.natural, p.natural, strict=True))
-        value = q.pair(difference, q.expectation) - q.log_partition() + p.log_partition()
-        return value.to(torch.promote_types(self.natural[0].dtype, other.natural[0].dtype))
-
-    def _in_double(self) -> Self:
-        """The same member in double precision: the terms of A, ⟨λ, μ⟩ and ⟨λ, T⟩ are large and cancel."""
-        wide = copy.copy(self)
-        tensors = {name: value.double() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        vars(wide).update(tensors)
-        return wide
+        value = self._in_double()._divergence(other._in_double())
+        return value.to(torch.promote_types(self.mean.dtype, other.mean.dtype))
 
     def same_family(self, other: object) -> bool:
         """Whether the other is a member of this very family: same class, same event shapes, same constants."""
@@ -127,17 +113,28 @@ class Family(ABC):
         """log q(θ) = log h(θ) + ⟨λ, T(θ)⟩ − A(λ)."""
         event, found = (shape[len(shape) - self.theta_dims :] for shape in (self.mean.shape, theta.shape))
         require(found == event, "θ", f"last axes {tuple(event)}", f"shape {tuple(theta.shape)}")
-        return self._log_density(theta)
+        value = self._in_double()._log_density(theta.double())
+        return value.to(torch.promote_types(self.mean.dtype, theta.dtype))
+
+    def _in_double(self) -> Self:
+        """The same member in double precision: the terms of A, ⟨λ, μ⟩ and ⟨λ, T⟩ are large and cancel."""
+        wide = copy.copy(self)
+        vars(wide).update({name: value.double() for name, value in vars(self).items() if isinstance(value, Tensor)})
+        return wide
+
+    # What entropy, kl and log_prob are of a member in double precision; families with better forms say so here.
+
+    def _entropy(self) -> Tensor:
+        return self.log_partition() - self.pair(self.natural, self.expectation) - self.expected_log_base_measure()
+
+    def _divergence(self, other: Self) -> Tensor:
+        difference = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
+        return self.pair(difference, self.expectation) - self.log_partition() + other.log_partition()
 
     def _log_density(self, theta: Tensor) -> Tensor:
-        q, wide = self._in_double(), theta.double()
-        # 0 · log 0 = 0: a flat density is flat up to the border of its support.
-        statistics = tuple(
-            torch.where((power == 0.0) & block.isinf(), 0.0, block)
-            for power, block in zip(q.natural, q.statistics(wide), strict=True)
-        )
-        value = q.log_base_measure(wide) + q.pair(q.natural, statistics) - q.log_partition()
-        return value.to(torch.promote_types(self.natural[0].dtype, theta.dtype))
+        natural, blocks = self.natural, self.statistics(theta)
+        statistics = tuple(_within(power, block) for power, block in zip(natural, blocks, strict=True))
+        return self.log_base_measure(theta) + self.pair(natural, statistics) - self.log_partition()
 
     def pair(self, a: Coordinates, b: Coordinates) -> Tensor:
         """⟨a, b⟩, summed over the event axes of every block."""
@@ -163,6 +160,12 @@ class Family(ABC):
     def __repr__(self) -> str:
         shapes = ", ".join(str(tuple(block.shape)) for block in self.natural)
         return f"{type(self).__name__}(natural: {shapes})"
+
+
+def _within(power: Tensor, block: Tensor) -> Tensor:
+    """0 · log 0 = 0: a flat density is flat up to the border of its support."""
+    flat = power == 0.0
+    return torch.where(flat & block.isinf(), 0.0, block) if bool(flat.any()) else block
 
 
 class CoordinateFamily(Family):

@@ -74,7 +74,7 @@ class DiagonalGaussian(CoordinateFamily):
     def _log_density(self, theta: Tensor) -> Tensor:
         return 0.5 * (self.precision.log() - LOG_2PI - self.precision * (theta - self._mean) ** 2).sum(-1)
 
-    def entropy(self) -> Tensor:
+    def _entropy(self) -> Tensor:
         return 0.5 * (1.0 + LOG_2PI - self.precision.log()).sum(-1)
 
     def _divergence(self, other: Self) -> Tensor:

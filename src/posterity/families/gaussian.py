@@ -56,12 +56,13 @@ class _FullPrecision:
     def _log_density(self, theta: Tensor) -> Tensor:
         return -0.5 * self._squared_distance(theta) - self._log_normaliser()
 
-    def entropy(self) -> Tensor:
+    def _entropy(self) -> Tensor:
         return 0.5 * self._mean.shape[-1] + self._log_normaliser()
 
     def _divergence(self, other: Self) -> Tensor:
-        traces = (other.precision * self.covariance).sum((-2, -1)) - self._mean.shape[-1]
-        spread = 0.5 * (traces + other._squared_distance(self._mean))
+        ratio = torch.linalg.solve_triangular(self._factor, other._factor, upper=False)
+        trace = ratio.square().sum((-2, -1)) - self._mean.shape[-1]  # tr S_p S_q⁻¹ − d
+        spread = 0.5 * (trace + other._squared_distance(self._mean))
         return spread + other._log_normaliser() - self._log_normaliser()
 
     def to_torch(self) -> torch.distributions.MultivariateNormal:

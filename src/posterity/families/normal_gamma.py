@@ -92,7 +92,7 @@ class NormalGamma(CoordinateFamily):
         of_x = 0.5 * (weight.log() - LOG_2PI - weight * (x - self.location) ** 2)
         return self._of_precision.log_prob(precision) + of_x
 
-    def entropy(self) -> Tensor:
+    def _entropy(self) -> Tensor:
         log_weight = self.strength.log() + self.expectation[0]
         return self._of_precision.entropy() + 0.5 * (1.0 + LOG_2PI - log_weight)
 

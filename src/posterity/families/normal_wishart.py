@@ -118,7 +118,7 @@ class NormalWishart(CoordinateFamily):
         spread = self._dim * (self.strength.log() - LOG_2PI) + torch.logdet(precision)
         return self._of_precision.log_prob(precision) + 0.5 * (spread - distance)
 
-    def entropy(self) -> Tensor:
+    def _entropy(self) -> Tensor:
         spread = self._dim * (1.0 + LOG_2PI - self.strength.log()) - expected_log_det(self.degrees, self._factor)
         return self._of_precision.entropy() + 0.5 * spread
 

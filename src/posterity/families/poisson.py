@@ -73,9 +73,9 @@ class Poisson(CoordinateFamily):
         series = -large.log() - (0.5 + (1.0 / 12.0) * (1.0 / large + 1.0 / large**2)) / large
         return (torch.where(self.rate < _LARGE, -(probabilities * torch.log1p(counts)).sum(0), series),)
 
-    def entropy(self) -> Tensor:
+    def _entropy(self) -> Tensor:
         # At large rates r − r log r + E[log θ!] would cancel all its digits.
-        return torch.where(self.rate < _LARGE, super().entropy(), _large_entropy(self.rate.clamp(min=_LARGE)))
+        return torch.where(self.rate < _LARGE, super()._entropy(), _large_entropy(self.rate.clamp(min=_LARGE)))
 
     def _bulk(self) -> tuple[Tensor, Tensor]:
         """The counts within ten standard deviations of the mean and their probabilities, (width, *batch).

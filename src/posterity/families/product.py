@@ -95,7 +95,10 @@ class Product(Family):
 
     # Sums over the factors keep the digits that a factor's own forms keep.
 
-    def entropy(self) -> Tensor:
+    def _in_double(self) -> Self:
+        return type(self)(*(factor._in_double() for factor in self.factors))
+
+    def _entropy(self) -> Tensor:
         return torch.stack([factor.entropy() for factor in self.factors]).sum(0)
 
     def _log_density(self, theta: Tensor) -> Tensor:

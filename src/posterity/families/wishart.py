@@ -94,8 +94,9 @@ class Wishart(CoordinateFamily):
         return cls(degrees, mean / degrees[..., None, None])
 
     def _in_double(self) -> Self:
-        # Not the factor of a single precision: its rounding counts n times.
-        return self if self.scale.dtype == torch.float64 else type(self)(self.degrees.double(), self.scale.double())
+        if self.scale.dtype == torch.float64:
+            return self
+        return type(self)(self.degrees.double(), self.scale.double())  # the rounding of a factor counts n times
 
     def log_partition(self) -> Tensor:
         return wishart_log_partition(self.degrees, self._factor)

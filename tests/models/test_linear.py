@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from posterity.errors import InvalidInput, Undefined
@@ -154,6 +156,26 @@ def test_minibatches_go_on_from_a_fit(model, y):
     coefficients = whole.coef_.copy()
     again = whole.partial_fit(X, y, total_samples=120)
     np.testing.assert_allclose(again.coef_, coefficients, atol=1e-3)
+
+
+def test_a_first_row_alone_says_how_large_targets_are():
+    model = BayesianRidge().partial_fit(X[:1], 1e3 * Y[:1]).partial_fit(X[1:], 1e3 * Y[1:])
+    np.testing.assert_allclose(model.coef_ / 1e3, [1.0, -0.5, 0.0], atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [(BayesianRidge(), Y), (BayesianPoissonRegression(), COUNTS), (BayesianLogisticRegression(), LABELS)],
+    ids=["ridge", "poisson", "logistic"],
+)
+def test_a_fit_begins_anew(model, y):
+    assert not hasattr(model, "posterior_")
+    for _ in range(3):
+        model.partial_fit(X, y, total_samples=120)
+    again, fresh = (m.fit(X, y).partial_fit(X[:60], y[:60], total_samples=120) for m in (model, clone(model)))
+    np.testing.assert_array_equal(again.coef_, fresh.coef_)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        clone(model).posterior_
 
 
 def test_large_counts_do_not_overflow():

@@ -35,6 +35,7 @@ class LinearModel(Estimator):
     @property
     def posterior_(self) -> dict[str, Any]:
         """Beliefs about the weights and, last, the intercept: the output at zero instead of that at the centre."""
+        check_is_fitted(self)
         beliefs = self._beliefs
         if not self.fit_intercept:
             return dict(beliefs)
@@ -53,7 +54,7 @@ class LinearModel(Estimator):
 
     def _begin(self, X: Tensor) -> None:
         """Centre on the first rows; later ones speak of the same weights."""
-        self._centre = X.mean(0)
+        self._centre, self.n_batches_ = X.mean(0), 0
 
     def _design(self, X: Tensor) -> Tensor:
         return torch.cat((X - self._centre, torch.ones_like(X[:, :1])), -1) if self.fit_intercept else X
@@ -76,7 +77,7 @@ class LinearModel(Estimator):
 
     def _step(self, model: Model, first: dict[str, Any] | None, total: int) -> None:
         """A step of stochastic variational inference, on rows that stand for `total`."""
-        self.n_batches_ = 1 if first is not None else getattr(self, "n_batches_", 0) + 1
+        self.n_batches_ += 1
         q, bound, change = svi_step(model, first or self._beliefs, robbins_monro()(self.n_batches_), n=total)
         self._keep(Fit(q, [bound], 1, change <= self.tol))
 

@@ -57,7 +57,8 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
     def _typical(self, inputs: Tensor, y: Tensor) -> Tensor:
         """1/w_j² of weights that would make outputs as large as the targets: what is vague depends on the units."""
         squares = self._design(inputs if self.fit_intercept else inputs - inputs.mean(0)).square().mean(0)
-        return torch.where(squares > 0.0, squares, 1.0) / (y.square().mean().item() or 1.0)
+        # One row alone, say, is as large as its level.
+        return torch.where(squares > 0.0, squares, 1.0) / (y.square().mean().item() or self._level**2 or 1.0)
 
     def _model(self, inputs: Tensor, y: Tensor) -> Model:
         d, design = inputs.shape[-1], self._design(inputs)

@@ -234,6 +234,7 @@ def test_a_single_example_and_a_wholly_other_network():
     result = adapt(model, posterior, data=(x, y), add=(x[:1], y[:1]), lr=1e-2)
     table = result.report.table["loss on added"]
     assert table["adapted"] < table["no adaptation"]
+    assert result.report.passes == pytest.approx(500 * (6 + 1) / 61)
     divergence = FunctionDivergence(remember(model, (x, y)), posterior.likelihood)
     for other in (
         nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)),  # no parameter of it has an ancestor

@@ -99,14 +99,14 @@ def _by_descent(situation: Situation, settings: Settings, method: str) -> Outcom
     past = carried(past, model)
     objective = past.penalty(posterior, settings.batch_size) + situation.scale * Quadratic(situation.prior)
     if change.added is not None:
-        new = Memory(change.added.inputs, change.added.targets, change.added.ids)
-        objective = objective + NewData(new, posterior.likelihood, batch_size=settings.batch_size)
+        data = Memory(change.added.inputs, change.added.targets, change.added.ids)
+        objective = objective + NewData(data, posterior.likelihood, batch_size=settings.batch_size)
     if method == "combined" and past.memory is not None and _descends(model, situation.old):
         objective = objective + labels_of(situation.old, past.memory, posterior, settings.batch_size)
-    rows = 0 if past.memory is None else len(past.memory)
-    steps = settings.steps(rows if change.added is None else len(change.added))
+    kept, new = (0 if part is None else len(part) for part in (past.memory, change.added))
+    steps = settings.steps(new or kept)
     descend(model, objective.over(situation.n), steps, settings)
-    looked_at = steps * (min(rows, settings.batch_size) + (0 if change.added is None else settings.batch_size))
+    looked_at = steps * (min(kept, settings.batch_size) + min(new, settings.batch_size))
     memory = _memory(situation, past, settings.seed)
     return Outcome(model, past, None, memory, False, steps, float(looked_at), None)
 

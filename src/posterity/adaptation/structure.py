@@ -98,7 +98,8 @@ def _diagonal_of_the_rest(situation: Situation, past: Past) -> Tree:
     """The old curvature less that of memory and removed examples at the old weights, negative where weights overdo it.
 
     An optimizer's precision may have more than the curvature of all its data at the mean: IVON averages over draws
-    around it, where a network that fits is far more curved. Of this the share stays that examples stay.
+    around it, where a network that fits is far more curved. Where all data are remembered, the share of this stays that
+    examples stay; otherwise it is a part of the rest.
     """
     posterior, there = situation.posterior, dict(situation.new.named_parameters())
     if not isinstance(gaussian_of(posterior.structure), Diagonal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 
@@ -48,3 +49,14 @@ def require_positive(what: str, value: float) -> None:
     except TypeError:
         fine = False
     require(bool(fine), what, "a positive finite number", value)
+
+
+def require_whole(what: str, value: Any, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number, of Python's or numpy's, that is large enough.
+
+    Examples:
+        >>> require_whole("samples", 2.5)
+        Traceback (most recent call last):
+        posterity.errors.InvalidInput: samples: expected a whole number >= 1, got 2.5
+    """
+    require(isinstance(value, Integral) and int(value) >= least, what, f"a whole number >= {least}", value)

@@ -17,13 +17,12 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.errors import InvalidInput, expected, require, require_positive, require_whole
 from posterity.families import ConditionalFamily, Coordinates, DiagonalGaussian, Family, Gaussian
 from posterity.gradients import AnyFamily, AnyLoss, DataLoss, Estimator, Loss
 from posterity.gradients._base import as_function
@@ -154,7 +153,7 @@ class BayesianLearningRule:
         Returns:
             q after the last step.
         """
-        require(isinstance(steps, Integral) and steps >= 1, "steps", "a whole number, at least 1", steps)
+        require_whole("steps", steps)
         losses = itertools.islice(_one_a_step(loss), steps)
         state = self.start(q)
         change = float("inf")

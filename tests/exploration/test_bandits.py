@@ -247,6 +247,7 @@ def test_thompson_sampling_has_sublinear_regret():
         (lambda p: p.choose(torch.full((1, 2), torch.nan)), "contexts: expected finite"),
         (lambda p: EpsilonGreedy(p.belief, epsilon=2.0), "epsilon: expected a probability"),
         (lambda p: UCB(p.belief, width=-1.0), "width"),
+        (lambda p: Greedy(p.belief, initial=0.5), "initial: expected a whole number >= 0"),
         (lambda p: Greedy("belief"), "belief: expected a Belief"),
         (lambda p: LinearGaussian(0, 2), "features and arms"),
         (lambda p: p.choose([["a", "b"]]), "expected arrays of numbers"),

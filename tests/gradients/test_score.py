@@ -66,7 +66,7 @@ def test_the_baseline_takes_the_size_of_the_loss_away():
 
 
 def test_one_sample_has_no_others():
-    with pytest.raises(InvalidInput, match="at least 2"):
+    with pytest.raises(InvalidInput, match="a whole number >= 2"):
         ScoreFunction(1)
 
 

@@ -79,7 +79,7 @@ def test_counts_must_be_whole():
         lambda: metrics.top_k_accuracy(PROBS, LABELS, k=1.5),
         lambda: metrics.mean_iou(LABELS, LABELS, classes=3.5),
     ):
-        with pytest.raises(InvalidInput, match="a positive whole number"):
+        with pytest.raises(InvalidInput, match="a whole number >= 1"):
             call()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import expected, require, require_positive
+from posterity.errors import expected, require, require_positive, require_whole
 from posterity.exploration import batch_bald, information, k_centre
 from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
@@ -88,9 +88,8 @@ def acquire(
     """
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
-    least = 2 if criterion in DRAWN else 0
-    require(samples >= least, "samples", f"a whole number >= {least}", samples)
-    require(candidates >= 1, "candidates", "a whole number >= 1", candidates)
+    require_whole("samples", samples, 2 if criterion in DRAWN else 0)
+    require_whole("candidates", candidates)
     if power is not None:
         require_positive("power", power)
         require(criterion in SCORES, "power", f"a score of single examples, one of {sorted(SCORES)}", criterion)

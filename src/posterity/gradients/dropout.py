@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 from posterity.families import Bernoulli, Coordinates, FixedGaussian
 from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
 from posterity.gradients.losses import AnyLoss
@@ -33,8 +32,8 @@ class DropoutMasks(Estimator):
 
     def __post_init__(self) -> None:
         require(0.0 < self.keep <= 1.0, "keep", "a probability above 0", self.keep)
-        fine = self.samples is None or (isinstance(self.samples, Integral) and int(self.samples) >= 1)
-        require(fine, "samples", "a whole number, at least 1, or None", self.samples)
+        if self.samples is not None:
+            require_whole("samples", self.samples)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
         mean, masks, weights = self._masks(q)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator
 from posterity.gradients.curvatures import Curvature, Hessian
@@ -29,8 +28,7 @@ class MonteCarlo(PointEstimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        fine = isinstance(self.samples, Integral) and int(self.samples) >= 1
-        require(fine, "samples", "a whole number, at least 1", self.samples)
+        require_whole("samples", self.samples)
 
     def points(self, q: AnyGaussian) -> tuple[Tensor, Tensor]:
         return q.sample(self.samples, self.generator), q.mean.new_full((self.samples,), 1.0 / self.samples)

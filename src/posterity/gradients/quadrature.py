@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from numbers import Integral
 from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.families import DiagonalGaussian
 from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator, average
@@ -47,8 +46,8 @@ class Quadrature(PointEstimator):
     curvature: Curvature = field(default=Hessian(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        fine = isinstance(self.nodes, Integral) and 1 <= int(self.nodes) <= _MOST_NODES
-        require(fine, "nodes", f"a whole number, 1 to {_MOST_NODES}", self.nodes)
+        require_whole("nodes", self.nodes)
+        require(self.nodes <= _MOST_NODES, "nodes", f"at most {_MOST_NODES}", self.nodes)
 
     def points(self, q: AnyGaussian) -> tuple[Tensor, Tensor]:
         d = q.mean.shape[-1]

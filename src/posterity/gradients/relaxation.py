@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require, require_positive
+from posterity.errors import expected, require_positive, require_whole
 from posterity.families import Coordinates, SignBernoulli
 from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
 from posterity.gradients.losses import AnyLoss
@@ -36,8 +35,7 @@ class RelaxedBernoulli(Estimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        fine = isinstance(self.samples, Integral) and int(self.samples) >= 1
-        require(fine, "samples", "a whole number, at least 1", self.samples)
+        require_whole("samples", self.samples)
         require_positive("temperature", self.temperature)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:

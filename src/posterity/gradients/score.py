@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.families import ConditionalFamily, Coordinates
 from posterity.gradients._base import AnyFamily, Estimator, values_at
 from posterity.gradients.losses import AnyLoss
@@ -30,8 +29,7 @@ class ScoreFunction(Estimator):
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        fine = isinstance(self.samples, Integral) and int(self.samples) >= 2
-        require(fine, "samples", "a whole number, at least 2", self.samples)
+        require_whole("samples", self.samples, 2)
 
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
         theta, values = self._draw(q, loss)

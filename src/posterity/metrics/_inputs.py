@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 
 Array = Tensor | np.ndarray[Any, Any]
 
@@ -41,7 +40,7 @@ def _double(array: Array, what: str) -> Tensor:
 
 def count(value: Any, what: str) -> int:
     """A whole number of at least one."""
-    require(isinstance(value, Integral) and int(value) >= 1, what, "a positive whole number", value)
+    require_whole(what, value)
     return int(value)
 
 

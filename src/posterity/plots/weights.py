@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 from posterity.plots.style import BLUE, MUTED, ORANGE, SIGNED, UNCERTAINTY, empty, numpy, panels, styled
 from posterity.posterior import Posterior
 
@@ -42,7 +42,7 @@ def weight_distributions(
         {name: t for name, t in posterior.mean.items() if t.ndim > 1} if names is None else _chosen(posterior, names)
     )
     require(len(weights) > 0, "names", "at least one parameter with two axes", list(posterior.names))
-    require(draws >= 1, "draws", "a whole number >= 1", draws)
+    require_whole("draws", draws)
     sampled = [posterior.sample(k) for k in range(draws)]
     left = "posterior mean" if point is None else "point estimate"
     figure, axes = panels(len(weights), 2, width=4.6, height=2.2, sharex="row", sharey="row")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.posterior import Dropout, Ensemble, LastLayer, Posterior, Structure
 from posterity.prediction._masks import masked
 from posterity.trees import Tree, snapshot
@@ -27,7 +26,7 @@ class Draws:
     """
 
     def __init__(self, model: nn.Module, posterior: Posterior, samples: int, seed: int) -> None:
-        require(isinstance(samples, Integral) and samples >= 0, "samples", "a whole number >= 0", samples)
+        require_whole("samples", samples, 0)
         posterior.check(model)
         structure = posterior.structure
         self._model, self._seed = model, seed

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
 from posterity.curvature import Covariance, prediction_covariance
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
@@ -28,9 +27,7 @@ from posterity.trees import Tree, snapshot, state_dtype
 def linearised(question: Question) -> Iterator[Method]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = isinstance(question.likelihood, GaussianLikelihood)
-    least = 0 if gaussian else 1
-    enough = isinstance(question.samples, Integral) and question.samples >= least
-    require(enough, "samples", f"a whole number >= {least}", question.samples)
+    require_whole("samples", question.samples, 0 if gaussian else 1)
     covariance = question.posterior.covariance()
 
     def answer(inputs: Inputs) -> Statistics:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from posterity import processes
 from posterity.batches import Batches, OwnPart, as_tensor, batches, inputs_of, some_of
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, length, take, tensors
 
 GROUP = 2**24  # bytes of inputs that are answered together
@@ -24,7 +24,7 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
             a Dataset, a DataLoader, `Batches`, or any iterable of batches.
         batch_size: Examples a batch, where the data do not come in batches.
     """
-    require(batch_size >= 1, "batch_size", "a whole number >= 1", batch_size)
+    require_whole("batch_size", batch_size)
     if hasattr(data, "__array__"):
         data = as_tensor(data)
     if isinstance(data, (Tensor, Mapping)):

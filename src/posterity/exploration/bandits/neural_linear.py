@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head, find_head
-from posterity.errors import expected, require, require_positive
+from posterity.errors import expected, require_positive, require_whole
 from posterity.exploration.bandits._belief import Belief, History, arms_of, squared_error
 from posterity.exploration.bandits.linear import LinearGaussian
 from posterity.learning.seeding import own_randomness, seed_step
@@ -48,7 +48,7 @@ class NeuralLinear(Belief):
         seed: int = 0,
     ) -> None:
         for name, value in (("every", every), ("steps", steps), ("batch_size", batch_size)):
-            require(value >= 1, name, "a whole number >= 1", value)
+            require_whole(name, value)
         require_positive("lr", lr)
         like = next(network.parameters())
         one = torch.zeros(1, features, dtype=like.dtype, device=like.device)

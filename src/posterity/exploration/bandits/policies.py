@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.batches import as_tensor
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.exploration.bandits._belief import Belief
 from posterity.noise import Key, bits
 
@@ -34,7 +34,7 @@ class Policy(ABC):
     def __init__(self, belief: Belief, *, initial: int = 0, seed: int = 0) -> None:
         if not isinstance(belief, Belief):
             raise expected("belief", "a Belief, such as LinearGaussian", type(belief).__name__)
-        require(initial >= 0, "initial", "a whole number >= 0", initial)
+        require_whole("initial", initial, 0)
         self.belief, self.initial, self.seed = belief, initial, seed
         self.made = 0
         self._pending: dict[int, tuple[Tensor, int]] = {}

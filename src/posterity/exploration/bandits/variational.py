@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import require, require_positive
+from posterity.errors import require_positive, require_whole
 from posterity.exploration.bandits._belief import Belief, History, arms_of, checked, squared_error
 from posterity.likelihoods import GaussianLikelihood
 from posterity.optim import IVON
@@ -52,7 +52,7 @@ class VariationalNetwork(Belief):
     ) -> None:
         require_positive("noise_precision", noise_precision)
         for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("samples", samples, 2)):
-            require(value >= least, name, f"a whole number >= {least}", value)
+            require_whole(name, value, least)
         self._like = next(network.parameters())
         self.network = network
         self.arms = arms_of(network, torch.zeros(1, features).to(self._like))

@@ -73,6 +73,8 @@ def test_arguments_of_other_kinds(old):
     refuses(
         "what the model takes, got float64 (.*5)", model, posterior, data=(x, y), add=(torch.ones(2, 5).double(), y[:2])
     )
+    refuses("what the model takes, got float64 (.*5)", model, posterior, add=(torch.ones(2, 5).double(), y[:2]))
+    refuses("what the model takes, got float64 (.*4)", model, posterior, data=(x, y), into=nn.Linear(5, 1).double())
     refuses("what the model takes, got float32", model, posterior, data=(x.float(), y), remove=[1])
     refuses(r"NaN or infinity in the examples \[30, 31\]", model, posterior, data=(x, y), add=(x[:2] / 0, y[:2]))
     assert adapt(model, posterior, data=(x, y), remove=[1], memory=np.int64(7)).report.memory[0] == 7

@@ -19,7 +19,7 @@ from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import attempt, call, move
+from posterity.inputs import attempt, move
 from posterity.learning.checks import check_inputs
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
 from posterity.trees import evaluating, trainable
@@ -62,7 +62,7 @@ class Situation:
         remembered = _remembered(old, posterior, request.memory)
         new_data = None if request.add is None else next(iter(batches(request.add)))
         inputs = one_example(whole, remembered, new_data)
-        head, outputs = find_head(old, inputs), _outputs(old, inputs)
+        outputs, head = _outputs(old, inputs), find_head(old, inputs)
         linear = is_linear(old, posterior, head)
         chosen = int(request.memory) if isinstance(request.memory, Integral) else None
         memory = remembered if remembered is not None else _chosen(old, posterior, chosen, whole, linear, seed)
@@ -217,7 +217,7 @@ def _outputs(model: nn.Module, inputs: Any) -> int:
     """Number of outputs."""
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
-        f = call(model, move(rows_of(inputs, torch.arange(1)), device))
+        f = attempt(model, move(rows_of(inputs, torch.arange(1)), device))
     require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
     return f.shape[1]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from posterity.app import from_map, write_html
 from posterity.app.questions import Questions
@@ -72,6 +72,16 @@ def test_answers_do_not_depend_on_the_order_of_a_loader(maps, digits):
     np.testing.assert_allclose(effects[1], effects[0], rtol=1e-3, atol=1e-7)
     assert [i for i, _ in one.influences(3, 5)] == [i for i, _ in other.influences(3, 5)]
     assert from_map(shuffled).preview is None  # which example stands where is not known
+
+
+def test_a_loader_that_brings_others_each_time_is_refused(maps, digits):
+    (x, y), test = digits
+    data = TensorDataset(x, y, torch.arange(1000, 1240))
+    some = DataLoader(data, 32, sampler=RandomSampler(data, num_samples=60, generator=torch.Generator().manual_seed(0)))
+    m = memory_map(maps[1].trained.model, maps[1].posterior, some)
+    for ask in (Questions(m, test).effects, lambda: m.influence(test)):
+        with pytest.raises(PosterityError, match="data: expected the same examples at every pass"):
+            ask()
 
 
 def test_test_data_keep_their_order(maps, digits):

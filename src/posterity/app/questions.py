@@ -20,6 +20,7 @@ from posterity.errors import require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap, Outcome
 from posterity.memory._trained import Trained, names_of
+from posterity.memory.ids import places
 from posterity.memory.scores import test_loss_direction
 
 MOVED = 12  # test examples that an estimate lists
@@ -157,7 +158,8 @@ class Questions:
             direction = trained.covariance.times(pullback(trained.model, inputs, u, names_of(trained.covariance)))
             for b in trained.batches("neighbours"):
                 moved = (pushforward(trained.model, b.inputs, direction) @ u[0]).double().cpu().numpy()
-                score[self._rows(b)] = moved / np.maximum(scale[self._rows(b)], 1e-30)
+                rows = self._rows(b)
+                score[rows] = moved / np.maximum(scale[rows], 1e-30)
             score[row] = -np.inf
             best = torch.as_tensor(score.argsort()[::-1][: min(CANDIDATES * k, len(ids) - 1)].copy()).sort().values
             found: list[tuple[int, float]] = []
@@ -168,8 +170,8 @@ class Questions:
         return sorted(found, key=lambda pair: -pair[1])[:k]
 
     def _rows(self, batch: Batch) -> np.ndarray[Any, Any]:
-        """Where the examples of a batch stand in the table; a loader may bring them in another order than before."""
-        return self._index.get_indexer(pd.Index(batch.ids.tolist()))
+        """Where the examples of a batch stand in the table."""
+        return places(self._index, batch.ids)
 
     @cached_property
     def _index(self) -> pd.Index[Any]:
@@ -181,8 +183,8 @@ class Questions:
         Without it: ∇Lᵀ Σ J_iᵀ e_i. Relabelled from y to c: ∇Lᵀ Σ J_iᵀ (onehot c − onehot y).
         """
         trained, law = self.trained, self.trained.likelihood
-        removed = np.empty(len(self.m))
-        relabelled = np.empty(len(self.m)) if isinstance(law, CategoricalLikelihood) else None
+        removed = np.full(len(self.m), np.nan)
+        relabelled = removed.copy() if isinstance(law, CategoricalLikelihood) else None
         with self.lock, trained.at_mean():
             direction = test_loss_direction(trained, self.test_data, trained.data.batch_size)
             for batch in trained.batches("effects"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from posterity.memory import store
 from posterity.memory._dual import dual_of
 from posterity.memory._rows import columns
 from posterity.memory._trained import Trained
-from posterity.memory.ids import unique
+from posterity.memory.ids import places, unique
 from posterity.memory.perturbation import Deflate, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.memory.scores import influence, score, test_loss_direction
@@ -133,10 +134,11 @@ class MemoryMap:
         trained = self._at_hand("influence")
         with trained.at_mean():
             direction = test_loss_direction(trained, test, batch_size)
-            parts = [(influence(trained, b, direction).cpu(), b.ids.cpu()) for b in trained.batches("influence")]
-        values, ids = (torch.cat(column).numpy() for column in zip(*parts))
-        # A loader that shuffles comes in another order each time.
-        return pd.Series(values, pd.Index(ids, name="id"), name="influence").loc[self.columns["id"]]
+            index = pd.Index(self.columns["id"])
+            values = np.full(len(index), np.nan)
+            for batch in trained.batches("influence"):
+                values[places(index, batch.ids)] = influence(trained, batch, direction).cpu().numpy()
+        return pd.Series(values, index, name="influence")
 
     def memorable(self, k: int, *, per_class: bool = True, by: str = "relevance") -> Memory:
         """The examples to keep in mind: those with the largest tr Λ, near the decision boundary, as a `Memory`.

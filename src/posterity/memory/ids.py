@@ -1,10 +1,12 @@
-"""Ids of examples: each only once, and whole numbers, however they are given."""
+"""Ids of examples: each only once, whole numbers, however they are given, and where they stand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -34,3 +36,15 @@ def as_ids(what: str, given: Iterable[int]) -> Tensor:
     ids = np.asarray(given.cpu() if isinstance(given, Tensor) else list(given)).reshape(-1)
     require(len(ids) == 0 or ids.dtype.kind in "iu", what, "ids, whole numbers", ids.dtype.name)
     return torch.as_tensor(ids.astype(np.int64)).unique()
+
+
+def places(known: pd.Index[Any], ids: Tensor) -> np.ndarray[Any, Any]:
+    """Where these ids stand among those of a table: a loader may bring them in another order at every pass.
+
+    Examples:
+        >>> places(pd.Index([7, 5, 6]), torch.tensor([6, 7]))
+        array([2, 0])
+    """
+    rows = known.get_indexer(pd.Index(ids.tolist()))
+    require(bool((rows >= 0).all()), "data", "the same examples at every pass", "others")
+    return rows

@@ -56,6 +56,22 @@ def test_a_linear_model_gets_the_posterior_of_retraining(structure):
         assert away(result.posterior, wanted) < 1e-8
 
 
+def test_a_linear_model_that_remembers_a_part_gets_nearly_the_posterior_of_its_data():
+    x, y = classes(300)
+    x2, y2 = classes(60, seed=7)
+    now = torch.cat((x, x2 + 1)), torch.cat((y, y2))
+    model = fitted_softmax(x, y, 1.0)
+    posterior = po.laplace(model, (x, y), structure="diag", prior_precision=1.0)
+    for seed in range(3):
+        memory = select(model, posterior, (x, y), 100, seed=seed)
+        result = adapt(model, posterior, memory=memory, add=(x2 + 1, y2))
+        wanted = po.laplace(result.model, now, structure="diag", prior_precision=1.0)
+        assert away(result.posterior, wanted) < 0.04  # negative parts of a remainder count too
+    renamed = nn.Sequential(nn.Linear(4, 3).double())
+    result = adapt(model, posterior, add=(x2 + 1, y2), into=renamed, method="ewc")
+    assert result.posterior.structure.precision["0.weight"].min() > 20  # though no weight has its old name
+
+
 @pytest.fixture(scope="module")
 def network():
     """A tanh network for binary labels at its optimum, and the one that other data lead to from there."""

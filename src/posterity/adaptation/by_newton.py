@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head
-from posterity.adaptation.newton import Problem, as_means, minimise
+from posterity.adaptation.newton import Problem, Solution, as_means, minimise
 from posterity.adaptation.past import joined
+from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.remainder import covers_all
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Outcome, Situation
@@ -84,10 +85,26 @@ def by_newton(situation: Situation) -> Outcome:
     memory = past.remembered(new.model)
     memory = memory if added is None else joined(memory, new.model, added)
     looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
-    order = new.head.order().to(solution.hessian.device)
-    precision = solution.hessian[order][:, order] / situation.scale
     exact = t is not None and _nothing_approximated(situation)
-    return Outcome(new.model, past, precision, memory, exact, solution.steps, looked_at, solution.residual)
+    hessian = _precision(situation, new, solution) if _needs_hessian(situation, t) else None
+    return Outcome(new.model, past, hessian, memory, exact, solution.steps, looked_at, solution.residual)
+
+
+def _needs_hessian(situation: Situation, t: Tensor | None) -> bool:
+    """Whether the Hessian is the best that is known: of a dense posterior, or of weights that the old model has not.
+
+    Otherwise a diagonal remainder that was cut off at zero is in it, and changes of curvature add up better.
+    """
+    assert situation.heads is not None
+    old, new = situation.heads
+    same = t is not None and torch.equal(t, torch.eye(*t.shape).to(t)) and old.names == new.names
+    return isinstance(gaussian_of(situation.posterior.structure), Full) or not same
+
+
+def _precision(situation: Situation, new: Layer, solution: Solution) -> Tensor:
+    """The Hessian, tempered, in the order of a posterior."""
+    order = new.head.order().to(solution.hessian.device)
+    return solution.hessian[order][:, order] / situation.scale
 
 
 def _nothing_approximated(situation: Situation) -> bool:

@@ -35,6 +35,7 @@ class Memory:
     def __post_init__(self) -> None:
         integers = self.ids.ndim == 1 and not self.ids.is_floating_point()
         require(integers and len(self.ids) > 0, "memory ids", "a vector of integers, not empty", self.ids)
+        object.__setattr__(self, "ids", self.ids.cpu())  # where the ids of data are, wherever the examples are
         if self.weights is None:
             object.__setattr__(self, "weights", torch.ones(len(self.ids), device=self.targets.device))
         for name, column in self.tensors().items():

@@ -65,7 +65,7 @@ def test_arguments_of_other_kinds(old):
     refuses("into: expected a torch.nn.Module", model, posterior, data=(x, y), into="another")
     refuses("relabel: expected new targets by id", model, posterior, data=(x, y), relabel=[1, 2])
     refuses("relabel: expected ids, whole numbers", model, posterior, data=(x, y), relabel={1.7: 1.0})
-    refuses("epochs: expected an integer", model, posterior, data=(x, y), remove=[1], epochs=1.5)
+    refuses("epochs: expected a whole number", model, posterior, data=(x, y), remove=[1], epochs=1.5)
     refuses("memory: expected at least one example", model, posterior, data=(x, y), remove=[1], memory=0)
     refuses(
         "what the model takes, got float64 (.*5)", model, posterior, data=(torch.randn(30, 5).double(), y), remove=[1]

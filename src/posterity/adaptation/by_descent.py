@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
 from posterity.adaptation.replay import NewData
 from posterity.adaptation.situation import Outcome, Situation
-from posterity.errors import require, require_positive
+from posterity.errors import require_positive, require_whole
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.posterior import Memory
 from posterity.progress import track
@@ -46,8 +45,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("epochs", 1 if self.epochs is None else self.epochs), ("batch_size", self.batch_size)):
-            require(isinstance(value, Integral) and int(value) >= 1, name, "an integer >= 1", value)
+        require_whole("epochs", 1 if self.epochs is None else self.epochs)
+        require_whole("batch_size", self.batch_size)
         require_positive("lr", self.lr)
         if self.clip is not None:
             require_positive("clip", self.clip)

@@ -24,7 +24,10 @@ def adapt(
     memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
     method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",
     epochs: Annotated[
-        int | None, typer.Option(help="For networks: passes over what is new, or over the memory; default: 500 steps.")
+        int | None,
+        typer.Option(
+            help="For networks: passes over what is new, or over the memory; default: 20, at least 500 steps."
+        ),
     ] = None,
     lr: Annotated[float, typer.Option(help="For networks: learning rate.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,

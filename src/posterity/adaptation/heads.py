@@ -16,7 +16,7 @@ from posterity.inputs import Inputs, call, move
 from posterity.posterior import LastLayer, Posterior
 from posterity.trees import Tree, evaluating, trainable
 
-LARGEST = 10_000  # weights whose Hessian Newton's method can hold and factorise: 0.8 GB and some ten seconds a step
+LARGEST = 10_000  # weights whose Hessian Newton's method can hold and factorise: 0.8 GB
 
 
 @dataclass(frozen=True)

@@ -91,14 +91,14 @@ class VCL(Strategy):
         given = {"prior": prior, "schedule": "constant", **options}
         if self.method == "bayes_by_backprop":
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
-        watch = Moved(model)
-        if self.method == "ivon":
+        watch = Moved(model) if self.method == "ivon" else None
+        if watch is not None:
             given["callbacks"] = [*given.get("callbacks", ()), watch]
         run = trained(model, data, method=self.method, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)
         precision = structure.precision_diagonal()
-        if self.method == "ivon":
+        if watch is not None:
             before = prior.precision_diagonal()
             precision = {name: torch.where(watch.moved[name], p, before[name]) for name, p in precision.items()}
         return Diagonal(snapshot(trainable(model)), precision)

@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from optim.conformance import Problem, all_optimizers, at_the_mean
@@ -209,3 +210,36 @@ def test_loading_state_of_other_precision_takes_the_parameters_own(make):
     target.load_state_dict(source.state_dict())
     assert all(t.dtype == torch.float64 for name, t in target.state[double.weight].items() if name != "step")
     train(double, target)
+
+
+@all_optimizers
+@pytest.mark.filterwarnings("ignore:.* has been learnt")
+def test_empty_parameters_and_numbers_are_saved_and_handed_over(make):
+    model = nn.ParameterDict({"empty": torch.zeros(0, 5), "number": torch.tensor(1.0), "vector": torch.ones(3)})
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sum((p**2).sum() for p in model.values())
+        loss.backward()
+        return loss
+
+    optimizer = make(model.parameters())
+    for _ in range(2):
+        optimizer.step(closure)
+    make(copy.deepcopy(model).parameters()).load_state_dict(optimizer.state_dict())
+    mean = optimizer.posterior(model, likelihood="gaussian", n=10).mean
+    assert mean["empty"].shape == (0, 5)
+    torch.testing.assert_close(mean["number"], model["number"].data)
+
+
+@all_optimizers
+@pytest.mark.parametrize("other", [torch.optim.AdamW, lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)])
+def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(make, other):
+    problem = Problem()
+    other, optimizer = other(problem.parameters), make(problem.parameters)
+    problem.gradients()
+    other.step()
+    with pytest.raises(ValueError, match=f"expected one of {type(optimizer).__name__}, .*, got .*(exp_avg|buffer)"):
+        optimizer.load_state_dict(other.state_dict())
+    assert not optimizer.state
+    train(problem, optimizer)

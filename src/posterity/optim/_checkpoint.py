@@ -1,4 +1,4 @@
-"""Loading and converting optimizer state: shapes are checked first, and state keeps its own precision.
+"""Loading and converting optimizer state: names and shapes are checked first, and state keeps its own precision.
 
 `torch.optim.Optimizer.load_state_dict` casts every tensor to the dtype of its parameter, which would round the
 float32 state of half-precision parameters.
@@ -6,10 +6,11 @@ float32 state of half-precision parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,24 +20,28 @@ from torch.optim.optimizer import StateDict
 from posterity.errors import InvalidInput, expected
 from posterity.trees import state_dtype
 
+if TYPE_CHECKING:
+    from posterity.optim._variational import Group, VariationalOptimizer
+
 
 @contextmanager
-def checked(optimizer: Optimizer) -> Iterator[None]:
-    """While open, `optimizer.load_state_dict` refuses other shapes and keeps float32 state for half precisions."""
+def checked(optimizer: VariationalOptimizer) -> Iterator[None]:
+    """While open, `load_state_dict` refuses state of others and other shapes, and halves keep float32 state."""
     final: list[StateDict] = []
 
     def check(_: Optimizer, state_dict: StateDict) -> None:
         if any("hess" in group for group in state_dict["param_groups"]):
             raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
-        for p, values in _matched(optimizer, state_dict):
+        for group, p, values in _matched(optimizer, state_dict):
+            _check_names(optimizer, p, group, values)
             _check_shapes(p, values)
         final.append(state_dict)
 
-    def recast(_: Optimizer) -> None:
-        for p, values in _matched(optimizer, final[0]):
+    def recast(loaded: Optimizer) -> None:
+        for _, p, values in _matched(optimizer, final[0]):
             for name, value in values.items():
                 if isinstance(value, Tensor) and name != "step":
-                    optimizer.state[p][name] = value.to(device=p.device, dtype=state_dtype(p.dtype), copy=True)
+                    loaded.state[p][name] = value.to(device=p.device, dtype=state_dtype(p.dtype), copy=True)
 
     before = optimizer.register_load_state_dict_pre_hook(check)
     after = optimizer.register_load_state_dict_post_hook(recast, prepend=True)
@@ -63,16 +68,22 @@ def with_plain_counters(state_dict: StateDict) -> StateDict:
     return state_dict
 
 
-def _matched(optimizer: Optimizer, state_dict: StateDict) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+def _matched(optimizer: VariationalOptimizer, state_dict: StateDict) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    for key, p in zip(saved, parameters, strict=False):  # torch itself refuses lists of other lengths
-        yield p, state_dict["state"].get(key, {})
+    for key, (group, p) in zip(saved, optimizer._parameters(), strict=False):  # torch refuses lists of other lengths
+        yield group, p, state_dict["state"].get(key, {})
+
+
+def _check_names(optimizer: VariationalOptimizer, p: Tensor, group: Group, values: dict[str, Any]) -> None:
+    wanted, kind = optimizer.initial_state(p, group), type(optimizer).__name__
+    mine = wanted.keys() <= values.keys() if "step" in values else values.keys() <= set(optimizer.given)
+    if not mine:
+        raise expected("state dict", f"one of {kind}, with {', '.join(wanted)} of a parameter", ", ".join(values))
 
 
 def _fits(value: Tensor, p: Tensor) -> bool:
     """Whether state has a number or a row for each weight, or is a matrix for one side of a weight."""
-    sides = (p.shape[0], p.numel() // p.shape[0]) if p.ndim > 1 else ()
+    sides = (p.shape[0], math.prod(p.shape[1:])) if p.ndim > 1 else ()
     square = value.ndim == 2 and value.shape[0] == value.shape[1] and value.shape[0] in sides
     return value.shape[: p.ndim] == p.shape or square
 

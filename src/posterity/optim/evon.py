@@ -105,7 +105,7 @@ class EVON(Paired):
     def initial_state(self, p: Tensor, group: Group) -> Views:
         zeros = torch.zeros_like(_matrix(p), dtype=state_dtype(p.dtype), requires_grad=False).view(p.shape)
         state = {"momentum": zeros, "hessian": torch.full_like(zeros, group["hess_init"])}
-        for axis, (side, basis) in enumerate(zip(SIDES, BASES, strict=True) if p.ndim > 1 else ()):
+        for axis, (side, basis) in enumerate(zip(SIDES, BASES, strict=True) if p.ndim > 1 and p.numel() else ()):
             state[basis] = torch.eye(_matrix(p).shape[axis], dtype=zeros.dtype, device=zeros.device)
             state[side] = torch.zeros_like(state[basis])
         return {**state, "forgetting": zeros.new_zeros(())}
@@ -190,7 +190,7 @@ class EVON(Paired):
             found = self.precision(state, self.numbers(p, groups[p]))
             assert isinstance(found, Tensor)
             precision[name] = found
-            if p.ndim > 1:
+            if BASES[0] in state:
                 precision[name] = _matrix(found)
                 bases[name] = tuple(state[basis] for basis in BASES)
         return Rotated(dict(names), bases, precision)

@@ -215,7 +215,7 @@ class IVON(VariationalOptimizer):
         if tensors.keys().isdisjoint(("sample", "product")) and "batch_size" not in numbers:
             return
         state, step = self.state[p], self._steps(p)
-        if step <= 10 or step % 10 == 0:
+        if p.numel() and (step <= 10 or step % 10 == 0):
             some = {name: every(t, p, 1 + p.numel() // 4096) for name, t in tensors.items()}
             mean, precision = some["p"].to(state_dtype(p.dtype)), some["hessian"] + delta(some, numbers)
             surprise = _surprise(some, *statistics(some, mean, numbers), numbers)

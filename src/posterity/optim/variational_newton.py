@@ -101,7 +101,7 @@ class VariationalNewton(Paired):
         rows = [self.state.get(p, {}).get("precision") for _, p in trained]
         if any(row is None for row in rows):
             return torch.diag(_flat([torch.zeros_like(p) + self._initial(p, group) for group, p in trained]))
-        return torch.cat([row.reshape(p.numel(), -1).double() for row, (_, p) in zip(rows, trained, strict=True)])
+        return torch.cat([row.reshape(-1, row.shape[-1]).double() for row in rows])
 
     def _initial(self, p: Tensor, group: Group) -> Tensor | float:
         return self.precision(self._tensors(p), self.numbers(p, group))
@@ -189,7 +189,7 @@ class VariationalNewton(Paired):
             mine = slice(start, start := start + p.numel())
             p.copy_(p.double() - (step[mine] * number(group["lr"])).view(p.shape))
             state, dtype = self._state_of(p, group), state_dtype(p.dtype)
-            state["precision"] = matrix[mine].reshape(*p.shape, -1).to(dtype)
+            state["precision"] = matrix[mine].reshape(*p.shape, len(matrix)).to(dtype)
             state["marginal"] = marginal[mine].view(p.shape).to(dtype)
             if moved:
                 self.forget(p, group["rho"])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.curvature.covariance import DiagonalCovariance
-from posterity.errors import InvalidInput, Undefined, expected, require
+from posterity.errors import InvalidInput, Undefined, expected
 from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
 from posterity.trees import Tree
 
@@ -121,5 +121,6 @@ def _fitting(name: str, precision: Tensor | float | None, mean: Tensor) -> Tenso
         raise expected(f"precision of {name!r}", f"shape {tuple(mean.shape)}", tuple(precision.shape)) from None
     if not bool(torch.isfinite(precision).all()):
         raise InvalidInput(f"precision of {name!r}: expected finite numbers, got NaN or infinity")
-    require(bool((precision >= 0).all()), f"precision of {name!r}", "numbers >= 0", f"{precision.min().item():g}")
+    if bool((precision < 0).any()):
+        raise expected(f"precision of {name!r}", "numbers >= 0", f"{precision.min().item():g}")
     return precision

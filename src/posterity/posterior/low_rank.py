@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from posterity.errors import Undefined, require
+from posterity.errors import Undefined, expected, require
 from posterity.linalg import cholesky, log_det_psd
 from posterity.noise import Key, normal
 from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
@@ -46,7 +46,8 @@ class LowRank(Gaussian):
         ranks = {len(d) for d in self.deviations.values()}
         require(len(ranks) == 1, "deviations", "the same rank for every parameter", sorted(ranks))
         for name, v in self.diagonal.items():
-            require(bool((v >= 0).all()), f"variance of {name!r}", "numbers >= 0", f"{v.min().item():g}")
+            if not bool((v >= 0).all()):
+                raise expected(f"variance of {name!r}", "numbers >= 0", f"{v.min().item():g}")
 
     @property
     def rank(self) -> int:

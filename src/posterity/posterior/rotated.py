@@ -46,7 +46,8 @@ class Rotated(InEigenbasis):
         for name, values in self.precision.items():
             shape, what = mean[name].shape, f"precision of {name!r}"
             require(values.numel() == shape.numel(), what, f"{shape.numel()} numbers", values.numel())
-            require(bool((values > 0).all()), what, "positive numbers", values.min().item())
+            if not bool((values > 0).all()):
+                raise expected(what, "positive numbers", values.min().item())
             if name not in self.bases:
                 require(values.shape == shape, what, f"shape {tuple(shape)} without bases", tuple(values.shape))
         object.__setattr__(self, "bases", {name: self._checked(name) for name in mean if name in self.bases})

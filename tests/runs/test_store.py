@@ -60,13 +60,25 @@ def test_an_error_leaves_everything_as_it_was(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_files_of_others_are_left_alone(tmp_path):
+def test_files_of_others_are_left_alone_whatever_their_names(tmp_path):
+    mine = ("notes.txt", "model.safetensors", "predictions.csv", "report.html", ".memory.csv.0123456789ab.tmp")
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "posterior").mkdir()
+    (tmp_path / "posterior" / "paper.tex").write_text("mine")
+    for number in (1, 2):
+        write(tmp_path, number)
+        (tmp_path / "memory.parquet").write_text("put into the run by somebody")
+    assert content(tmp_path) == 2
+    assert all((tmp_path / name).read_text() == "mine" for name in (*mine, "posterior/paper.tex"))
+    assert (tmp_path / "memory.parquet").exists()
+
+
+def test_a_damaged_run_can_be_replaced(tmp_path):
     write(tmp_path, 1)
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "model.9.safetensors").write_text("left by a killed writer")
+    (tmp_path / "run.json").write_text("{}")
     write(tmp_path, 2)
-    assert (tmp_path / "notes.txt").exists()
-    assert not (tmp_path / "model.9.safetensors").exists()
+    assert content(tmp_path) == 2
 
 
 @pytest.mark.parametrize("moment", [0.02, 0.05, 0.08, 0.13, 0.21])
@@ -82,6 +94,7 @@ def test_killed_writers_leave_a_whole_run(tmp_path, moment):
     assert content(tmp_path) >= 0
     write(tmp_path, 7)
     assert content(tmp_path) == 7
+    assert len(list(tmp_path.iterdir())) == 4  # list, two files, lock: what the killed writer began is gone
 
 
 def test_one_writer_at_a_time(tmp_path):

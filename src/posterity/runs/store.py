@@ -2,7 +2,8 @@
 
 A new version of a file lies beside the old one, under its plain name where that is free and a numbered one otherwise
 (`memory.parquet`, `memory.2.parquet`). Whoever is killed at any moment leaves the old list or the new one, and every
-file of it. What killed writers left behind is swept by the next one.
+file of it. A writer notes what it is about to write and to replace: of that, and of nothing else in the folder, what
+the list does not name is swept in the end, or by the next writer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,19 +22,7 @@ from posterity.files import read_sealed, sha256, write_bytes, write_sealed
 
 VERSION = 1
 LIST = "run.json"
-NAMES = (
-    "model.safetensors",
-    "posterior",
-    "history.jsonl",
-    "predictions.parquet",
-    "predictions.csv",
-    "memory.parquet",
-    "memory.csv",
-    "memory-history.parquet",
-    "memory-history.csv",
-    "memory-map",
-    "report.html",
-)
+NOTES = ".writing"  # names of what a writer makes and replaces, one a line
 
 
 @dataclass(frozen=True)
@@ -101,6 +90,7 @@ class Generation:
         while path.exists():
             number += 1
             path = self.folder / f"{plain.stem}.{number}{plain.suffix}"
+        _note(self.folder, [path.name])
         self.drop(name)
         return path
 
@@ -134,6 +124,7 @@ def generation(folder: Path, base: Listing | None) -> Iterator[Generation]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         _sweep(folder)
+        _note(folder, [LIST, *(_listed(folder) or ())])
         new = Generation(folder, dict(base.content) if base else {}, dict(base.files) if base else {})
         try:
             yield new
@@ -162,30 +153,34 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         os.close(handle)
 
 
+def _note(folder: Path, names: Iterable[str]) -> None:
+    with open(folder / NOTES, "a", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in names)
+
+
+def _listed(folder: Path) -> set[str] | None:
+    """Names of files and folders that the list names, if there is any; None where it is damaged."""
+    if not (folder / LIST).exists():
+        return set()
+    try:
+        return {PurePosixPath(entry.path).parts[0] for entry in read_list(folder).files.values()}
+    except RefusedFile:
+        return None
+
+
 def _sweep(folder: Path) -> None:
-    """Remove what the list does not name, as far as it is ours."""
-    listed: Mapping[str, Entry] = {}
-    if (folder / LIST).exists():
-        try:
-            listed = read_list(folder).files
-        except RefusedFile:
-            return  # damaged: whatever is there may be needed to repair it
-    kept = {PurePosixPath(entry.path).parts[0] for entry in listed.values()}
+    """Remove what a writer noted and the list does not name; what others keep in the folder is not ours to remove."""
+    notes, listed = folder / NOTES, _listed(folder)
+    if not notes.exists() or listed is None:  # of a damaged run, whatever is there may be needed to repair it
+        return
+    kept = {LIST, *listed}
+    noted = set(notes.read_text(encoding="utf-8").splitlines())
     for path in folder.iterdir():
-        if path.name in kept or not _ours(path.name):
-            continue
-        with contextlib.suppress(OSError):  # the next sweep gets what is held open now
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _ours(name: str) -> bool:
-    """Whether a file, or what was to become one, belongs to a run but is not its list."""
-    unfinished = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}\.tmp", name)
-    if unfinished:
-        name = unfinished[1]
-    elif name == LIST:
-        return False
-    return name == LIST or re.sub(r"\.\d+(?=\.[a-z]+$|$)", "", name) in NAMES
+        unfinished = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}\.tmp", path.name)
+        if path.name in noted - kept or (unfinished and unfinished[1] in noted):
+            with contextlib.suppress(OSError):  # held open by a reader, on some systems: it stays
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    notes.unlink()
 
 
 def _outside(path: str) -> bool:

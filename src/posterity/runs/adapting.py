@@ -15,7 +15,7 @@ from posterity.errors import InvalidInput, expected
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source
 from posterity.runs.decisions import Decisions
-from posterity.runs.fitting import evaluated, held_out, refuse_occupied
+from posterity.runs.fitting import discard, evaluated, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
 
@@ -117,7 +117,9 @@ def _written(
         "notes": notes,
     }
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
-    return RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
+    adapted = RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
+    discard(out)
+    return adapted
 
 
 def _known(train: Examples, decisions: Decisions) -> None:

@@ -156,6 +156,7 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
     After Ctrl-C the run is written as far as it came, and can be resumed.
     """
     folder, work = plan.folder, plan.folder / WORK
+    _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(work.parent, ".training.lock"):
         write_sealed(folder / TRAINING, plan.content())
@@ -171,13 +172,13 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
         plan.notes.extend(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
         run = _write(plan, found, snapshots)
         if not found.interrupted:
-            (folder / TRAINING).unlink()
-            shutil.rmtree(work, ignore_errors=True)
+            discard(folder)
     return run
 
 
 def refuse_occupied(folder: Path, overwrite: bool) -> None:
     """Raise where a new training would get in the way of a run, or of a training that can go on."""
+    _refuse_foreign(folder)
     if (folder / TRAINING).exists() and not overwrite:
         raise InvalidInput(
             f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
@@ -188,8 +189,19 @@ def refuse_occupied(folder: Path, overwrite: bool) -> None:
 
 def discard(folder: Path) -> None:
     """Forget a training under way."""
-    (folder / TRAINING).unlink(missing_ok=True)
-    shutil.rmtree(folder / WORK, ignore_errors=True)
+    if (folder / TRAINING).exists():
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+        (folder / TRAINING).unlink()  # last: it says whose the folder was
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise where a training would write into, and in the end remove, what is somebody else's."""
+    if (folder / TRAINING).exists():
+        read_sealed(folder / TRAINING)
+    elif (folder / WORK).exists():
+        raise InvalidInput(
+            f"{folder / WORK}: expected nothing there, where training works, got files; choose another --out"
+        )
 
 
 def build(plan: Plan) -> nn.Module:

@@ -1,0 +1,51 @@
+"""Where a training works: what others keep there is neither used nor removed."""
+
+import pytest
+
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.runs import RunFolder, fitting
+from posterity.runs.adapting import adapt_run
+from posterity.runs.decisions import Decisions
+from runs.problems import flowers, plan, trained
+
+
+@pytest.fixture
+def data(tmp_path):
+    flowers(tmp_path / "flowers.csv", rows=60)
+    return tmp_path / "flowers.csv"
+
+
+def killed(*_, **__):
+    raise MemoryError
+
+
+def test_a_folder_of_the_user_called_training_is_safe(tmp_path, data):
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "picture.png").write_text("mine")
+    fitting.discard(tmp_path)
+    with pytest.raises(InvalidInput, match="another --out"):
+        fitting.refuse_occupied(tmp_path, overwrite=True)
+    with pytest.raises(InvalidInput, match="another --out"):
+        fitting.train(plan(tmp_path, data))
+    assert (tmp_path / "training" / "picture.png").read_text() == "mine"
+
+
+def test_a_file_of_the_user_called_training_is_safe(tmp_path, data):
+    (tmp_path / "training.json").write_text('{"lr": 0.1}')
+    with pytest.raises(RefusedFile, match="damaged"):
+        fitting.refuse_occupied(tmp_path, overwrite=True)
+    with pytest.raises(RefusedFile, match="damaged"):
+        fitting.train(plan(tmp_path, data))
+    assert (tmp_path / "training.json").read_text() == '{"lr": 0.1}'
+
+
+def test_a_training_that_was_overwritten_does_not_come_back(tmp_path, data, monkeypatch):
+    run = trained(tmp_path / "run", data)
+    monkeypatch.setattr(fitting, "fit", killed)
+    with pytest.raises(MemoryError):
+        trained(tmp_path / "other", data)
+    gone = run.data("train").ids[0].item()
+    adapt_run(run, tmp_path / "other", decisions=Decisions((), (gone,), {}), overwrite=True)
+    with pytest.raises(RefusedFile, match="a run that is finished"):
+        fitting.reopen(tmp_path / "other")
+    assert RunFolder.open(tmp_path / "other").posterior.n == 47

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import random_unstructured
 
 from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.inputs import call
@@ -107,6 +108,25 @@ class StepsFirst(nn.Module):
         return self.out(torch.tanh(self.inner(x.transpose(0, 1))).transpose(0, 1).mean(1))
 
 
+class Routed(nn.Module):
+    """Each step is sent to one expert: as many rows as examples may be those of a few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.out = nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = x.flatten(0, 1)
+        p, chosen = self.gate(x).flatten(0, 1).softmax(-1).max(-1)
+        y = torch.zeros_like(steps)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero().squeeze(-1)
+            if len(rows):
+                y[rows] = p[rows].unsqueeze(-1) * torch.tanh(expert(steps[rows]))
+        return self.out(y.view_as(x).sum(1))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +162,11 @@ def _mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, K)
     )
+
+
+def _pruned() -> nn.Module:
+    """Half a weight is masked, and what is learnt of it lies under another name in the layer."""
+    return nn.Sequential(random_unstructured(nn.Linear(4, 5), "weight", 0.5), nn.Tanh(), nn.Linear(5, K))
 
 
 def _image() -> nn.Module:
@@ -228,6 +253,8 @@ CASES = {
     "tied": Case(Tied, lambda: torch.randint(0, K, (B, 4)), False),
     "outside": Case(Outside, _normal(4), False),
     "steps_first": Case(StepsFirst, _normal(B, 4), False),
+    "pruned": Case(_pruned, _normal(4), False),
+    "routed": Case(Routed, _normal(2, 4), False),
     "attention": Case(Attention, _normal(3, 4), False),
     "recurrent": Case(Recurrent, _normal(3, 4), False),
 }

@@ -36,6 +36,13 @@ def test_the_diagonal_and_the_matrix_equal_the_definition(name: str) -> None:
     close(to_vector(diagonal_ggn(model, data, "categorical")), wanted.diagonal())
 
 
+def test_rows_that_are_sent_to_experts_stay_with_their_examples() -> None:
+    for seed in range(60):  # an expert gets as many rows as there are examples in a few of them
+        model, inputs = CASES["routed"].build(seed)
+        wanted = explicit(model, inputs, likelihood("categorical")).diagonal()
+        close(to_vector(diagonal_ggn(model, batches((inputs, LABELS)), "categorical")), wanted)
+
+
 @pytest.mark.parametrize("law", [likelihood("gaussian", precision=3.0), likelihood("bernoulli"), likelihood("poisson")])
 def test_every_likelihood_brings_its_curvature(law: Likelihood) -> None:
     model, inputs = CASES["mlp"].build()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -49,8 +51,16 @@ def kernel(
     rows = []
     with watch(model, covariance, memory) as tape:
         for _, left in tape.passes(inputs):
-            rows.append(torch.cat([_between(left, right, covariance) for _, right in tape.passes(others)], dim=1))
+            found = [_between(*_alike(left, right), covariance) for _, right in tape.passes(others)]
+            rows.append(torch.cat(found, dim=1))
     return torch.cat(rows)
+
+
+def _alike(left: Pass, right: Pass) -> tuple[Pass, Pass]:
+    """The passes, without closed forms where they have them for different layers (one may meet no example)."""
+    if [layer.sites.keys() for layer in left.layers] == [layer.sites.keys() for layer in right.layers]:
+        return left, right
+    return replace(left, layers=[], rest=left.tape.names), replace(right, layers=[], rest=right.tape.names)
 
 
 def _between(left: Pass, right: Pass, covariance: Covariance) -> Tensor:

@@ -102,7 +102,11 @@ def _rows_one_by_one(model: nn.Module, parameters: Mapping[str, Tensor], inputs:
     for n in range(length(inputs)):
         with torch.enable_grad():
             f = call(model, take(inputs, slice(n, n + 1)))
-        every += [torch.autograd.grad(f[0], list(parameters.values()), v_n, retain_graph=True) for v_n in v[:, n]]
+        # What one example alone does not use, such as an expert that another one is sent to, has gradient zero.
+        every += [
+            torch.autograd.grad(f[0], list(parameters.values()), v_rn, retain_graph=True, materialize_grads=True)
+            for v_rn in v[:, n]
+        ]
     shape = (v.shape[1], v.shape[0])
     return {name: torch.stack(g).unflatten(0, shape) for name, g in zip(parameters, zip(*every))}
 

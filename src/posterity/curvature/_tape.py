@@ -20,6 +20,8 @@ from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, call, length, take
 from posterity.trees import Tree, state_dtype, trainable
 
+_PICKS = ("Index", "Scatter", "Gather", "MaskedSelect", "MaskedScatter")  # operations that route rows, as to experts
+
 
 class SlowPath(UserWarning):
     """Some parameters have no closed form; their per-example Jacobians are formed, a few examples at a time."""
@@ -143,33 +145,49 @@ class Tape:
                 self._same_for_all = set()
                 expanded = self._run(few)
             logits = expanded
-        calls = [(module, entry) for module, entries in self._calls.items() for entry in entries]
-        self._off_axis = self._entangled(logits, calls)
+        self._off_axis = self._entangled(logits)
         self._same_for_all -= self._off_axis
         self._probed = length(few)
         self._classes = logits.shape[-1]
-        self._width = logits[0].numel() + sum(entry.shape[1:].numel() for _, entry in calls)
+        entries = [entry for calls in self._calls.values() for entry in calls]
+        self._width = logits[0].numel() + sum(entry.shape[1:].numel() for entry in entries)
 
-    def _entangled(self, logits: Tensor, calls: list[tuple[nn.Module, Call]]) -> set[nn.Module]:
-        """Layers whose first axis is not the examples: of another length, or the first output reads its other rows."""
+    def _entangled(self, logits: Tensor) -> set[nn.Module]:
+        """Layers whose rows are not the examples: of another number, or some example's output reads another row.
+
+        Outputs that are weighted example by example, by powers of two, weight the signals of their own rows alike.
+        """
+        calls = [(module, entry) for module, entries in self._calls.items() for entry in entries]
         off = {module for module, entry in calls if entry.shape[0] != self._examples}
         if not (calls and logits.requires_grad):
             return off
-        first = torch.zeros_like(logits)
-        first[0] = torch.linspace(1.0, 2.0, logits[0].numel()).view_as(first[0])
-        found = torch.autograd.grad(logits, [entry.edge for _, entry in calls], first, materialize_grads=True)
-        return off | {module for (module, _), g in zip(calls, found) if len(g) > 1 and g[1:].any()}
+        weights = (2.0 ** (torch.arange(len(logits), device=logits.device) % 7 - 3)).to(logits)
+        v = torch.linspace(1.0, 2.0, logits[0].numel()).view_as(logits[0]).to(logits).expand_as(logits)
+        edges = [entry.edge for _, entry in calls]
+        plain, weighted = (
+            torch.autograd.grad(logits, edges, u, retain_graph=True, materialize_grads=True)
+            for u in (v, _by_row(v, weights))
+        )
+        return off | {
+            module
+            for (module, _), one, other in zip(calls, plain, weighted)
+            if module not in off and _differ(_by_row(one, weights), other)
+        }
 
     def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
         """The layers with a closed form in this pass, and the names of the parameters without."""
-        uses = _uses(logits, self._by_id)
+        uses, picks = _uses(logits, self._by_id)
+        if picks:  # which row is whose may change with the examples
+            self._off_axis |= self._entangled(logits)
         layers = []
         for module, calls in self._calls.items():
             if module in self._off_axis or any(entry.shape[0] != len(logits) for entry in calls):
                 reason = f"its {type(module).__name__} does not keep the examples apart on the first axis"
                 self._reasons.update(dict.fromkeys(self._own(module).values(), reason))
                 continue
-            fits = {own: name for own, name in self._own(module).items() if uses[name] == len(calls)}
+            # Under another name (weight_orig of pruning), the layer makes its weight from it.
+            own = {key: name for key, name in self._own(module).items() if key in ("weight", "bias")}
+            fits = {key: name for key, name in own.items() if uses[name] == len(calls)}
             if fits:
                 layers.append(layer(module, calls, fits))
         closed = {name for entry in layers for name in entry.sites}
@@ -188,14 +206,26 @@ class Tape:
             warnings.warn(f"per-example Jacobians by torch.func, which is slower, for {lines}", SlowPath, stacklevel=5)
 
 
-def _uses(logits: Tensor, by_id: dict[int, str]) -> dict[str, int]:
-    """How many operations of the graph take each parameter."""
-    uses = dict.fromkeys(by_id.values(), 0)
+def _by_row(t: Tensor, weights: Tensor) -> Tensor:
+    return t * weights.view(-1, *[1] * (t.dim() - 1))
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether any row differs by more than rounding."""
+    apart, size = ((t.reshape(len(t), -1).abs().amax(1)) for t in (one - other, one))
+    return bool((apart > torch.finfo(one.dtype).eps ** 0.5 * size).any())
+
+
+def _uses(logits: Tensor, by_id: dict[int, str]) -> tuple[dict[str, int], bool]:
+    """How many operations of the graph take each parameter, and whether any picks rows by index or mask."""
+    uses, picks = dict.fromkeys(by_id.values(), 0), False
     assert logits.grad_fn is not None
     seen: set[Node] = {logits.grad_fn}
     stack: list[Node] = [logits.grad_fn]
     while stack:
-        for node, _ in stack.pop().next_functions:
+        operation = stack.pop()
+        picks = picks or operation.name().startswith(_PICKS)
+        for node, _ in operation.next_functions:
             if node is None:
                 continue
             name = by_id.get(id(getattr(node, "variable", None)))
@@ -204,7 +234,7 @@ def _uses(logits: Tensor, by_id: dict[int, str]) -> dict[str, int]:
             if node not in seen:
                 seen.add(node)
                 stack.append(node)
-    return uses
+    return uses, picks
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:

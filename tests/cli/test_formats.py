@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from posterity.cli import app
 from posterity.cli._report import contents
 from posterity.errors import InvalidInput, RefusedFile
+from posterity.files import read_sealed, write_sealed
 from posterity.runs import RunFolder
 from runs.problems import flowers, line
 
@@ -128,10 +129,10 @@ def test_a_refused_setting_leaves_no_training_behind(inside):
 
 def test_overwriting_gives_nothing_up_before_it_has_something_new(inside):
     (inside / "run" / "training").mkdir(parents=True)
-    (inside / "run" / "training.json").write_text("a training under way")
+    write_sealed(inside / "run" / "training.json", {"a training": "under way"})
     with pytest.raises(InvalidInput, match="not there"):
         posterity("fit", "misspelt.csv", "--target", "y", "--out", "run", "--overwrite")
-    assert (inside / "run" / "training.json").read_text() == "a training under way"
+    assert read_sealed(inside / "run" / "training.json") == {"a training": "under way"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
+from posterity.runs.data import Source
 from posterity.runs.readers import read_rows, with_block
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "y": ["no", "yes", "no"]})
@@ -84,10 +85,25 @@ def test_pictures(tmp_path):
     rows = read_rows(tmp_path)
     assert rows.block.shape == (3, 4, 6, 3)
     assert rows.table["label"].tolist() == ["cats", "dogs", "dogs"]
-    assert read_rows(tmp_path / "cats").table.columns.tolist() == ["file"]
+    assert read_rows(tmp_path / "cats").table["label"].isna().all()
     (tmp_path / "dogs" / "d.png").write_bytes(b"no picture")
     with pytest.raises(RefusedFile, match=r"d\.png"):
         read_rows(tmp_path)
+
+
+def test_only_pictures_that_are_seen_count(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "cats" / ".thumbnails").mkdir(parents=True)
+    for name in ("cats/a.png", "cover.png"):
+        Image.new("L", (3, 2)).save(tmp_path / name)
+    before = Source.of(tmp_path, tmp_path)
+    for name in ("cats/._a.png", "cats/.thumbnails/a.png", ".DS_Store", "Thumbs.db"):
+        (tmp_path / name).write_bytes(b"what a system leaves behind")
+    found = read_rows(tmp_path).table
+    assert found["file"].tolist() == ["cats/a.png", "cover.png"]
+    assert found["label"].fillna("none").tolist() == ["cats", "none"]
+    assert before.locate(tmp_path) == tmp_path
 
 
 def test_pictures_are_in_colour_if_any_is(tmp_path):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import sha256
-from posterity.runs.readers import Rows, read_rows, with_block
+from posterity.runs.readers import Rows, picture_files, read_rows, with_block
 
 SPLITS = ("train", "test")
 
@@ -34,7 +34,7 @@ class Source:
     Args:
         path: Where it lay.
         relative: The same, seen from the folder of the run: both may move together.
-        sha256: Hash of the file, or of the names and hashes of all files of the folder.
+        sha256: Hash of the file, or of the names and hashes of all pictures of the folder.
         inputs: For npz: the array of inputs.
         size: For pictures: the size they are brought to.
         embeddings: Another source, of vectors for the rows.
@@ -258,6 +258,6 @@ def _hash(path: Path) -> str:
     if path.is_file():
         return sha256(path)
     digest = hashlib.sha256()
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+    for file in picture_files(path):
         digest.update(f"{file.relative_to(path).as_posix()}\0{sha256(file)}\n".encode())
     return digest.hexdigest()

@@ -201,8 +201,8 @@ def _read_idx(path: Path) -> np.ndarray[Any, Any]:
 
 
 def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...] | None) -> Rows:
-    """Pictures of a folder, with the name of their subfolder as label; without subfolders they have no label."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    """Pictures of a folder, with the name of their subfolder as label; outside of subfolders they have no label."""
+    files = picture_files(folder)
     if not files:
         raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
     known = like if like is not None and len(like) == 3 else None
@@ -211,10 +211,14 @@ def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...]
     if not known and bool((block == block[..., :1]).all()):
         block = block[..., 0]
     names = [path.relative_to(folder).as_posix() for path in files]
-    table = pd.DataFrame({"file": names})
-    if all("/" in name for name in names):
-        table[target] = [name.split("/")[0] for name in names]
-    return Rows(table, block)
+    labels = [name.split("/")[0] if "/" in name else None for name in names]
+    return Rows(pd.DataFrame({"file": names} | {target: labels}), block)
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """The pictures of a folder, in order; hidden files, which systems leave beside them, are none."""
+    seen = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    return sorted(folder / path for path in seen if not any(part.startswith(".") for part in path.parts))
 
 
 def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray[Any, Any]:

@@ -106,6 +106,28 @@ def test_only_pictures_that_are_seen_count(tmp_path):
     assert before.locate(tmp_path) == tmp_path
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_pictures_that_bytes_do_not_hold_are_refused(tmp_path, dtype):
+    from PIL import Image
+
+    Image.fromarray(np.full((2, 3), 3000, dtype)).save(tmp_path / "x-ray.tif")
+    with pytest.raises(RefusedFile, match="8 bits a channel"):
+        read_rows(tmp_path)
+
+
+def test_photographs_stand_upright(tmp_path):
+    from PIL import Image
+
+    turned = Image.Exif()
+    turned[0x0112] = 6  # its first column is the top of the scene
+    scene = np.zeros((2, 4), dtype=np.uint8)
+    scene[:, -1] = 200
+    Image.fromarray(scene).save(tmp_path / "a.png", exif=turned)
+    found = read_rows(tmp_path).block[0]
+    assert found.shape == (4, 2)
+    assert (found[-1] == 200).all()
+
+
 def test_pictures_are_in_colour_if_any_is(tmp_path):
     from PIL import Image
 

@@ -223,12 +223,14 @@ def picture_files(folder: Path) -> list[Path]:
 
 def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray[Any, Any]:
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as why:
         raise MissingExtra("pictures: expected the package pillow; pip install 'posterity[images]'") from why
     try:
         with Image.open(path) as picture:
-            found = picture.convert(mode)
+            if picture.mode.startswith(("I", "F")):  # numbers that would be cut off at 255
+                raise ValueError("more than 8 bits a channel; save it with 8, or all of them as an npz")
+            found = ImageOps.exif_transpose(picture).convert(mode)
             if shape is not None and found.size != (shape[1], shape[0]):
                 found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
             return np.asarray(found)

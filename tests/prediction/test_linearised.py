@@ -117,6 +117,16 @@ def test_half_precision_models_answer_in_float32():
     assert predict(model, posterior, torch.randn(5, 4).bfloat16(), method="linearised").probs.dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", GAUSSIANS)
+@pytest.mark.parametrize("method", ["linearised", "probit"])
+def test_a_posterior_answers_for_a_model_in_another_precision(kind, method):
+    model, posterior, inputs = make_case(kind)
+    wanted = predict(model, posterior, inputs, method=method).probs
+    found = predict(model.float(), posterior, inputs.float(), method=method).probs
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_a_graph_that_waits_for_its_backward_pass_stays_valid():
     case = make_case("diagonal")
     loss = case.model.eval()(case.inputs).square().sum()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from posterity.trees import Tree, check_same_shapes, from_vector, to_vector
+from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype, to_vector
 
 Bases = tuple[Tensor, ...]  # (U_B, U_A) of a weight, (U_B,) of a parameter with one axis
 
@@ -70,6 +71,22 @@ class FullCovariance:
 
 
 Covariance = DiagonalCovariance | KroneckerCovariance | FullCovariance
+
+
+def fitted(covariance: Covariance, parameters: Mapping[str, Tensor]) -> Covariance:
+    """The same covariance where the parameters are, and in their precision (float32 at least)."""
+    if isinstance(covariance, FullCovariance):
+        like = [parameters[name] for name in covariance.shapes]
+        dtype = reduce(torch.promote_types, (state_dtype(p.dtype) for p in like))
+        return FullCovariance(covariance.shapes, covariance.matrix.to(like[0].device, dtype))
+
+    def fit(t: Tensor, name: str) -> Tensor:
+        return t.to(parameters[name].device, state_dtype(parameters[name].dtype))
+
+    variance = {name: fit(v, name) for name, v in covariance.variance.items()}
+    if isinstance(covariance, DiagonalCovariance):
+        return DiagonalCovariance(variance)
+    return KroneckerCovariance({n: tuple(fit(u, n) for u in us) for n, us in covariance.bases.items()}, variance)
 
 
 def rotate(rows: Tensor, bases: Bases) -> Tensor:

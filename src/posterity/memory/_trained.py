@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from posterity.batches import Batch, Batches, OwnPart, batches
-from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.curvature import Covariance, FullCovariance
+from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.progress import track
-from posterity.trees import Tree, evaluating, snapshot
+from posterity.trees import evaluating, snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,8 @@ class Trained:
 
     @cached_property
     def covariance(self) -> Covariance:
-        """The covariance of the weights at temperature 1, on the device of the model."""
-        return on_device(self.posterior.covariance(untempered=True), self.device)
+        """The covariance of the weights at temperature 1, where the model computes and in its precision."""
+        return fitted(self.posterior.covariance(untempered=True), dict(self.model.named_parameters()))
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
@@ -124,14 +125,3 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
 def names_of(covariance: Covariance) -> list[str]:
     """The parameters that a covariance covers."""
     return list(covariance.shapes if isinstance(covariance, FullCovariance) else covariance.variance)
-
-
-def on_device(covariance: Covariance, device: torch.device) -> Covariance:
-    """The same covariance on a device."""
-    if isinstance(covariance, FullCovariance):
-        return replace(covariance, matrix=covariance.matrix.to(device))
-    variance: Tree = {name: v.to(device) for name, v in covariance.variance.items()}
-    if isinstance(covariance, DiagonalCovariance):
-        return DiagonalCovariance(variance)
-    bases = {name: tuple(base.to(device) for base in entry) for name, entry in covariance.bases.items()}
-    return KroneckerCovariance(bases, variance)

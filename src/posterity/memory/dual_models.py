@@ -14,10 +14,11 @@ from torch import Tensor
 
 from posterity.curvature import Covariance, kernel, prediction_covariance, pushforward
 from posterity.curvature._pass import Pass
+from posterity.curvature.covariance import fitted
 from posterity.curvature.prediction import every_output, watch
 from posterity.inputs import Inputs, move
 from posterity.linalg import cholesky, log_det_psd, solve_psd, symmetrise
-from posterity.memory._trained import Trained, names_of, on_device
+from posterity.memory._trained import Trained, names_of
 from posterity.posterior import Diagonal, Full
 from posterity.trees import to_vector
 
@@ -117,7 +118,7 @@ def linear_model(trained: Trained, tangent: Tensor, residual: Tensor, curvature:
 
 def gaussian_process(trained: Trained, tangent: Tensor, residual: Tensor, curvature: Tensor) -> GaussianProcess:
     """The dual Gaussian process; the kernel of all examples is written out, so this is for small data."""
-    prior = on_device(_untempered_prior(trained).covariance(), trained.device)
+    prior = fitted(_untempered_prior(trained).covariance(), dict(trained.model.named_parameters()))
     with trained.at_mean():
         inputs = [batch.inputs for batch in trained.batches("inputs")]
         start = torch.cat([pushforward(trained.model, x, _prior_mean(trained)) for x in inputs]).double()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature import Covariance, prediction_covariance
+from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
@@ -28,7 +29,7 @@ def linearised(question: Question) -> Iterator[Method]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = isinstance(question.likelihood, GaussianLikelihood)
     require_whole("samples", question.samples, 0 if gaussian else 1)
-    covariance = question.posterior.covariance()
+    covariance = _covariance(question)
 
     def answer(inputs: Inputs) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
@@ -52,7 +53,7 @@ def probit(question: Question) -> Iterator[Method]:
     """
     if not isinstance(question.likelihood, (BernoulliLikelihood, CategoricalLikelihood)):
         raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
-    covariance = question.posterior.covariance()
+    covariance = _covariance(question)
 
     def answer(inputs: Inputs) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
@@ -95,6 +96,10 @@ def _write(values: Tree, tensors: dict[str, Tensor]) -> None:
     for name, value in values.items():
         if not torch.equal(tensors[name], value.to(tensors[name])):
             tensors[name].copy_(value)
+
+
+def _covariance(question: Question) -> Covariance:
+    return fitted(question.posterior.covariance(), dict(question.model.named_parameters()))
 
 
 def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tuple[Tensor, Tensor]:

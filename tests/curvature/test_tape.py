@@ -1,14 +1,24 @@
 """What the recording leaves behind, what it refuses, and what it says."""
 
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from curvature.cases import CASES, B, K
+from curvature.cases import CASES, B, K, covariance
 from posterity.batches import Batch, batches
-from posterity.curvature import SlowPath, diagonal_ggn, kronecker_ggn, per_example_gradients
+from posterity.curvature import (
+    SlowPath,
+    diagonal_ggn,
+    kronecker_ggn,
+    per_example_gradients,
+    prediction_covariance_product,
+    pullback,
+    pushforward,
+)
 from posterity.errors import InvalidInput
 from posterity.trees import trainable
 
@@ -42,15 +52,35 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
         assert torch.equal(t, state[name])
 
 
-def test_inside_no_grad_it_works_the_same() -> None:
-    model, inputs = CASES["mlp"].build()
-    data = batches((inputs, LABELS))
-    wanted = diagonal_ggn(model, data, "categorical")
-    with torch.no_grad():
-        found = diagonal_ggn(model, data, "categorical")
-    for name in wanted:
-        assert torch.equal(found[name], wanted[name])
-        assert not found[name].requires_grad
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("case", ["mlp", "outside"])
+@pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
+def test_inside_no_grad_it_works_the_same(case: str, mode: Callable[[], AbstractContextManager[None]]) -> None:
+    model, inputs = CASES[case].build()
+    sigma, e = covariance(model, "diagonal"), torch.randn(B, K, dtype=torch.float64)
+
+    def answers(inputs: Tensor) -> list[Tensor]:
+        ggn = diagonal_ggn(model, batches((inputs, LABELS)), "categorical")
+        step = pullback(model, inputs, e)
+        product = prediction_covariance_product(model, inputs, sigma, e)
+        return [*ggn.values(), *step.values(), pushforward(model, inputs, step), product]
+
+    wanted = answers(inputs)
+    with mode():
+        found = answers(inputs.clone())
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+        assert not one.requires_grad
+
+
+def test_recurrent_layers_go_without_cudnn_which_has_no_gradients_in_evaluation_mode() -> None:
+    model, inputs = CASES["recurrent"].build()
+    seen = []
+    model.rnn.register_forward_pre_hook(lambda module, args: seen.append(torch.backends.cudnn.enabled))
+    with pytest.warns(SlowPath):
+        diagonal_ggn(model, batches((inputs, LABELS)), "categorical")
+    assert not any(seen)
+    assert torch.backends.cudnn.enabled
 
 
 def test_batch_statistics_are_refused_and_training_mode_is_mentioned() -> None:

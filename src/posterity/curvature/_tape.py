@@ -17,7 +17,7 @@ from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import Inputs, call, length, take
+from posterity.inputs import Inputs, call, length, over_tensors, take
 from posterity.trees import Tree, state_dtype, trainable
 
 _PICKS = ("Index", "Scatter", "Gather", "MaskedSelect", "MaskedScatter")  # operations that route rows, as to experts
@@ -30,8 +30,8 @@ class SlowPath(UserWarning):
 class Tape:
     """A context in which `passes` records the layers that hold the parameters `names` (the trainable ones by default).
 
-    Inside, the model is in evaluation mode and those parameters require gradients, frozen or not. It is left exactly
-    as it was found: modes, gradients and hooks.
+    Inside, the model is in evaluation mode and those parameters require gradients, frozen or not, even in torch's
+    inference mode. It is left exactly as it was found: modes, gradients and hooks.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int | None = None) -> None:
@@ -58,9 +58,14 @@ class Tape:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
             stack.callback(_restore_modes, [(module, module.training) for module in self.model.modules()])
             _refuse_batch_statistics(self.model)
             self.model.eval()
+            if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
+                # Those of cuDNN have no gradients in evaluation mode.
+                stack.callback(setattr, torch.backends.cudnn, "enabled", torch.backends.cudnn.enabled)
+                torch.backends.cudnn.enabled = False
             for p in self.parameters.values():
                 stack.callback(p.requires_grad_, p.requires_grad)
                 p.requires_grad_(True)
@@ -92,7 +97,7 @@ class Tape:
 
     def passes(self, inputs: Inputs, roots: int | None = None) -> Iterator[tuple[slice, Pass]]:
         """Forward passes over the examples, as many at a time as memory allows with so many roots (by default, K)."""
-        examples = length(inputs)
+        inputs, examples = differentiable(inputs), length(inputs)
         if min(examples, 2) > self._probed:
             self._probe(take(inputs, slice(0, 2)))
         itemsize = next(iter(self.parameters.values())).element_size()
@@ -204,6 +209,11 @@ class Tape:
             default = "it is shared between layers or used outside its own"
             lines = "; ".join(f"{name} ({self._reasons.get(name, default)})" for name in new)
             warnings.warn(f"per-example Jacobians by torch.func, which is slower, for {lines}", SlowPath, stacklevel=5)
+
+
+def differentiable(inputs: Inputs) -> Inputs:
+    """The inputs, with copies of tensors made in inference mode, which autograd refuses."""
+    return over_tensors(lambda x: x.clone() if x.is_inference() else x, inputs)
 
 
 def _by_row(t: Tensor, weights: Tensor) -> Tensor:

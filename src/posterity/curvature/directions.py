@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature._rest import tangent, transformable
-from posterity.curvature._tape import Tape
+from posterity.curvature._tape import Tape, differentiable
 from posterity.errors import expected
 from posterity.inputs import Inputs, call
 from posterity.trees import Tree, check_same_shapes
@@ -31,7 +31,8 @@ def pushforward(model: nn.Module, inputs: Inputs, direction: Tree) -> Tensor:
     with Tape(model, list(direction)) as tape, torch.enable_grad(), transformable():
         check_same_shapes(direction, tape.parameters, "direction")
         parameters = tape.parameters
-        return tangent(call(model, inputs), list(parameters.values()), [direction[name] for name in parameters])
+        outputs = call(model, differentiable(inputs))
+        return tangent(outputs, list(parameters.values()), [direction[name] for name in parameters])
 
 
 def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: list[str] | None = None) -> Tree:
@@ -52,7 +53,7 @@ def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: list[str] | Non
         {'weight': tensor([[-2., -2.]])}
     """
     with Tape(model, names) as tape, torch.enable_grad(), transformable():
-        outputs = call(model, inputs)
+        outputs = call(model, differentiable(inputs))
         if outputs.shape != v.shape:
             raise expected("v", f"shape {tuple(outputs.shape)} like the outputs", tuple(v.shape))
         found = torch.autograd.grad(outputs, list(tape.parameters.values()), v.to(outputs), materialize_grads=True)

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from posterior import cases
@@ -181,6 +182,14 @@ def test_flat_priors_are_allowed_but_have_no_density() -> None:
     for question in (flat.entropy, lambda: flat.variance, lambda: flat.sample(0)):
         with pytest.raises(Undefined, match=r"flat \(precision 0\) in 'w'"):
             question()
+
+
+def test_low_rank_keeps_its_digits_where_deviations_are_much_wider_than_the_diagonal() -> None:
+    variance, deviation, point = 1e-6, 10.0, torch.tensor([3.0])
+    q = LowRank({"w": torch.zeros(1)}, {"w": torch.tensor([variance])}, {"w": torch.tensor([[deviation]])})
+    wanted = stats.norm(0, (variance + deviation**2) ** 0.5)
+    assert q.log_prob({"w": point}).item() == pytest.approx(wanted.logpdf(3.0), abs=1e-6)
+    assert q.precision_diagonal()["w"].item() == pytest.approx(1 / wanted.var(), rel=1e-5)
 
 
 def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:

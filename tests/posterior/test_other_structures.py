@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from scipy import special
 from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
 
 from posterior import cases
@@ -156,6 +158,15 @@ def test_signs_against_torch() -> None:
     assert torch.equal(to_vector(q.mode), to_vector(q.natural).sign())
     with pytest.raises(Undefined, match="−1 or 1"):
         q.kl(cases.diagonal())
+
+
+def test_nearly_certain_signs_keep_their_digits() -> None:
+    q, other = (Signs({"w": torch.tensor([t, -t])}) for t in (10.0, 9.0))  # in float32
+    p, r = special.expit(-20.0), special.expit(-18.0)
+    entropy = special.entr(p) + special.entr(1 - p)
+    assert q.entropy().item() == pytest.approx(2 * entropy, rel=1e-5)
+    divergence = special.rel_entr(p, r) + (1 - p) * (np.log1p(-p) - np.log1p(-r))
+    assert q.kl(other).item() == pytest.approx(2 * divergence, rel=1e-5)
 
 
 def test_signs_come_by_their_probabilities() -> None:

@@ -70,7 +70,8 @@ class LowRank(Gaussian):
         return draw
 
     def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
-        scaled = total(t.square() / self.diagonal[name] for name, t in tree.items())
+        # Where deviations are much wider than v the two parts nearly cancel, and float32 would leave nothing.
+        scaled = total(t.double().square() / self.diagonal[name].double() for name, t in tree.items())
         projected = torch.stack([w @ tree[name].reshape(-1).to(w) for name, w in self._whitened.items()]).sum(0)
         return scaled - projected.square().sum()
 
@@ -79,7 +80,7 @@ class LowRank(Gaussian):
 
     def precision_diagonal(self) -> Tree:
         return {
-            name: (v.reshape(-1).reciprocal() - self._whitened[name].square().sum(0)).reshape(v.shape).to(v)
+            name: (v.double().reciprocal() - self._whitened[name].square().sum(0).view_as(v)).to(v)
             for name, v in self.diagonal.items()
         }
 

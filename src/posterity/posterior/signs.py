@@ -57,16 +57,18 @@ class Signs(Structure):
         return total(F.logsigmoid(2 * t * tree[name].to(t)) for name, t in self.natural.items())
 
     def entropy(self) -> Tensor:
-        """Σ [ log 2cosh λ − λ tanh λ ], in nats."""
-        return total(torch.logaddexp(t, -t) - t * t.tanh() for _, t in self.natural.items())
+        """−Σ [ p log p + (1 − p) log(1 − p) ], p = σ(2λ), in nats."""
+        return -total(s.sigmoid() * F.logsigmoid(s) for t in self.natural.values() for s in (2 * t, -2 * t))
 
     def kl(self, other: Structure) -> Tensor:
-        """Σ [ (λ − λ') tanh λ − log cosh λ + log cosh λ' ]."""
+        """Σ [ p log(p/p') + (1 − p) log((1 − p)/(1 − p')) ]."""
         if not isinstance(other, Signs):
             raise self.undefined(f"kl to the structure {other.kind!r}")
         check_same_shapes(other.natural, self.natural, "kl")
         pairs = [(t, other.natural[name].to(t)) for name, t in self.natural.items()]
-        return total((a - b) * a.tanh() - torch.logaddexp(a, -a) + torch.logaddexp(b, -b) for a, b in pairs)
+        return total(
+            (s * a).sigmoid() * (F.logsigmoid(s * a) - F.logsigmoid(s * b)) for a, b in pairs for s in (2.0, -2.0)
+        )
 
     def tensors(self) -> Tree:
         return pack("natural", self.natural)

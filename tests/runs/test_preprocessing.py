@@ -143,6 +143,15 @@ def test_targets():
     assert digits.names == ("2", "9", "10")
 
 
+@pytest.mark.parametrize("wrong", ["-1", "0.5"])
+def test_counts_are_whole(wrong):
+    values = pd.Series(["0", "3", wrong])
+    target = Preprocessing.of(Rows(table(3).assign(n=values)), "n", task="count").target
+    with pytest.raises(InvalidInput, match=f"'n': expected counts 0, 1, 2, .*got '{wrong}'"):
+        target.encode(values)
+    assert target.encode(values[:2]).tolist() == [[0], [3]]
+
+
 def test_pictures_have_channels_first():
     random = np.random.default_rng(0)
     pictures = random.integers(0, 255, (6, 8, 5, 3)).astype(np.uint8)

@@ -135,7 +135,11 @@ class Count(Target):
         return 1
 
     def encode(self, values: pd.Series[Any]) -> Tensor:
-        return torch.tensor(_read(self.name, values), dtype=torch.float32).unsqueeze(1)
+        found = _read(self.name, values)
+        wrong = (found < 0) | (found != found.round())
+        if wrong.any():
+            raise expected(f"target {self.name!r}", "counts 0, 1, 2, ... (or --task amount)", values[wrong].iloc[0])
+        return torch.tensor(found, dtype=torch.float32).unsqueeze(1)
 
     def decode(self, values: Values) -> Values:
         return np.asarray(values, dtype=np.float64)

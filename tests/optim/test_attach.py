@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import combinations
 
 import pytest
 import torch
@@ -67,6 +68,22 @@ def test_evaluation_passes_see_the_mean():
     assert model.seen == [mean, mean]
     model(data()[0])
     assert model.seen[-1] != mean
+
+
+def test_passes_under_one_autocast_see_their_own_weights():
+    """In training mode a sample each, between forward and backward pass the mean for those without gradients."""
+    model, _, _ = make()
+    inputs = data()[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = [model(inputs)]
+        with torch.no_grad():
+            mean = model(inputs)
+        outputs[0].sum().backward()
+        outputs.append(model(inputs))
+    outputs[1].sum().backward()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert torch.equal(mean, model(inputs))
+    assert not any(torch.equal(one, other) for one, other in combinations([mean, *outputs], 2))
 
 
 def test_each_micro_batch_has_fresh_noise_and_one_loss_has_one_sample():

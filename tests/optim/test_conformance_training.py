@@ -1,6 +1,7 @@
 """What every optimizer must do while it trains."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -176,6 +177,29 @@ def test_a_skipped_step_leaves_nothing_behind(make):
     assert optimizer.param_groups[0]["skipped"] == 1
     assert all(p.isfinite().all() for p in problem.parameters)
     assert all(t.isfinite().all() for state in optimizer.state.values() for t in state.values())
+
+
+@all_optimizers
+def test_one_autocast_around_all_steps_is_one_around_each_pass(make):
+    found = []
+    for around in (nullcontext(), torch.autocast("cpu", torch.bfloat16)):
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 4, bias=False), torch.randn(5, 4)
+        optimizer = make(layer.parameters())
+
+        def closure(layer=layer, x=x, optimizer=optimizer):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = layer(x).float().pow(2).mean()
+            loss.backward()
+            return loss
+
+        with around:
+            losses = [optimizer.step(closure) for _ in range(3)]
+            with optimizer.sampled_params():
+                losses.append(closure())
+            found.append(torch.stack([*losses, closure()]))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 @all_optimizers

@@ -66,6 +66,17 @@ def test_apply_writes_parameters_and_buffers_in_place() -> None:
     assert half[0].weight.dtype == torch.bfloat16
 
 
+def test_apply_reaches_a_model_under_autocast() -> None:
+    posterior, model = cases.posterior(), cases.network(9).eval()
+    inputs = torch.randn(5, model[0].in_features)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(inputs)
+        posterior.apply(model)
+        found = model(inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found, model(inputs))
+
+
 def test_apply_leaves_a_model_alone_that_does_not_fit() -> None:
     posterior = cases.posterior()
     model = cases.network(2)

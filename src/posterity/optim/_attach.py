@@ -83,9 +83,10 @@ class Attachment:
 
     def _exchange(self) -> None:
         """Swap sample and mean behind autograd's back: the values it saved are there again before it looks."""
-        means = self._optimizer._samples.means
+        samples = self._optimizer._samples
         with torch.no_grad():
-            swap([local(p.data) for p in means], list(means.values()))
+            swap([local(p.data) for p in samples.means], list(samples.means.values()))
+        samples.replace(samples.means)
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
         if model is self._model() and not self._optimizer._context_open:

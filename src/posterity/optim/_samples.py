@@ -145,21 +145,27 @@ class Samples:
                 kept.accumulate(kept.buffer, p, p.grad)
         return kept.buffer
 
+    def replace(self, means: dict[Tensor, Tensor]) -> None:
+        """Other weights are in place than before, with these means; of the old ones autocast may keep copies."""
+        self.means = means
+        torch.clear_autocast_cache()
+
     def hold(self, buffers: dict[Tensor, Tensor]) -> None:
         """A sample to learn from has been put in place by fused kernels, and each mean into the buffer."""
-        self.means, self.train, self.lazy = buffers, True, True
+        self.replace(buffers)
+        self.train, self.lazy = True, True
         self.passes, self.differentiated = 0, False
 
     def released(self) -> None:
         """Fused kernels have put the mean back."""
-        self.means = {}
+        self.replace({})
         self.finished += not self.fresh
         self.lazy, self.fresh = not self.fresh, False
 
     def placed(self, buffers: dict[Tensor, Tensor], summed: bool = False) -> None:
         """A sample has been put in place of each parameter, and its mean into the buffer; see `buffer`."""
-        self.means, self.measured = buffers, False
-        self.passes, self.differentiated = 0, False
+        self.replace(buffers)
+        self.measured, self.passes, self.differentiated = False, 0, False
         if not self.train:
             return
         try:
@@ -183,7 +189,8 @@ class Samples:
             self.close()
         if self.train and not self.measured:
             self.measure()
-        means, self.means = self.means, {}
+        means = self.means
+        self.replace({})
         while self.hooks:
             self.hooks.pop().remove()
         if self.train:

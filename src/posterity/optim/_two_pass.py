@@ -81,6 +81,7 @@ class TwoPass(VariationalOptimizer):
             dict(zip(self._first, torch._foreach_div(list(self._first.values()), scale), strict=True))
         )
         self._context_open = True
+        torch.clear_autocast_cache()  # of the weights of the first pass
         try:
             self._apart = Apart(self._trained())
             with self._apart:
@@ -89,6 +90,7 @@ class TwoPass(VariationalOptimizer):
             self._first, self._context_open = {}, False
             with torch.no_grad():
                 torch._foreach_copy_(list(means), list(means.values()))
+            torch.clear_autocast_cache()
         self._apart.add()
         self._pairs += 1
 

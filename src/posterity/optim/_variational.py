@@ -72,8 +72,7 @@ class VariationalOptimizer(Optimizer):
 
     def _forget_transients(self) -> None:
         self._samples = Samples(per_rank=self._replicas.per_rank)
-        self._context_open, self._sampling = False, True
-        self._predictions = 0
+        self._context_open, self._sampling, self._predictions = False, True, 0
         self._warned: set[str] = set()
         self._fast = FastPath(self)
 
@@ -238,6 +237,7 @@ class VariationalOptimizer(Optimizer):
         if self._context_open:
             raise InvalidInput("step: expected the sampling context to be closed, got a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
+        torch.clear_autocast_cache()  # of weights that are about to change
         if self._fast.step():
             return loss
         self._put_mean()

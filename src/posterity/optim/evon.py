@@ -211,18 +211,19 @@ def _learn_basis(view: Views, force: Tensor, numbers: Numbers) -> None:
     if "left" not in view:
         return
     g = _matrix(force)
-    view["left"].lerp_(g @ g.mT, numbers["rho3"])
-    view["right"].lerp_(g.mT @ g, numbers["rho3"])
-    if not numbers["refresh"]:
-        return
-    turns = []
-    for side, basis in zip(SIDES, BASES, strict=True):
-        new = torch.linalg.eigh(view[side]).eigenvectors
-        turns.append(view[basis].mT @ new)
-        view[basis].copy_(new)
+    with _full_precision(force):
+        view["left"].lerp_(g @ g.mT, numbers["rho3"])
+        view["right"].lerp_(g.mT @ g, numbers["rho3"])
+        if not numbers["refresh"]:
+            return
+        turns = []
+        for side, basis in zip(SIDES, BASES, strict=True):
+            new = torch.linalg.eigh(view[side]).eigenvectors
+            turns.append(view[basis].mT @ new)
+            view[basis].copy_(new)
     t, s = turns
-    view["momentum"].copy_((t.mT @ _matrix(view["momentum"]) @ s).view(force.shape))
-    view["hessian"].copy_((t.square().mT @ _matrix(view["hessian"]) @ s.square()).view(force.shape))
+    view["momentum"].copy_(_turned(t.mT, view["momentum"], s))
+    view["hessian"].copy_(_turned(t.square().mT, view["hessian"], s.square()))
 
 
 def _matrix(t: Tensor) -> Tensor:
@@ -232,13 +233,19 @@ def _matrix(t: Tensor) -> Tensor:
 
 def _in(t: Tensor, view: Mapping[str, Tensor]) -> Tensor:
     """UᵀtV, shaped as t."""
-    if "left_basis" not in view:
-        return t
-    return (view["left_basis"].mT @ _matrix(t) @ view["right_basis"]).view(t.shape)
+    return _turned(view["left_basis"].mT, t, view["right_basis"]) if "left_basis" in view else t
 
 
 def _out(t: Tensor, view: Mapping[str, Tensor]) -> Tensor:
     """UtVᵀ, shaped as t."""
-    if "left_basis" not in view:
-        return t
-    return (view["left_basis"] @ _matrix(t) @ view["right_basis"].mT).view(t.shape)
+    return _turned(view["left_basis"], t, view["right_basis"].mT) if "left_basis" in view else t
+
+
+def _turned(left: Tensor, t: Tensor, right: Tensor) -> Tensor:
+    with _full_precision(t):
+        return (left @ _matrix(t) @ right).view(t.shape)
+
+
+def _full_precision(t: Tensor) -> torch.autocast:
+    """Samples may be drawn, and steps taken, where autocast is on for the network."""
+    return torch.autocast(t.device.type, enabled=False)

@@ -221,6 +221,7 @@ class Posterior:
         there = _tensors(model)
         for name, value in {**self.buffers, **(self.mean if tree is None else tree)}.items():
             there[name].copy_(value)
+        torch.clear_autocast_cache()  # which may have copies of the old ones
 
     def check(self, model: nn.Module) -> None:
         """Raise an error that names the first mismatch, if this is not a posterior of such a model."""

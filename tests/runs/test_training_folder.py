@@ -1,10 +1,13 @@
-"""Where a training works: what others keep there is neither used nor removed."""
+"""Where a training works: what others keep there is neither used nor removed, and what it looks at cannot stop it."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
+from posterity.runs.data import Data, Source
 from posterity.runs.decisions import Decisions
 from runs.problems import flowers, plan, trained
 
@@ -49,3 +52,13 @@ def test_a_training_that_was_overwritten_does_not_come_back(tmp_path, data, monk
     with pytest.raises(RefusedFile, match="a run that is finished"):
         fitting.reopen(tmp_path / "other")
     assert RunFolder.open(tmp_path / "other").posterior.n == 47
+
+
+def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
+    x = np.linspace(-2, 2, 60)
+    pd.DataFrame({"x": x, "n": np.exp(x).round().astype(int)}).to_csv(tmp_path / "n.csv", index=False)
+    data = Data(Source.of(tmp_path / "n.csv", tmp_path), "n")
+    config = fitting.Config(epochs=2, lr=3.0, options={"hess_init": 10.0})  # the first step ends at rates of exp(100)
+    found = fitting.train(fitting.prepare(tmp_path / "run", config, data, task="count"))
+    assert found.status == "finished"
+    assert set(found.memory_history["epoch"]) < {1, 2}

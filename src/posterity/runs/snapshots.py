@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from posterity.errors import PosterityError
 from posterity.files import read_tensors, write_tensors
 from posterity.learning import Callback, Moment
 from posterity.memory import memory_map
@@ -47,7 +48,10 @@ class Snapshots(Callback):
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # early posteriors are unfinished, which is what is to be seen here
-            found = memory_map(moment.model, moment.posterior(), self.data).columns
+            try:
+                found = memory_map(moment.model, moment.posterior(), self.data).columns
+            except PosterityError:  # weights so far off that some figure is not finite: no map of this epoch
+                return
         write_tensors(path, {name: torch.as_tensor(found[name].to_numpy(copy=True)) for name in COLUMNS})
 
     def table(self) -> pd.DataFrame:

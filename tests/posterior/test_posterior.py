@@ -67,7 +67,7 @@ def test_apply_writes_parameters_and_buffers_in_place() -> None:
 
 
 def test_apply_reaches_a_model_under_autocast() -> None:
-    posterior, model = cases.posterior(), cases.network(9).eval()
+    posterior, model = cases.posterior(), cases.network(9).float().eval()
     inputs = torch.randn(5, model[0].in_features)
     with torch.autocast("cpu", torch.bfloat16):
         model(inputs)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import sha256
+from posterity.runs.columns import as_text
 from posterity.runs.readers import Rows, picture_files, read_rows, with_block
 
 SPLITS = ("train", "test")
@@ -188,7 +189,7 @@ class Data:
             name, value = self.test["column"], self.test["value"]
             if name not in rows.table:
                 raise expected("test", f"a column among {list(rows.table)}", name)
-            held_out = (rows.table[name].astype(str) == value).to_numpy()
+            held_out = np.array(as_text(rows.table[name])) == as_text(pd.Series([value]))[0]
             if not held_out.any() or held_out.all():
                 raise InvalidInput(f"test: expected {name} to be {value} in some rows but not in all, got otherwise")
         return held_out
@@ -218,8 +219,9 @@ class Data:
         if self.id_column not in rows.table:
             raise expected("id", f"a column among {list(rows.table)}", self.id_column)
         numbers = pd.to_numeric(rows.table[self.id_column], errors="coerce")
-        if numbers.isna().any() or bool((numbers != numbers.round()).any()):
-            raise InvalidInput(f"id: expected a whole number in every row of {self.id_column!r}, got others")
+        if numbers.isna().any() or bool((numbers != numbers.round()).any()) or bool((numbers.abs() >= 2**63).any()):
+            wanted = f"a whole number below 2^63 in every row of {self.id_column!r}"
+            raise InvalidInput(f"id: expected {wanted}, got others")
         if numbers.duplicated().any():
             twice = int(numbers[numbers.duplicated()].iloc[0])
             raise InvalidInput(f"id: expected another number in every row of {self.id_column!r}, got {twice} twice")

@@ -10,9 +10,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from posterity.errors import InvalidInput
-from posterity.runs.columns import LEVELS, infer
+from posterity.runs.columns import LEVELS, counts_rows, infer
 from posterity.runs.preprocessing import Block, Preprocessing
 from posterity.runs.readers import Rows, read_rows
+from runs.problems import plan
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs and mats", "a log is not a mat at all"]
 
@@ -110,6 +111,17 @@ def test_kinds_are_inferred():
     assert many.width == LEVELS
     long = [f"a review of {i} words or more, number {i}" for i in range(60)]
     assert infer("x", pd.Series(long)).kind == "text"
+
+
+def test_numbers_of_rows_are_not_learnt_from_unseen(tmp_path):
+    table(30).to_csv(tmp_path / "t.csv")  # with the numbers of rows in a column without a name
+    found = Preprocessing.of(read_rows(tmp_path / "t.csv"), "rich")
+    assert (found.columns[0].name, found.columns[0].kind) == ("Unnamed: 0", "ignored")
+    table(30).assign(number=range(7, 37)).to_csv(tmp_path / "t.csv", index=False)
+    assert any("--ignore number" in note for note in plan(tmp_path / "run", tmp_path / "t.csv", target="rich").notes)
+    assert counts_rows(pd.Series(["3", "4", "6", *map(str, range(7, 20))]))
+    assert not counts_rows(pd.Series(["3", "4", "4", *map(str, range(7, 20))]))
+    assert not counts_rows(pd.Series(np.linspace(0, 30, 20)))
 
 
 def test_settings_survive_json_and_do_the_same():

@@ -16,6 +16,7 @@ Matrix = np.ndarray[Any, np.dtype[np.float32]]
 LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
 WORDS = 2000  # words of a bag of words
 _FEW = 50  # a column of no more distinct values is a category, however short the table
+_FEWEST = 10  # steps that are enough to tell that a column rises
 _WORD = re.compile(r"\w\w+")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?")
 
@@ -191,6 +192,8 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     distinct = known.nunique()
     if text:
         return Text.of(name, values)
+    if name.startswith("Unnamed: "):  # as pandas calls what has no name: most often the numbers of rows it wrote itself
+        return Ignored(name, "it has no name in the first line")
     if distinct == 0 or (distinct == 1 and len(known) == len(values)):
         return Ignored(name, "the same everywhere" if distinct else "empty")
     kind = pd.api.types.infer_dtype(known)
@@ -206,6 +209,12 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     if distinct <= max(_FEW, len(known) / 20):
         return Category.of(name, values)
     return Ignored(name, f"{distinct} different values in {len(known)} rows look like names or numbers of rows")
+
+
+def counts_rows(values: pd.Series[Any]) -> bool:
+    """Whether a column of numbers rises from row to row by whole numbers, as ids do."""
+    steps = np.diff(_numbers(values))
+    return len(steps) >= _FEWEST and bool((steps >= 1).all() and (steps == steps.round()).all())
 
 
 def restore(settings: dict[str, Any]) -> Column:

@@ -53,6 +53,23 @@ def test_gradient_matching_is_joint_training():
     assert_same(merge(fine_tuned, BASE), trained(PRIOR, OLD, A, B))
 
 
+@pytest.mark.parametrize("method", ["gradient_matching", "fisher"])
+def test_precisions_below_the_prior_count_as_nothing_learnt(method):
+    base = None if method == "fisher" else BASE
+
+    def posteriors(least):
+        found = {}
+        for name, scale in {"a": -0.6, "b": -0.59}.items():
+            task = trained(BASE.structure, {"a": A, "b": B}[name])
+            precision = task.structure.precision["w"].clone()
+            precision[0] = BASE.structure.precision["w"][0] * (1 + max(scale, least))
+            structure = Diagonal(task.mean, {**task.structure.precision, "w": precision})
+            found[name] = Posterior(structure, prior=task.prior, n=task.n, ess=task.ess, likelihood="gaussian")
+        return found
+
+    assert_same(merge(posteriors(-1), base, method=method), merge(posteriors(0), base, method=method))
+
+
 def test_removal_is_training_without_the_task():
     everything = trained(PRIOR, OLD, A, B)
     again = trained(everything.structure, A)

@@ -109,11 +109,16 @@ def _diagonal(posterior: Posterior) -> Diagonal:
 
 
 def _site(posterior: Posterior, start: Posterior) -> Site:
-    """What the data of a task added to its prior, at the temperature of the posterior that merging starts from."""
+    """What the data of a task added to its prior, at the temperature of the posterior that merging starts from.
+
+    Nobody knows less after seeing data: precisions below the prior's, as noisy estimates have some, added nothing.
+    """
     diagonal = replace(posterior, structure=_diagonal(posterior))
     site = diagonal - diagonal.prior
+    assert isinstance(site.precision, dict)
     factor = (start.ess / start.n) / (posterior.ess / posterior.n)
-    return replace(site.scaled(factor), n=site.n)
+    known = replace(site, precision={name: t.clamp(min=0) for name, t in site.precision.items()})
+    return replace(known.scaled(factor), n=site.n)
 
 
 def _total(ground: Diagonal, sites: list[Site]) -> Tree:

@@ -16,6 +16,8 @@ from posterity.merging.linear import Linear
 class FisherAverage(Method):
     """θ = Σ_t w_t F_t θ_t / Σ_t w_t F_t; where no model knows anything, the plain average.
 
+    A negative F_t, as estimates of curvature may have it, counts as zero: near Σ_t w_t F_t = 0 it would tear θ away.
+
     References:
         Matena and Raffel, "Merging models with Fisher-weighted averaging", 2022.
     """
@@ -26,8 +28,8 @@ class FisherAverage(Method):
     averages = True
 
     def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        total = weighted_sum(stretch.weights, stretch.curvatures)
+        pulls = [weight * F.clamp(min=0) for weight, F in zip(stretch.weights, stretch.curvatures, strict=True)]
+        total = weighted_sum([1.0] * len(pulls), pulls)
         known = total != 0
-        pulls = [weight * F for weight, F in zip(stretch.weights, stretch.curvatures, strict=True)]
         average = weighted_sum(pulls, stretch.models) / total.where(known, 1)
         return torch.where(known, average, Linear().combine(stretch, None))

@@ -1,12 +1,16 @@
 """Gauss-Newton matrices against Jacobians written out, and their Kronecker factors against what they must be."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from curvature.cases import CASES, B, K, jacobians
 from posterity.batches import batches
-from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
+from posterity.curvature import diagonal_fisher, diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import InvalidInput
 from posterity.inputs import call
 from posterity.likelihoods import Likelihood, likelihood
@@ -67,6 +71,24 @@ def test_batches_and_memory_change_nothing(name: str) -> None:
         for key, factors in kronecker_ggn(model, whole, "categorical").items():
             for f, w in zip(found_factors[key], factors, strict=True):
                 close(f, w)
+
+
+@pytest.mark.parametrize("ask", [diagonal_ggn, kronecker_ggn, full_ggn, diagonal_fisher])
+def test_data_come_as_columns_or_in_a_loader_too(ask: Callable[..., object]) -> None:
+    model, inputs = CASES["mlp"].build()
+    wanted = ask(model, batches((inputs, LABELS)), "categorical")
+    for data in ((inputs, LABELS), TensorDataset(inputs, LABELS), DataLoader(TensorDataset(inputs, LABELS), 2)):
+        torch.testing.assert_close(ask(model, data, "categorical"), wanted)
+
+
+@pytest.mark.parametrize("ask", [diagonal_ggn, kronecker_ggn, full_ggn, partial(diagonal_fisher, kind="sampled")])
+def test_targets_that_speak_of_other_outputs_are_refused(ask: Callable[..., object]) -> None:
+    model, inputs = CASES["mlp"].build()
+    with pytest.raises(InvalidInput, match=r"labels: expected integers in 0..2, got 'values from -100"):
+        ask(model, (inputs, torch.full((B,), -100)), "categorical")
+    single = nn.Linear(4, 1).double()
+    with pytest.raises(InvalidInput, match="outputs: expected one logit for each of at least 2 classes"):
+        ask(single, (inputs, LABELS), "categorical")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from operator import methodcaller
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batch, OwnPart
+from posterity.batches import Batch
 from posterity.curvature._gradients import Gradient
 from posterity.curvature._tape import Tape
-from posterity.curvature.ggn import Data, diagonal_ggn
+from posterity.curvature.ggn import Data, diagonal_ggn, own_part
 from posterity.errors import expected
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
@@ -70,7 +70,8 @@ def diagonal_fisher(
         """Labels belong to the batch, whoever reads it."""
         generator.manual_seed(seed * 1_000_003 + number)
 
-    def drawn(f: Tensor, _: Tensor) -> Tensor:
+    def drawn(f: Tensor, y: Tensor) -> Tensor:
+        law.check(f, y)
         return torch.stack([law.residual(f, law.sample(f, generator)) for _ in range(samples)]) / samples**0.5
 
     return _sums(model, batches, drawn, samples, memory, _SQUARES, begin=begin)[0]
@@ -93,10 +94,9 @@ def per_example_squared_gradients(
         One tensor for each trainable parameter, shaped as it is.
 
     Examples:
-        >>> from posterity.batches import batches
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.zeros_(model.weight)
-        >>> data = batches((torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [-1.0]])))
+        >>> data = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [-1.0]])
         >>> per_example_squared_gradients(model, data, "gaussian")  # 3² + 2²
         {'weight': tensor([[13.]])}
     """
@@ -153,7 +153,7 @@ def _sums(
     begin: Callable[[int], None] = lambda _: None,
 ) -> list[Tree]:
     """Sums over gradients, for output directions (R, n, ..., K) made from logits and targets, batch by batch."""
-    own = OwnPart(batches)
+    own = own_part(batches)
     with Tape(model, memory=memory) as tape:
         sums = [tape.zeros() for _ in reductions]
         for number, batch in enumerate(track(own, "gradients"), own.first):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from posterity.batches import Batch, OwnPart
+from posterity.batches import Batch, OwnPart, batches
 from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
 from posterity.curvature._pass import Pass
@@ -19,7 +21,7 @@ from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 
-Data = Iterable[Batch]
+Data = Iterable[Batch] | tuple[Any, ...] | Dataset[Any]
 
 
 def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int | None = None) -> Tree:
@@ -31,7 +33,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
 
     Args:
         model: Network whose logits have the class axis last; further axes (tokens, pixels) count as examples.
-        batches: Batches of data (`posterity.batches.batches`).
+        batches: Batches of data, or what they can be made of: (inputs, targets), a Dataset or a DataLoader.
         likelihood: What the logits mean.
         memory: Bytes that may be held at a time beside the model and the data; a modest amount by default.
 
@@ -40,16 +42,15 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
 
     Examples:
         >>> import torch
-        >>> from posterity.batches import batches
         >>> model = nn.Linear(2, 1)
-        >>> data = batches((torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 1)))
+        >>> data = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 1)
         >>> diagonal_ggn(model, data, "gaussian")["weight"]  # Σ x²
         tensor([[10., 20.]])
     """
     known = likelihood_of(likelihood)
     with Tape(model, memory=memory) as tape:
         total = tape.zeros()
-        for step in _passes(tape, batches):
+        for step in _passes(tape, batches, known):
             for v in _roots(step, known):
                 for name, _, gradient in step.gradients(v):
                     total[name] += gradient.squares().reshape(total[name].shape)
@@ -91,7 +92,7 @@ def kronecker_ggn(
     require(sharing in ("expand", "reduce"), "sharing", "'expand' or 'reduce'", sharing)
     with Tape(model, memory=memory) as tape:
         factors = Factors(tape, sharing)
-        for step in _passes(tape, batches):
+        for step in _passes(tape, batches, known):
             if step.is_head:
                 factors.add_head(step, known.total_curvature(step.outputs))
                 continue
@@ -127,7 +128,7 @@ def full_ggn(
     with Tape(model, names, memory) as tape:
         size = sum(p.numel() for p in tape.parameters.values())
         total = next(iter(tape.zeros().values())).new_zeros(size, size)
-        for step in _passes(tape, batches):
+        for step in _passes(tape, batches, known):
             alone = Alone.of(step)
             for v in _roots(step, known):
                 if alone is not None:
@@ -141,9 +142,17 @@ def full_ggn(
     return over_processes(total)
 
 
-def _passes(tape: Tape, batches: Data) -> Iterator[Pass]:
-    for batch in track(OwnPart(batches), "curvature"):
-        for _, step in tape.passes(batch.to(tape.device).inputs):
+def own_part(data: Data) -> OwnPart:
+    """The batches that fall to this process, whatever they are to be made of."""
+    return OwnPart(batches(data) if isinstance(data, (tuple, Dataset, DataLoader)) else data)
+
+
+def _passes(tape: Tape, data: Data, likelihood: Likelihood) -> Iterator[Pass]:
+    for batch in track(own_part(data), "curvature"):
+        batch = batch.to(tape.device)
+        for part, step in tape.passes(batch.inputs):
+            # No target enters the curvature, but one that does not fit tells of outputs in another order or meaning.
+            likelihood.check(step.outputs, batch.targets[part])
             yield step
 
 

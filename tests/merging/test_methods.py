@@ -10,7 +10,7 @@ import torch
 from peft.utils import merge_utils
 
 from posterity.errors import InvalidInput
-from posterity.merging import METHODS, Dare, Stretch, merge_state_dicts
+from posterity.merging import METHODS, Dare, Linear, Stretch, merge_state_dicts
 from posterity.merging.ties import thresholds
 
 MERGEKIT = json.loads((Path(__file__).parent / "mergekit.json").read_text())
@@ -243,6 +243,7 @@ def test_dtype_is_kept_and_integers_are_copied():
         ({"method": "linear", "weights": {"z": 1.0}}, "weights: expected names of models .* got 'z'"),
         ({"method": "task_arithmetic"}, "base: expected the model that 'task_arithmetic' starts from"),
         ({"method": "fisher"}, "curvatures: expected those of model 'a'"),
+        ({"method": Linear(), "density": 0.1}, r"options: expected none beside Linear\(\), .*, got \['density'\]"),
         ({"method": "ties", "density": 0.0}, "density: expected a fraction above 0"),
         ({"method": "ties", "density": [0.5]}, "density: expected a fraction above 0"),
         ({"method": ["ties"]}, "method: expected one of"),
@@ -261,6 +262,8 @@ def test_bad_input_is_named(arguments, message):
 
 def test_mismatches_are_named():
     base, models, _, _ = random_problem()
+    with pytest.raises(InvalidInput, match="dtype of 'w': expected real numbers"):
+        merge_state_dicts({"a": {"w": torch.ones(2) + 1j}}, method="linear")
     with pytest.raises(InvalidInput, match="two for slerp"):
         merge_state_dicts({"a": models["a"]}, method="slerp")
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):

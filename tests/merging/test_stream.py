@@ -133,6 +133,18 @@ def test_tied_tensors_stay_tied(files):
     assert torch.equal(reopened.read("head", 0, 400), reopened.read("embed", 0, 400))
 
 
+def test_a_model_whose_tensors_are_no_longer_tied_is_refused(files):
+    weight = random_tree(0)["embed.weight"]
+    torch.save({"embed": weight, "head": weight}, files / "base.pt")
+    for name, head in {"apart": weight + 1, "alike": weight.clone()}.items():
+        save_file({"embed": weight, "head": head}, files / f"{name}.safetensors")
+    base, method = Source(files / "base.pt"), method_of("task_arithmetic")
+    with pytest.raises(InvalidInput, match="a: head is not tied to embed"):
+        merge_checkpoints(Job({"a": Source(files / "apart.safetensors")}, method, base), files / "out")
+    out = merge_checkpoints(Job({"a": Source(files / "alike.safetensors")}, method, base), files / "out")
+    assert torch.equal(open_checkpoint(out).read("head", 0, weight.numel()), weight.reshape(-1))
+
+
 def test_memory_is_bounded_by_chunks(tmp_path, monkeypatch):
     size, chunk = 1 << 20, 1 << 12
     largest = 0

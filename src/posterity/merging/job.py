@@ -199,8 +199,21 @@ def _misfits(label: str, other: Checkpoint, like: Checkpoint, method: Method | N
             yield f"{label}: {name} has shape {list(found.shape)} instead of {list(shape)}"
         elif found is not None and found.dtype.is_floating_point != entry.dtype.is_floating_point:
             yield f"{label}: {name} holds {found.dtype} instead of {entry.dtype}"
-    if method is not None and method.scope == "whole":
+    if method is None:
+        for name, stored in like.aliases.items():
+            if name in other.entries and not _same(other, name, stored):
+                yield f"{label}: {name} is not tied to {stored}, and there is one place for both"
+    elif method.scope == "whole":
         return  # Gram matrices of tied layers have names of their own
     for name in other.entries:
         if not any(like.find(known) for known in other.names_of(name)):
             yield f"{label}: {name} is not in the others"
+
+
+def _same(checkpoint: Checkpoint, name: str, other: str) -> bool:
+    """Whether two names have the same numbers."""
+    entry = checkpoint.find(name)
+    if entry is None or entry != checkpoint.find(other):
+        return False
+    pieces = ((start, min(CHUNK, entry.count - start)) for start in range(0, entry.count, CHUNK))
+    return all(torch.equal(checkpoint.read(name, *piece), checkpoint.read(other, *piece)) for piece in pieces)

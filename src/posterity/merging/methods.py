@@ -30,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
 def method_of(method: str | Method, options: Mapping[str, Any] | None = None) -> Method:
     """A method by name with its options, or the method itself."""
     if isinstance(method, Method):
+        require(not options, "options", f"none beside {method!r}, which has its own", sorted(options or ()))
         return method
     if not isinstance(method, str) or method not in METHODS:
         raise expected("method", f"one of {sorted(METHODS)}", method)
@@ -138,6 +139,8 @@ def _checked(
     like = next(iter(models.values())) if base is None else base
     for name, tree in models.items():
         check_same_shapes(tree, like, f"model {name!r}")
+    for name, t in like.items():
+        require(not t.is_complex(), f"dtype of {name!r}", "real numbers", t.dtype)
     if method.needs_curvature:
         curvatures = curvatures or {}
         floating = {name: t for name, t in like.items() if t.is_floating_point()}

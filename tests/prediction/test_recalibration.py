@@ -19,12 +19,15 @@ def overconfident(n, seed=0):
     return 3 * truth, labels
 
 
-def test_the_fitted_temperature_minimises_the_nll():
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_fitted_temperature_minimises_the_nll(soft):
     logits, labels = overconfident(2000)
+    targets = torch.nn.functional.one_hot(labels, 5).double()
+    if soft:
+        labels = targets = (logits / 3).softmax(-1)
 
     def nll(log_temperature):
-        log_p = special.log_softmax(logits.numpy() / np.exp(log_temperature), -1)
-        return -log_p[np.arange(2000), labels].mean()
+        return -(targets.numpy() * special.log_softmax(logits.numpy() / np.exp(log_temperature), -1)).sum(-1).mean()
 
     reference = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-10}).x)
     scaling = TemperatureScaling.fit(logits, labels)
@@ -120,6 +123,7 @@ PROBS = LOGITS.softmax(-1)
         (lambda: ConformalSets.fit(PROBS, LABELS, alpha=1.0), "alpha: expected a probability strictly between"),
         (lambda: ConformalSets.fit(PROBS, LABELS, score="raps"), "score: expected 'lac' or 'aps'"),
         (lambda: ConformalSets.fit(PROBS, LABELS + 5), "integers in 0..4"),
+        (lambda: ConformalSets.fit(PROBS, PROBS), r"labels: expected integers \(N,\), got 'torch.float64 \(20, 5\)'"),
         (lambda: ConformalSets.fit(PROBS[:0], LABELS[:0]), "at least one"),
         (lambda: ConformalIntervals.fit(PROBS, 0 * PROBS, PROBS), "std: expected positive numbers"),
         (lambda: ConformalIntervals.fit(PROBS, PROBS[:3], PROBS), "std: expected shape"),

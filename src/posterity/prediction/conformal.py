@@ -61,6 +61,7 @@ class ConformalSets:
             tensor([[ True, False],
                     [ True,  True]])
         """
+        require(not labels.is_floating_point(), "labels", "integers (N,)", f"{labels.dtype} {tuple(labels.shape)}")
         CategoricalLikelihood().check(probs, labels)
         own = _scores(probs, score).gather(-1, labels.to(probs.device).long().unsqueeze(-1))
         return cls(_threshold(own, alpha), score)

@@ -45,25 +45,25 @@ class TemperatureScaling:
     def fit(cls, scores: Tensor | Prediction, labels: Tensor) -> Self:
         """The temperature that minimises the NLL of held-out labels.
 
-        In a = 1/temperature the NLL Σ log Σ_k exp(a s_k) − a s_y is convex, with slope E_a[s] − s_y: bisection finds
-        its one minimum.
+        In a = 1/temperature the NLL Σ log Σ_k exp(a s_k) − a s_y is convex, with slope E_a[s] − s_y, which is sᵀ times
+        the residual of the scores a s: bisection finds its one minimum.
 
         Args:
             scores: Logits or log-probabilities (..., K) of held-out examples, or their `Prediction`.
-            labels: Integers (...).
+            labels: Integers (...), or probabilities (..., K).
 
         Returns:
             The fitted scaling.
         """
-        s = _scores(scores).double().reshape(-1, _scores(scores).shape[-1])
-        CategoricalLikelihood().check(_scores(scores), labels)
-        y = labels.to(s.device).long().reshape(-1, 1)
+        s, law = _scores(scores).double(), CategoricalLikelihood()
+        y = labels.to(s.device)
+        law.check(s, y)
         require(len(s) > 0, "scores", "at least one example", "none")
         s = s - s.amax(-1, keepdim=True)  # the largest is 0: no overflow at any temperature
         s = s.clamp_min(torch.finfo(torch.float32).min)  # a class ruled out stays so, and 0 · ∞ does not come up
 
         def slope(a: float) -> float:
-            return ((torch.softmax(a * s, -1) * s).sum(-1, keepdim=True) - s.gather(-1, y)).mean().item()
+            return (law.residual(a * s, y) * s).sum(-1).mean().item()
 
         low, high = 1 / HOTTEST, HOTTEST
         if slope(high) < 0:

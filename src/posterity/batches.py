@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,10 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from posterity import processes
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.inputs import Inputs, move, over_tensors, tensors
+
+_LARGEST_SEED = 2**64 - 1  # that torch takes
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Batches:
         """The positions in each batch of an epoch."""
         order = torch.arange(self.n)
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) & _LARGEST_SEED)
             order = torch.randperm(self.n, generator=generator)
         return order.split(self.batch_size)
 
@@ -137,7 +138,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     """
     if isinstance(data, Batches):
         return data
-    require(isinstance(batch_size, Integral) and batch_size >= 1, "batch_size", "an integer >= 1", batch_size)
+    require_whole("batch_size", batch_size)
     if isinstance(data, DataLoader):
         return _of_loader(data, seed)
     if _is_columns(data):

@@ -102,9 +102,10 @@ BAD = {
     "option of another method": ({"method": "sgd", "ess": 1.0}, "option of method 'sgd'.*got 'ess'"),
     "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),
     "unknown precision": ({"amp": "fp8"}, r"amp: expected one of \['bf16', 'fp16'\] or None, got 'fp8'"),
-    "no epochs": ({"epochs": 0}, "epochs: expected an integer >= 1, got 0"),
-    "half a batch": ({"batch_size": 0.5}, "batch_size: expected an integer >= 1, got 0.5"),
-    "no n": ({"n": 0}, "n: expected an integer >= 1, got 0"),
+    "no epochs": ({"epochs": 0}, "epochs: expected a whole number >= 1, got 0"),
+    "half a batch": ({"batch_size": 0.5}, "batch_size: expected a whole number >= 1, got 0.5"),
+    "half a seed": ({"seed": 0.5}, "seed: expected a whole number, got 0.5"),
+    "no n": ({"n": 0}, "n: expected a whole number >= 1, got 0"),
     "negative lr": ({"lr": -1.0}, r"lr: expected a positive finite number, got -1\.0"),
     "negative prior": ({"prior": -1.0}, r"prior: expected a precision >= 0, got -1\.0"),
     "patience alone": ({"patience": 3}, "patience: expected validation data beside it"),
@@ -189,7 +190,7 @@ def test_ensembles_need_fresh_weights():
         InvalidInput, match=r"expected a method reset_parameters \(or a function that makes the model\)"
     ):
         ensemble(Bare(), (X, Y), members=2, epochs=1)
-    with pytest.raises(InvalidInput, match="members: expected an integer >= 1, got 0"):
+    with pytest.raises(InvalidInput, match="members: expected a whole number >= 1, got 0"):
         ensemble(mlp, (X, Y), members=0)
     with pytest.raises(InvalidInput, match=r"base: expected one of .* got 'ensemble'"):
         ensemble(mlp, (X, Y), base="ensemble")

@@ -122,7 +122,7 @@ def test_an_ensemble_of_rotated_gaussians_is_a_mixture():
         ({"method": "evon", "ess": 0}, "ess: expected a positive finite number"),
         ({"method": "sam", "prior": -1}, "prior: expected a precision >= 0, got -1"),
         ({"method": "mixture_ivon", "penalty": lambda _: 0.0}, "penalty: expected its default"),
-        ({"method": "mixture_ivon", "members": 0}, "members: expected an integer >= 1"),
+        ({"method": "mixture_ivon", "members": 0}, "members: expected a whole number >= 1"),
         ({"method": "ensemble", "base": "mixture_ivon"}, "base: expected one of"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",  # no addresses: workers must agree

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require_whole
 from posterity.learning._train import Request, Run, train
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS, POINTS
@@ -28,7 +28,7 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
     """
     options = dict(request.options)
     members, base = options.pop("members", 5), options.pop("base", "adamw")
-    require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)
+    require_whole("members", members)
     mixable = sorted(name for name, learner in METHODS.items() if learner.mixes)
     if base not in mixable:
         raise expected("base", f"one of {mixable}", base)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from posterity import likelihoods
 from posterity.batches import Batch, batches
-from posterity.errors import expected, require, require_positive
+from posterity.errors import expected, require, require_positive, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.learning._bar import ProgressBar
 from posterity.learning._loop import Loop, Row
@@ -88,8 +89,9 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "n", "patience", "checkpoint_every"):
-            value = getattr(self, name)
-            require(value is None or (isinstance(value, int) and value >= 1), name, "an integer >= 1", value)
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name))
+        require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)
         if self.lr is not None:
             require_positive("lr", self.lr)
         require(self.clip is None or self.clip > 0, "clip", "a positive number", self.clip)

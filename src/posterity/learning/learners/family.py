@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from posterity.batches import Batch, Batches
-from posterity.errors import Undefined, expected, require, require_positive
+from posterity.errors import Undefined, expected, require, require_positive, require_whole
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.learning.starts import fresh, require_no_statistics
@@ -262,7 +262,7 @@ class Mixed(Newton):
     refused = ("penalty",)  # a function of one model, where there are several
 
     def __init__(self, model: nn.Module, plan: Plan, *, members: int = 3, **options: Any) -> None:
-        require(isinstance(members, int) and members >= 1, "members", "an integer >= 1", members)
+        require_whole("members", members)
         require_no_statistics(model)
         self.members = [model, *(fresh(model, plan.seed, k) for k in range(1, members))]
         super().__init__(model, plan, **options)

@@ -99,7 +99,7 @@ class GaussianLikelihood(Likelihood):
         require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "precision": self.precision}
+        return {"name": self.name, "precision": float(self.precision)}
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class StudentTLikelihood(Likelihood):
         require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "degrees": self.degrees, "scale": self.scale}
+        return {"name": self.name, "degrees": float(self.degrees), "scale": float(self.scale)}
 
 
 def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:

@@ -137,8 +137,8 @@ def test_the_likelihood_can_be_a_name_or_an_object() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n": 0}, "n: expected a number of examples, an integer >= 1, got 0"),
-        ({"n": 2.5}, "n: expected a number of examples"),
+        ({"n": 0}, "n: expected a whole number >= 1, got 0"),
+        ({"n": 2.5}, "n: expected a whole number >= 1, got 2.5"),
         ({"ess": 0.0}, "ess: expected a positive finite number"),
         ({"ess": float("nan")}, "ess: expected a positive finite number"),
         ({"likelihood": "cauchy"}, "likelihood: expected one of"),

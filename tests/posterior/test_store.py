@@ -7,13 +7,14 @@ import pickle
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from posterior import cases
 from posterity import files
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.likelihoods import GaussianLikelihood
+from posterity.likelihoods import GaussianLikelihood, Likelihood, StudentTLikelihood
 from posterity.posterior import Diagonal, Memory, Mixture, Posterior
 
 
@@ -49,6 +50,28 @@ def test_the_little_that_is_needed_comes_back_too(tmp_path: Path) -> None:
     assert (back.class_names, back.architecture, back.buffers) == (None, "", {})
     assert back.memory is not None
     assert back.memory.inputs["mask"].dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    "likelihood", [GaussianLikelihood(np.float32(4.0)), StudentTLikelihood(torch.tensor(5.0), np.float32(0.5))]
+)
+def test_numbers_of_numpy_and_torch_come_back_as_numbers(tmp_path: Path, likelihood: Likelihood) -> None:
+    q = cases.diagonal()
+    names = np.array([3, 5])  # as scikit-learn's `classes_`
+    Posterior(q, prior=q, n=np.int64(7), ess=np.float32(3.5), likelihood=likelihood, class_names=names).save(tmp_path)
+    back = Posterior.load(tmp_path)
+    assert (back.n, back.ess, back.class_names) == (7, 3.5, ("3", "5"))
+    assert back.likelihood == likelihood
+
+
+def test_a_likelihood_that_cannot_be_made_again_is_not_written(tmp_path: Path) -> None:
+    class Censored(GaussianLikelihood):
+        name = "censored"
+
+    q = cases.diagonal()
+    with pytest.raises(InvalidInput, match="likelihood: expected one of"):
+        Posterior(q, prior=q, n=1, ess=1, likelihood=Censored()).save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_that_do_not_quite_sum_to_one_come_back_unchanged(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _classes(
 ) -> tuple[int | None, tuple[str, ...] | None]:
     if classes is None:
         return None, posterior.class_names
-    names = None if isinstance(classes, (int, Integral)) else tuple(classes)
+    names = None if isinstance(classes, (int, Integral)) else tuple(map(str, classes))
     count = int(classes) if isinstance(classes, (int, Integral)) else len(classes)
     if names is None and count == outputs:
         names = posterior.class_names

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posterity import likelihoods
 from posterity.curvature.covariance import Covariance
-from posterity.errors import InvalidInput, expected, require, require_positive
+from posterity.errors import InvalidInput, expected, require, require_positive, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.posterior import store
 from posterity.posterior._memory import Memory
@@ -72,14 +72,15 @@ class Posterior:
         architecture: str = "",
         memory: Memory | None = None,
     ) -> None:
+        require_whole("n", n)
         values = {
             "structure": structure,
             "prior": prior,
-            "n": n,
+            "n": int(n),  # numpy's numbers, and names below, have no place in a file
             "ess": float(ess),
             "likelihood": likelihoods.likelihood(likelihood),
             "buffers": snapshot(buffers or {}),
-            "class_names": None if class_names is None else tuple(class_names),
+            "class_names": None if class_names is None else tuple(map(str, class_names)),
             "architecture": architecture,
             "memory": memory,
         }
@@ -100,8 +101,6 @@ class Posterior:
             if known is None:
                 raise expected("prior", f"parameters among {sorted(self.structure.mean)}", name)
             require(known.shape == t.shape, f"prior of {name!r}", f"shape {tuple(known.shape)}", tuple(t.shape))
-        whole = isinstance(self.n, int) and not isinstance(self.n, bool) and self.n >= 1
-        require(whole, "n", "a number of examples, an integer >= 1", self.n)
         require_positive("ess", self.ess)
 
     @classmethod

@@ -36,6 +36,7 @@ STRUCTURES: dict[str, type[Structure]] = {
 
 def save(posterior: Posterior, folder: str | Path) -> None:
     """Write a posterior as a record."""
+    likelihood(**posterior.likelihood.settings())  # one that cannot be made again is refused before anything is written
     content = {
         "structure": {"kind": posterior.structure.kind, **posterior.structure.settings()},
         "prior": posterior.prior.settings(),

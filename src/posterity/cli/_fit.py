@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, notes, say
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -66,10 +66,9 @@ def fit(
     """
     from posterity.runs import fitting
 
-    folder = out or (data.with_name(f"{data.name.split('.')[0]}-run").name if data else None)
+    folder = out or (Path(f"{stem(data)}-run") if data else None)
     if folder is None:
         raise InvalidInput("fit: expected a file of data, or --resume --out RUN, got neither")
-    folder = Path(folder)
     asked: dict[str, Any] = {"epochs": epochs, "lr": lr, "model": model}
     if hidden is not None:
         asked["hidden"] = widths(hidden)

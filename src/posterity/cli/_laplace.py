@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from posterity.cli._fit import locate
-from posterity.cli._output import Json, Overwrite, dump, figures, notes, say
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
 
 
 def laplace(
@@ -39,7 +39,7 @@ def laplace(
     from posterity.runs.fitting import Config, prepare, refuse_occupied
     from posterity.runs.laplacing import laplace_run
 
-    folder = out or Path(f"{checkpoint.name.split('.')[0]}-run")
+    folder = out or Path(f"{stem(checkpoint)}-run")
     refuse_occupied(folder, overwrite)
     source = locate(data, folder, target, test, id_column, seed, inputs, size, None)
     config = Config(model=model, hidden=None if hidden is None else widths(hidden), method="laplace", seed=seed)

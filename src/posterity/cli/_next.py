@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posterity.cli._output import Json, dump, notes, say, show_table
+from posterity.cli._output import Json, dump, notes, say, show_table, stem
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def next_rows(
     unusual: list[str] = []
     picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
     table = _to_label(rows, picks, target)
-    path = out or _unused(pool.name.split(".")[0])
+    path = out or _unused(stem(pool))
     write_table(table, path)
     notes(unusual)
     if as_json:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +38,14 @@ def notes(lines: Iterable[str]) -> None:
 def dump(value: Mapping[str, Any] | list[Any]) -> None:
     """Print JSON; NaN and infinity, which it does not have, become null."""
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def stem(path: Path) -> str:
+    """The name of a folder, or of a file without its ending and that of its packing."""
+    whole = Path(os.path.abspath(path))
+    if whole.is_dir():
+        return whole.name
+    return (whole.with_suffix("") if whole.suffix in (".gz", ".bz2", ".xz", ".zip") else whole).stem
 
 
 def pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from posterity.cli._output import Json, dump, figures, notes, say, show_table
+from posterity.cli._output import Json, dump, figures, notes, say, show_table, stem
 
 _PREVIEW = 10
 
@@ -36,7 +36,7 @@ def predict(
     rows = opened.read(new, embeddings)
     draws = opened.config["samples"] if samples is None else samples
     table, found, unusual = predict_run(opened, rows, samples=draws, level=level, threshold=threshold)
-    path = out or Path(f"{new.name.split('.')[0]}-predictions.csv")
+    path = out or Path(f"{stem(new)}-predictions.csv")
     write_table(table, path)
     notes(unusual)
     if as_json:

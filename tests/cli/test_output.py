@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from posterity.cli._output import stem
+from posterity.cli._output import show_table, stem
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,8 @@ def test_names_of_folders_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "photos.v2")
     assert stem(Path()) == stem(tmp_path / "photos.v2") == "photos.v2"
     assert stem(Path("..")) == tmp_path.name
+
+
+def test_columns_of_the_same_name_are_told_apart(capsys):
+    show_table(pd.DataFrame([["nll", 0.5, 0.25]], columns=["figure", "run", "run"]))
+    assert capsys.readouterr().out.split() == ["figure", "run", "run", "nll", "0.5", "0.25"]

@@ -71,13 +71,13 @@ def show_table(table: pd.DataFrame) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=160)
     shown, room = Table(box=None, pad_edge=False, header_style="bold"), console.width
     kept: list[list[str]] = []
-    for name in table.columns:
-        cells = [_cell(value) for value in table[name]]
+    for name, column in table.items():  # two columns may have the same name
+        cells = [_cell(value) for value in column]
         width = max(len(text) for text in (str(name), *cells))
         room -= width + 2
         if room < 0 and kept:
             break
-        numbers = all(isinstance(value, (int, float)) or hasattr(value, "dtype") for value in table[name])
+        numbers = all(isinstance(value, (int, float)) or hasattr(value, "dtype") for value in column)
         shown.add_column(Text(str(name)), justify="right" if numbers else "left", no_wrap=True)
         kept.append(cells)
     for row in zip(*kept):

@@ -134,6 +134,8 @@ def test_a_report(run):
         (("predict", "new.csv", "new.csv"), "expected a run", 2),
         (("predict", "run", "line.csv"), "sepal_length", 2),
         (("predict", "run", "new.csv", "--threshold", "7"), "confidence", 2),
+        (("predict", "run", "new.csv", "--out", "new.csv"), "another file", 2),
+        (("map", "run", "--out", "."), "a file to write", 2),
         (("adapt", "run", "--out", "z"), "--decisions", 2),
         (("compare", "run", "nowhere"), "expected a run", 2),
         (("map", "run", "--by", "beauty"), "a column among", 2),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from posterity.cli._output import Json, dump, figures, notes, say, show_table, stem
+from posterity.errors import expected
 
 _PREVIEW = 10
 
@@ -32,11 +33,13 @@ def predict(
     from posterity.runs.predicting import ABSTAIN, DECISION, predict_run
     from posterity.runs.tables import write_table
 
+    path = out or Path(f"{stem(new)}-predictions.csv")
+    if path.exists() and new.exists() and path.samefile(new):
+        raise expected("out", "another file than that of the new rows", str(path))
     opened = RunFolder.open(run)
     rows = opened.read(new, embeddings)
     draws = opened.config["samples"] if samples is None else samples
     table, found, unusual = predict_run(opened, rows, samples=draws, level=level, threshold=threshold)
-    path = out or Path(f"{stem(new)}-predictions.csv")
     write_table(table, path)
     notes(unusual)
     if as_json:

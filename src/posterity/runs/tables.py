@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from posterity.errors import MissingExtra, RefusedFile
+from posterity.errors import MissingExtra, RefusedFile, expected
 from posterity.files import write_bytes
 
 
@@ -30,6 +30,8 @@ def packed(table: pd.DataFrame, ending: str) -> bytes:
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write a table atomically, in the format of its name."""
+    if path.is_dir():
+        raise expected("out", "a file to write", f"the folder {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, packed(table, ".parquet" if path.suffix == ".parquet" else ".csv"))
 

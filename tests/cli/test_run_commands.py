@@ -111,6 +111,12 @@ def test_a_factory_of_the_user(here):
     sys.path.remove(str(here))
 
 
+def test_settings_that_are_words(here):
+    said = posterity("fit", "flowers.csv", "--target", "species", "--out", "auto", *QUICK, "--option", "beta2=auto")
+    assert "beta2 auto" in said
+    assert "hess_init 1," in said
+
+
 def test_a_report(run):
     said = posterity("report", "run")
     page = (run / "report.html").read_text()
@@ -129,6 +135,11 @@ def test_a_report(run):
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "os:nothing"), "a function", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--test", "2"), "fraction", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--hidden", "a"), "64,64", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--lr", "nan"), "lr: expected a finite", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--prior", "inf"), "prior: expected a finite", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--seed", 2**64), "seed: expected", 2),
+        (("fit", "flowers.csv", "--size", "0"), "size: expected a whole number >= 1", 2),
+        (("fit", "."), "expected pictures", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "linear", "--hidden", "8"), "none", 2),
         (("fit", "--resume", "--out", "z"), "unfinished training", 2),
         (("predict", "new.csv", "new.csv"), "expected a run", 2),

@@ -151,7 +151,8 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
     plan = fitting.probe(plan)
     if not quiet and plan.config.method == "ivon":
         chosen = {"lr": plan.config.lr, **plan.config.options}
-        say("settings: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
+        said = (f"{value:.4g}" if isinstance(value, float) else value for value in chosen.values())
+        say("settings: " + ", ".join(f"{name} {value}" for name, value in zip(chosen, said)))
     return plan
 
 
@@ -161,15 +162,17 @@ def _summary(plan: Plan) -> str:
     what = {"classes": f"one of {target.outputs} classes", "amount": "an amount", "count": "a count"}[target.task]
     shape = "x".join(str(size) for size in plan.preprocessing.shape)
     lines = [f"data: {len(plan.train.ids)} rows to train on, {held} to test with; {target.name} is {what}"]
-    lines.append(f"inputs: {_count(len(used), 'column')} as {shape} numbers" if used else f"inputs: {shape} numbers")
+    lines.append(
+        f"inputs: {_count(len(used), 'column')} as {_count(shape, 'number')}" if used else f"inputs: {shape} numbers"
+    )
     for column in plan.preprocessing.columns:
         if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures"):
             lines.append(f"  without {column.name}: {getattr(column, 'reason', '')}")
     return "\n".join(lines)
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _count(number: int | str, thing: str) -> str:
+    return f"{number} {thing}" if number in (1, "1") else f"{number} {thing}s"
 
 
 def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from posterity.errors import InvalidInput, RefusedFile, expected, require
+from posterity.errors import InvalidInput, RefusedFile, expected, require, require_whole
 from posterity.files import read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
@@ -72,7 +73,10 @@ class Config:
     prediction: str = "sampled"
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, "batch size", "at least one example a step", self.batch_size)
+        require_whole("batch size", self.batch_size)
+        require(abs(self.seed) < 2**63, "seed", "a whole number below 2^63", self.seed)
+        for name, value in {"lr": self.lr, **self.options}.items():  # JSON, in which all is written down, has no others
+            require(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError):

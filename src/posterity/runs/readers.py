@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected
+from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _MISSING = ["?", "n/a", "NA", "N/A", "null", "NULL", "None", "none", "nan", "NaN", ""]
@@ -70,6 +70,8 @@ def read_rows(
         like: For pictures: channels, height and width of others that a model takes; by default colours are kept
             where there are any, and `size` decides.
     """
+    if size is not None:
+        require_whole("size", size)
     if path.is_dir():
         return _pictures(path, size, target or "label", like)
     if not path.is_file():

@@ -15,7 +15,7 @@ from posterity.cli import app
 from posterity.cli._report import contents
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, write_sealed
-from posterity.runs import RunFolder
+from posterity.runs import RunFolder, fitting
 from runs.problems import flowers, line
 
 QUICK = ("--model", "linear", "--epochs", 3, "--lr", 0.5, "--hess-init", 1)
@@ -125,6 +125,28 @@ def test_a_refused_setting_leaves_no_training_behind(inside):
     posterity("fit", "line.csv", "--target", "y", "--out", "run", *QUICK)
     with pytest.raises(RefusedFile, match="finished"):
         posterity("fit", "--resume", "--out", "run")
+
+
+def test_a_resumed_training_is_asked_for_nothing_else(inside, monkeypatch):
+    line(inside / "line.csv")
+    asked = ("fit", "line.csv", "--target", "y", "--test", 0.3, "--out", "run", *QUICK, "--option", "beta1=0.8")
+    monkeypatch.setattr(fitting, "fit", None)  # killed before its first step
+    with pytest.raises(TypeError):
+        posterity(*asked)
+    monkeypatch.undo()
+    monkeypatch.chdir(inside)
+    for other, said in (
+        (("--seed", 5), "seed: expected 0 as in the training to resume, got 5"),
+        (("--method", "sgd"), "method: expected ivon"),
+        (("--test", 0.2), "test: expected"),
+        (("--option", "beta1=0.7"), "beta1: expected 0.8"),
+        (("--ignore", "x"), "ignore: expected nothing about it"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            posterity("fit", "--resume", "--out", "run", *other)
+    with pytest.raises(InvalidInput, match="target: expected y"):
+        posterity("fit", "line.csv", "--target", "x", "--resume", "--out", "run")
+    assert "trained: linear with ivon" in posterity(*asked, "--resume")
 
 
 def test_overwriting_gives_nothing_up_before_it_has_something_new(inside):

@@ -23,6 +23,7 @@ _TARGETS = ("y", "labels", "label", "targets", "target")
 
 
 def fit(
+    ctx: typer.Context,
     data: Annotated[
         Path | None, typer.Argument(help="CSV, TSV, parquet, JSON lines, npz, idx, or a folder of pictures.")
     ] = None,
@@ -69,12 +70,9 @@ def fit(
     folder = out or (Path(f"{stem(data)}-run") if data else None)
     if folder is None:
         raise InvalidInput("fit: expected a file of data, or --resume --out RUN, got neither")
-    asked: dict[str, Any] = {"epochs": epochs, "lr": lr, "model": model}
-    if hidden is not None:
-        asked["hidden"] = widths(hidden)
     if resume:
         plan = fitting.reopen(folder)
-        _same(plan, asked)
+        _same(plan, {name: value for name, value in ctx.params.items() if _said(ctx, name)})
     else:
         if data is None:
             raise InvalidInput("fit: expected a file of data to train on, got none")
@@ -82,9 +80,12 @@ def fit(
         given = {"ess": ess, "hess_init": hess_init, "prior": prior}
         options = {name: value for name, value in given.items() if value is not None} | _options(option)
         config = fitting.Config(
-            **asked,
+            model=model,
+            hidden=None if hidden is None else widths(hidden),
             method=method,
+            epochs=epochs,
             batch_size=batch_size,
+            lr=lr,
             options=options,
             dropout=dropout,
             seed=seed,
@@ -191,11 +192,30 @@ def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
     say(f"run: {run.folder}")
 
 
+def _said(ctx: typer.Context, name: str) -> bool:
+    """Whether somebody typed an option of this command, which need not be read where all is settled."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE" and name not in ("out", "resume", "as_json")
+
+
 def _same(plan: Plan, asked: dict[str, Any]) -> None:
+    """Raise where a training to resume is under way with other settings than those that are asked for."""
+    config, data = plan.config, plan.data
+    before = {**vars(data.source), **vars(data), **vars(config), **config.options, "data": Path(data.source.path)}
+    before |= {"task": plan.preprocessing.target.task}
+    del before["embeddings"]  # what became of them; like texts and columns left out, they are in the preprocessing
+    asked |= _options(asked.pop("option", None))
+    readers: dict[str, Any] = {
+        "hidden": widths,
+        "data": Path.absolute,
+        "test": lambda test: _held_out(test, plan.folder, config.seed, data.source.inputs, data.source.size),
+    }
     for name, value in asked.items():
-        before = getattr(plan.config, name)
-        if value is not None and value != before:
-            raise InvalidInput(f"{name}: expected {before} as in the run to resume, got {value}")
+        now = readers[name](value) if name in readers else value
+        if name not in before:
+            raise InvalidInput(f"{name}: expected nothing about it beside --resume, got {value}; the training has it")
+        if now != before[name]:
+            raise InvalidInput(f"{name}: expected {before[name]} as in the training to resume, got {value}")
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

@@ -84,16 +84,16 @@ class Tied(nn.Module):
 
 
 class Outside(nn.Module):
-    """A weight used once by its layer and once behind its back, and a parameter of no layer."""
+    """A weight used once by its layer and once behind its back, and parameters of no layer, one without axes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(4, 4)
-        self.free = nn.Parameter(torch.randn(4))
+        self.free, self.scale = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(()))
         self.out = nn.Linear(4, K)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.inner(x) * self.free) @ self.inner.weight)
+        return self.scale * self.out(torch.tanh(self.inner(x) * self.free) @ self.inner.weight)
 
 
 class StepsFirst(nn.Module):
@@ -148,14 +148,17 @@ class Attention(nn.Module):
 
 
 class Two(nn.Module):
-    """Two inputs by name, and a layer that nothing reads."""
+    """Two inputs by name, a layer that is never called, and one whose output no logit reads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.left, self.right, self.unused = nn.Linear(4, K), nn.Linear(4, K), nn.Linear(4, K)
+        self.other = nn.Linear(K, 2)
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        return torch.sin(self.left(x)) * self.right(z)
+        left = torch.sin(self.left(x))
+        self.other(left)
+        return left * self.right(z)
 
 
 def _mlp() -> nn.Module:
@@ -250,6 +253,7 @@ CASES = {
     "twice": Case(Twice, _normal(4)),
     "two": Case(Two, lambda: {"x": _normal(4)(), "z": _normal(4)()}),
     "normed": Case(lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, K)), _normal(4), False),
+    "slopes": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, K)), _normal(4), False),
     "tied": Case(Tied, lambda: torch.randint(0, K, (B, 4)), False),
     "outside": Case(Outside, _normal(4), False),
     "steps_first": Case(StepsFirst, _normal(B, 4), False),

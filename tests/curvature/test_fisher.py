@@ -48,7 +48,7 @@ def test_gradients_of_each_example(name: str) -> None:
     batch = batches((inputs, Y)).take(torch.arange(B))
     close(per_example_gradient_norms(model, batch, "categorical"), g.norm(dim=1))
     written = per_example_gradients(model, batch, "categorical")
-    close(torch.cat([w.flatten(1) for w in written.values()], 1), g)
+    close(torch.cat([w.reshape(B, -1) for w in written.values()], 1), g)
 
 
 def test_the_true_fisher_is_the_expectation_over_the_models_own_labels() -> None:

@@ -47,6 +47,12 @@ def test_rows_that_are_sent_to_experts_stay_with_their_examples() -> None:
         close(to_vector(diagonal_ggn(model, batches((inputs, LABELS)), "categorical")), wanted)
 
 
+def test_slopes_of_as_many_examples_as_outputs() -> None:
+    model, inputs = CASES["slopes"].build()  # torch's vmap within vmap confuses the two
+    wanted = explicit(model, inputs[:K], likelihood("categorical")).diagonal()
+    close(to_vector(diagonal_ggn(model, (inputs[:K], LABELS[:K]), "categorical")), wanted)
+
+
 @pytest.mark.parametrize("law", [likelihood("gaussian", precision=3.0), likelihood("bernoulli"), likelihood("poisson")])
 def test_every_likelihood_brings_its_curvature(law: Likelihood) -> None:
     model, inputs = CASES["mlp"].build()

@@ -94,4 +94,4 @@ def _full(push: Push, matrix: Tensor) -> None:
 
 
 def _shaped(rows: Tree, step: Pass) -> Tree:
-    return {name: g.unflatten(-1, step.tape.parameters[name].shape) for name, g in rows.items()}
+    return {name: g.reshape(len(g), *step.tape.parameters[name].shape) for name, g in rows.items()}

@@ -37,7 +37,8 @@ def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: 
 
     def one(v_n: Tensor, *x: Tensor) -> Tree:
         pull = vjp(_output(model, inputs, x), _detached(parameters))[1]
-        return vmap(lambda v_rn: pull(v_rn)[0])(v_n)
+        each = [pull(v_rn)[0] for v_rn in v_n]  # a vmap in the other gives wrong gradients of nn.PReLU
+        return {name: torch.stack([g[name] for g in each]) for name in parameters}
 
     leaves = list(tensors(inputs))
     with transformable():
@@ -47,7 +48,7 @@ def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: 
             raise
         except RuntimeError:  # an operation that vmap does not know (recurrent layers, custom functions)
             found = _rows_one_by_one(model, parameters, inputs, v)
-    return {name: g.transpose(0, 1).flatten(2) for name, g in found.items()}
+    return {name: g.transpose(0, 1).reshape(*v.shape[:2], -1) for name, g in found.items()}
 
 
 def tangents(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, directions: Tree) -> Tensor:

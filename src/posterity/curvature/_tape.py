@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,17 @@ _PICKS = ("Index", "Scatter", "Gather", "MaskedSelect", "MaskedScatter")  # oper
 
 class SlowPath(UserWarning):
     """Some parameters have no closed form; their per-example Jacobians are formed, a few examples at a time."""
+
+
+class _Graph(NamedTuple):
+    """What logits were made by."""
+
+    operations: set[Node]
+    uses: dict[str, int]  # how many operations take each parameter
+    picks: bool  # whether any of them picks rows by index or mask
+
+
+_NO_GRAPH = _Graph(set(), {}, False)
 
 
 class Tape:
@@ -46,6 +57,7 @@ class Tape:
         self.memory = _default_memory(self.device) if memory is None else memory
         self._by_id = {id(p): name for name, p in self.parameters.items()}
         self._calls: dict[nn.Module, list[Call]] = {}
+        self._graph = _NO_GRAPH
         self._recording = False
         self._examples = 0  # in the pass that is running
         self._off_axis: set[nn.Module] = set()
@@ -111,7 +123,7 @@ class Tape:
         if not logits.requires_grad:
             raise InvalidInput(f"model output: expected a function of {self.names}, got one that none of them enters")
         layers, rest = self._collect(logits)
-        self._calls = {}
+        self._calls, self._graph = {}, _NO_GRAPH
         self._tell(rest)
         return Pass(self, inputs, logits, layers, rest)
 
@@ -119,9 +131,14 @@ class Tape:
         self._calls, self._examples, self._recording = {}, length(inputs), True
         try:
             with torch.enable_grad(), transformable():
-                return call(self.model, inputs)
+                logits = call(self.model, inputs)
         finally:
             self._recording = False
+        self._graph = _walk(logits, self._by_id)
+        # A call that no logit reads, such as that of another head, is none.
+        read = {m: [c for c in calls if c.edge.node in self._graph.operations] for m, calls in self._calls.items()}
+        self._calls = {module: calls for module, calls in read.items() if calls}
+        return logits
 
     def _record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
@@ -181,8 +198,8 @@ class Tape:
 
     def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
         """The layers with a closed form in this pass, and the names of the parameters without."""
-        uses, picks = _uses(logits, self._by_id)
-        if picks:  # which row is whose may change with the examples
+        uses = self._graph.uses
+        if self._graph.picks:  # which row is whose may change with the examples
             self._off_axis |= self._entangled(logits)
         layers = []
         for module, calls in self._calls.items():
@@ -226,12 +243,10 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return bool((apart > torch.finfo(one.dtype).eps ** 0.5 * size).any())
 
 
-def _uses(logits: Tensor, by_id: dict[int, str]) -> tuple[dict[str, int], bool]:
-    """How many operations of the graph take each parameter, and whether any picks rows by index or mask."""
+def _walk(logits: Tensor, by_id: dict[int, str]) -> _Graph:
+    operations = {logits.grad_fn} if logits.grad_fn is not None else set()
     uses, picks = dict.fromkeys(by_id.values(), 0), False
-    assert logits.grad_fn is not None
-    seen: set[Node] = {logits.grad_fn}
-    stack: list[Node] = [logits.grad_fn]
+    stack = list(operations)
     while stack:
         operation = stack.pop()
         picks = picks or operation.name().startswith(_PICKS)
@@ -241,10 +256,10 @@ def _uses(logits: Tensor, by_id: dict[int, str]) -> tuple[dict[str, int], bool]:
             name = by_id.get(id(getattr(node, "variable", None)))
             if name is not None:
                 uses[name] += 1
-            if node not in seen:
-                seen.add(node)
+            if node not in operations:
+                operations.add(node)
                 stack.append(node)
-    return uses, picks
+    return _Graph(operations, uses, picks)
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:

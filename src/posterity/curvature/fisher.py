@@ -140,7 +140,7 @@ def per_example_gradients(
             v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
             for name, examples, gradient in step.gradients(v.unsqueeze(0)):
                 found[name][part][examples] = gradient.rows()[0]
-    return {name: g.unflatten(-1, tape.parameters[name].shape) for name, g in found.items()}
+    return {name: g.reshape(len(g), *tape.parameters[name].shape) for name, g in found.items()}
 
 
 def _sums(

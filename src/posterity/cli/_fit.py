@@ -47,7 +47,9 @@ def fit(
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
-    prior: Annotated[float | None, typer.Option(help="Precision of the prior on every weight; 10 for ivon.")] = None,
+    prior: Annotated[
+        float | None, typer.Option(help="Precision of the prior on every weight; for ivon 10, or rows/12 if less.")
+    ] = None,
     dropout: Annotated[float | None, typer.Option(help="Rate of dropout behind the hidden layers.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Anything else that the method takes.")
@@ -193,7 +195,7 @@ def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
 
 
 def _said(ctx: typer.Context, name: str) -> bool:
-    """Whether somebody typed an option of this command, which need not be read where all is settled."""
+    """Whether somebody typed an option that says how to train: where to, and how to answer, do not."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE" and name not in ("out", "resume", "as_json")
 

@@ -34,7 +34,8 @@ from posterity.runs.targets import Classes
 
 TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and where it works
 CHECKPOINT = "checkpoint"  # in the folder of work
-PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them
+PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them ...
+FEW = 120  # ... but where there are fewer than so many, it is less in proportion, or nothing would be learnt at all
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -233,7 +234,7 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     found = asdict(config) | {"options": dict(config.options)}
     found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "mlp")
     if config.method == "ivon":
-        found["options"].setdefault("prior", PRIOR)
+        found["options"].setdefault("prior", PRIOR * min(1.0, n / FEW))
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.epochs is None:

@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, Multi
 
 from posterior import cases
 from posterity.errors import InvalidInput, Undefined
-from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, Mixture, Signs, Structure
+from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, LowRank, Mixture, Signs, Structure
 from posterity.trees import to_vector
 
 
@@ -143,6 +143,16 @@ def test_kl_to_something_without_a_density_says_so() -> None:
 def test_what_cannot_be_right_is_refused(build, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         build()
+
+
+def test_members_in_half_precision_have_the_variance_that_they_have() -> None:
+    members = [{"w": torch.tensor([300.0, 1.0e-3]).half()}, {"w": torch.tensor([-300.0, 1.2e-3]).half()}]
+    wanted = torch.stack([member["w"].float() for member in members]).var(0, correction=0)
+    ensemble = Ensemble(members)
+    mixture = Mixture(torch.ones(2), [LowRank(m, {"w": torch.zeros(2)}, {"w": torch.zeros(1, 2)}) for m in members])
+    for q in (ensemble, mixture):
+        assert q.mean["w"].dtype == torch.float16
+        torch.testing.assert_close(q.variance["w"], wanted, rtol=1e-3, atol=0)
 
 
 def test_signs_against_torch() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.noise import Key, normal
-from posterity.posterior._structure import Structure, owned, pack, unpack
+from posterity.posterior._structure import Structure, owned, pack, unpack, working
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.kronecker import Kronecker
@@ -54,7 +54,7 @@ class Mixture(Structure):
         normalised = abs(weights.sum().item() - 1) < 1e-12
         object.__setattr__(self, "weights", weights if normalised else weights / weights.sum())
         object.__setattr__(self, "components", components)
-        object.__setattr__(self, "mean", self._average([c.mean for c in components]))
+        object.__setattr__(self, "mean", _like(self._average([c.mean for c in components]), components[0].mean))
 
     @property
     def variance(self) -> Tree:
@@ -116,7 +116,7 @@ class Ensemble(Structure):
         for member in members[1:]:
             check_same_shapes(member, members[0], "members")
         object.__setattr__(self, "members", members)
-        object.__setattr__(self, "mean", _average(members, [1 / len(members)] * len(members)))
+        object.__setattr__(self, "mean", _like(_average(members, [1 / len(members)] * len(members)), members[0]))
 
     @property
     def variance(self) -> Tree:
@@ -138,9 +138,16 @@ class Ensemble(Structure):
 
 
 def _average(trees: Sequence[Tree], weights: Sequence[float]) -> Tree:
+    """The weighted sum, in float32 at least: squares of half precision would overflow."""
     pairs = list(zip(weights, trees, strict=True))
-    return {name: reduce(torch.add, [w * tree[name] for w, tree in pairs]) for name in trees[0]}
+    return {
+        name: reduce(torch.add, [w * tree[name].to(working(t)) for w, tree in pairs]) for name, t in trees[0].items()
+    }
 
 
 def _squared_distance(a: Tree, b: Tree) -> Tree:
-    return {name: (a[name] - t).square() for name, t in b.items()}
+    return {name: (a[name].to(working(t)) - t).square() for name, t in b.items()}
+
+
+def _like(tree: Tree, other: Tree) -> Tree:
+    return {name: t.to(other[name].dtype) for name, t in tree.items()}

@@ -97,12 +97,12 @@ def loop(
     known, change = Evaluated(model), math.inf
     bounds = [known.bound(q).item()]
     for _ in track(range(steps), label, total=steps, note=lambda: f"bound {bounds[-1]:.6g}"):
+        q, of_local = settle(known, q, 1)
         if backtracking:
-            q, change, lr = _backtracked(known, q, lr, bounds[-1])
+            q, change, lr = _backtracked(known, q, lr)
         else:
-            q, of_local = settle(known, q, 1)
             q, change = sweep(known, q, lr)
-            change = max(change, of_local)
+        change = max(change, of_local)
         bounds.append(known.bound(q).item())
         if change <= tolerance:
             break
@@ -112,14 +112,13 @@ def loop(
     return Fit(q, bounds, len(bounds) - 1, change <= tolerance)
 
 
-def _backtracked(
-    known: Evaluated, q: dict[str, Belief], lr: float, bound: float
-) -> tuple[dict[str, Belief], float, float]:
+def _backtracked(known: Evaluated, q: dict[str, Belief], lr: float) -> tuple[dict[str, Belief], float, float]:
     """A sweep with the largest ρ, halved from the last, under which the bound does not fall; then ρ may grow again.
 
     Returns:
         The beliefs, the change that ρ = 1 would have made, and the ρ to begin with next time.
     """
+    bound = known.bound(q).item()
     while True:
         try:
             new, change = sweep(known, q, lr)

@@ -129,6 +129,65 @@ def test_long_chains_with_gaps_are_filtered_exactly():
     assert pieces[1] < pieces[0] < 0
 
 
+def test_states_of_other_units_do_not_stop_the_filter():
+    level = torch.tensor([[1e-6]], dtype=DOUBLE), torch.ones(1, 1, dtype=DOUBLE)
+    one, zero, y = torch.ones(1, 1, dtype=DOUBLE), torch.zeros(1, 1, dtype=DOUBLE), 3 + normal(300, 1)
+    model = LinearStateSpace(one, level[0], one, one, zero[0], level[1])
+    both = LinearStateSpace(
+        torch.eye(2, dtype=DOUBLE), torch.block_diag(zero, level[0]), torch.cat((zero, one), 1), one,
+        torch.zeros(2, dtype=DOUBLE), torch.block_diag(1e13 * one, level[1]),
+    )  # fmt: skip
+    alone, beside = filter_states(model, y), filter_states(both, y)
+    torch.testing.assert_close(beside.mean[:, 1:], alone.mean)
+    assert beside.log_likelihood == pytest.approx(alone.log_likelihood)
+
+
+@pytest.mark.parametrize(("noise", "start"), [(0.0, 1.0), (1.0, 0.0), (0.5, 2.0)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_states_that_are_known_exactly_are_smoothed_as_by_conditioning(noise, start, turned):
+    """Autoregressions of order two: the second state is yesterday's first. The joint Gaussian is written out."""
+    one, T = torch.eye(2, dtype=DOUBLE), 12
+    A, Q, C = torch.tensor([[0.5, 0.3], [1.0, 0.0]], dtype=DOUBLE), torch.diag(one[0]), one[:1]
+    basis = torch.tensor([[1.0, 0.37], [-0.22, 1.3]], dtype=DOUBLE) if turned else one
+    inverse = torch.linalg.inv(basis)
+    A, Q, C, P = basis @ A @ inverse, basis @ Q @ basis.mT, C @ inverse, start * basis @ basis.mT
+    y = normal(T, 1)
+    y[5] = torch.nan
+    found = smooth_states(LinearStateSpace(A, Q, C, noise * one[:1, :1], torch.zeros(2, dtype=DOUBLE), P), y)
+    roots = [torch.linalg.matrix_power(A, t) for t in range(T)]  # what a shock has become t steps later
+    rows = [torch.cat([roots[t - s] if s <= t else 0 * A for s in range(T)], 1) for t in range(T)]
+    moves = torch.cat(rows)
+    joint = moves @ torch.block_diag(P, *[Q] * (T - 1)) @ moves.mT
+    seen = torch.block_diag(*[C] * T)[~y[:, 0].isnan()]
+    spread = seen @ joint @ seen.mT + noise * torch.eye(len(seen), dtype=DOUBLE)
+    gain = torch.linalg.solve(spread, seen @ joint).mT
+    mean, covariance = gain @ y[~y.isnan()], joint - gain @ seen @ joint
+    torch.testing.assert_close(found.mean, mean.view(T, 2), rtol=1e-9, atol=1e-9)
+    for t in range(T):
+        own = slice(2 * t, 2 * t + 2)
+        torch.testing.assert_close(found.covariance[t], covariance[own, own], rtol=1e-9, atol=1e-9)
+        if t:
+            torch.testing.assert_close(found.lagged[t - 1], covariance[own, 2 * t - 2 : 2 * t], rtol=1e-9, atol=1e-9)
+
+
+def test_an_exact_observation_of_a_known_state_is_refused():
+    one = torch.ones(1, 1, dtype=DOUBLE)
+    with pytest.raises(InvalidInput, match="noise, or a state that is not known exactly"):
+        filter_states(LinearStateSpace(one, one, one, 0 * one, one[0], 0 * one), normal(3, 1))
+
+
+def test_local_variables_move_under_backtracking_too():
+    counts = torch.poisson(torch.full((8, 6), 2.0, dtype=DOUBLE), generator=torch.Generator().manual_seed(0))
+    one = torch.ones(2, dtype=DOUBLE)
+    model = Model(
+        {"topics": Dirichlet(one.expand(6, 2).mT)}, [Topics("shares", "topics", counts)], {"shares": Dirichlet(one)}
+    )
+    start = {"topics": Dirichlet(1 + normal(2, 6).exp())}
+    plain, careful = (vmp(model, start, tolerance=1e-4, backtracking=b) for b in (False, True))
+    torch.testing.assert_close(careful.q["shares"].natural[0], plain.q["shares"].natural[0])
+    assert careful.bounds[-1] == pytest.approx(plain.bounds[-1])
+
+
 def test_sparse_counts_are_dense_ones():
     counts = torch.poisson(torch.full((9, 7), 0.6, dtype=DOUBLE), generator=torch.Generator().manual_seed(3))
     counts[4] = 0.0  # an empty document

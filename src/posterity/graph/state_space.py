@@ -12,6 +12,7 @@ from posterity.algorithms import LinearStateSpace
 from posterity.errors import require
 from posterity.progress import track
 
+_KNOWN = 1e-14  # variance of a direction, relative to the states' own, below which it is known exactly
 _LONG = 10_000  # steps from which a sweep shows its progress
 
 
@@ -63,6 +64,8 @@ def smooth_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
 
         J = PAᵀ(P⁻)⁻¹,   m ← m + J(m' − Am),   P ← P + J(P' − P⁻)Jᵀ,   Cov(x', x) = P'Jᵀ.
 
+    Where states are known exactly, as those of an autoregression observed without noise, the inverse is over the rest.
+
     Args:
         model: The state-space model.
         observations: y (T, k), NaN where missing.
@@ -74,7 +77,7 @@ def smooth_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
     for t in range(len(means) - 2, -1, -1):
         repeated = t + 2 < len(means) and steady[t + 1] and steady[t + 2]  # the gain is that of the step before
         if not repeated:
-            gain = np.linalg.solve(predicted[t + 1], transition @ covariances[t]).T
+            gain = _gain(predicted[t + 1], transition @ covariances[t])
         means[t] += gain @ (means[t + 1] - transition @ means[t])
         if repeated and resting:
             covariances[t], lagged[t] = covariances[t + 1], lagged[t + 1]
@@ -155,8 +158,21 @@ def _stretch(
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> bool:
-    """Whether a matrix stands still, to the last digits."""
-    return bool(np.abs(new - old).max() <= 4 * np.finfo(np.float64).eps * np.abs(new).max())
+    """Whether a covariance stands still, to the last digits of each pair of states in their own units."""
+    scale = np.sqrt(np.abs(new.diagonal()))
+    return bool((np.abs(new - old) <= 4 * np.finfo(np.float64).eps * np.outer(scale, scale)).all())
+
+
+def _gain(predicted: np.ndarray, cross: np.ndarray) -> np.ndarray:
+    """J = PAᵀ(P⁻)⁻¹ from P⁻ and AP, over the directions that P⁻ leaves open: states may be known exactly."""
+    scale = np.sqrt(np.abs(predicted.diagonal()))
+    scale[scale == 0.0] = 1.0
+    values, vectors = np.linalg.eigh(predicted / np.outer(scale, scale))
+    if values[0] > _KNOWN:
+        return np.linalg.solve(predicted, cross).T
+    left = values > _KNOWN
+    turned = vectors[:, left] / scale[:, None]
+    return cross.T @ (turned / values[left]) @ turned.T
 
 
 def _update(
@@ -165,9 +181,10 @@ def _update(
     """m and P after an observation, in Joseph's form, and the observation's log-likelihood."""
     surprise, cross = seen - C @ mean, covariance @ C.T
     spread = C @ cross + R
+    _, log_det = np.linalg.slogdet(spread)
+    require(log_det > -np.inf, "observation", "noise, or a state that is not known exactly", "neither")
     gain = np.linalg.solve(spread, cross.T).T
     rest = np.eye(len(mean)) - gain @ C
-    _, log_det = np.linalg.slogdet(spread)
     log_likelihood = -0.5 * (surprise @ np.linalg.solve(spread, surprise) + log_det + len(seen) * np.log(2.0 * np.pi))
     return mean + gain @ surprise, _symmetric(rest @ covariance @ rest.T + gain @ R @ gain.T), float(log_likelihood)
 

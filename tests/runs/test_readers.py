@@ -62,6 +62,9 @@ def test_arrays(tmp_path):
         read_rows(tmp_path / "u.npz")
     assert read_rows(tmp_path / "u.npz", inputs="second").block.shape == (4, 2)
     assert with_block(rows, tmp_path / "t.npz", None).block.shape == (4, 3)
+    (tmp_path / "v.npz").write_bytes(b"no arrays")
+    with pytest.raises(RefusedFile, match=r"v\.npz"):
+        with_block(rows, tmp_path / "v.npz", None)
 
 
 def test_idx(tmp_path):

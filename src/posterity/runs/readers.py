@@ -96,7 +96,7 @@ def read_rows(
 
 def with_block(rows: Rows, path: Path, inputs: str | None) -> Rows:
     """The rows with vectors from another file, embeddings of their texts for instance, one for each."""
-    block = _npz(path, inputs).block
+    block = read_rows(path, inputs).block
     if block is None or len(block) != len(rows):
         got = "none" if block is None else f"{len(block)}"
         raise expected("embeddings", f"one vector for each of the {len(rows)} rows", got)

@@ -79,6 +79,9 @@ def test_new_rows(run, here):
     _, none, notes = predict_run(run, type(rows)(unlabelled))
     assert none == {}
     assert "'green'" in notes[0]
+    _, some, notes = predict_run(run, type(rows)(rows.table.assign(species=["a daisy"] * 9 + ["setosa"] * 141)))
+    assert some["accuracy"] == (table["prediction"][9:] == "setosa").mean()
+    assert "species: 9 rows" in notes[0]
 
 
 def test_amounts_come_in_their_own_units(tmp_path):

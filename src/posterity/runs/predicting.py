@@ -53,8 +53,13 @@ def predict_run(
     table = prediction_table(answer, target, ids, level)
     figures: dict[str, float] = {}
     known = _known(rows, target)
+    given = rows.table.get(target.name, pd.Series(None, index=rows.table.index, dtype=object))
+    strange = int((given.notna() & ~known).sum())
+    if strange:
+        notes.append(
+            f"{target.name}: {strange} rows have a class that training has not met; they are not compared with"
+        )
     if known.any():
-        given = rows.table[target.name]
         taken = target.name in table or target.name == DECISION
         table.insert(1, "given" if taken else target.name, given.to_numpy())
         truth = target.encode(given[known].reset_index(drop=True))

@@ -105,6 +105,10 @@ BAD = {
     "no epochs": ({"epochs": 0}, "epochs: expected a whole number >= 1, got 0"),
     "half a batch": ({"batch_size": 0.5}, "batch_size: expected a whole number >= 1, got 0.5"),
     "half a seed": ({"seed": 0.5}, "seed: expected a whole number, got 0.5"),
+    "a batch that batch norm does not take": (
+        {"model": nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "batch_size": 13},
+        "batch_size: expected no batch of a single example",
+    ),
     "no n": ({"n": 0}, "n: expected a whole number >= 1, got 0"),
     "negative lr": ({"lr": -1.0}, r"lr: expected a positive finite number, got -1\.0"),
     "negative prior": ({"prior": -1.0}, r"prior: expected a precision >= 0, got -1\.0"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batch
-from posterity.errors import expected
+from posterity.errors import InvalidInput, expected
 from posterity.inputs import Inputs
 from posterity.learning.checks import check_inputs
 from posterity.learning.learners import Learner
@@ -90,7 +90,7 @@ class Stepper:
         share = 1 / (batches * self.learner.draws)
         factor = 1 / share if self.learner.averages else 1.0
         for k, forward in enumerate(self.learner.forwards()):
-            f = self._forward(forward, batch.inputs)
+            f = self._forward(forward, batch)
             if check:
                 objective.check(f, batch.targets)
             total = objective.total(f, batch.targets)
@@ -101,10 +101,16 @@ class Stepper:
             found.append((f.detach(), total.detach()))
         return found
 
-    def _forward(self, forward: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+    def _forward(self, forward: Callable[[Inputs], Tensor], batch: Batch) -> Tensor:
         dtype = _HALF.get(self.amp or "")
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            f = forward(inputs)
+        try:
+            with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+                f = forward(batch.inputs)
+        except ValueError as why:
+            if len(batch) > 1:
+                raise
+            wanted = "no batch of a single example, which batch norm does not take (or a loader with drop_last)"
+            raise InvalidInput(f"batch_size: expected {wanted}, got one: {why}") from why
         return f.float() if f.dtype in _HALF.values() else f
 
     def _penalised(self, loss: Tensor, share: float) -> Tensor:

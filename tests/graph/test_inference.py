@@ -1,6 +1,7 @@
 """The engine: monotone bounds, exact evidence where it is known, minibatches, streams, damping, clear errors."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from posterity.families import Beta, Dirichlet, Gamma, Gaussian, NormalGamma, No
 from posterity.gradients import Conjugate, ConjugateLoss, LinearLoss, MonteCarlo, Quadrature
 from posterity.graph import (
     Chain,
+    DenseGaussian,
     Linear,
     Mixture,
     Model,
@@ -20,6 +22,7 @@ from posterity.graph import (
     Shrinkage,
     Site,
     Topics,
+    cvi,
     diagonal_gaussian,
     em,
     gaussian,
@@ -221,3 +224,21 @@ def test_missing_numbers_need_a_mask():
         gaussian(X, mask=torch.ones(6, dtype=torch.bool))
     with pytest.raises(InvalidInput, match="targets: expected finite numbers"):
         Linear("w", "noise", X, torch.full((len(X),), math.nan, dtype=torch.float64))
+
+
+def test_single_precision_is_widened():
+    y = X @ torch.tensor([1.0, -2.0], dtype=DOUBLE) + 0.3 * normal(len(X))
+    narrow, wide = (vmp(regression_model(X.to(t), y.to(t)), REGRESSION_START) for t in (torch.float32, DOUBLE))
+    torch.testing.assert_close(narrow.q["w"].mean, wide.q["w"].mean, rtol=1e-5, atol=1e-5)
+    K = torch.exp(-0.5 * torch.cdist(X, X) ** 2)
+    narrow, wide = (cvi(DenseGaussian(K.to(t)), y.to(t), "gaussian") for t in (torch.float32, DOUBLE))
+    torch.testing.assert_close(narrow.marginals.mean, wide.marginals.mean, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InvalidInput, match="covariance: expected a symmetric matrix"):
+        DenseGaussian(K.triu())
+
+
+def test_moves_that_weigh_nothing_are_refused():
+    sparse = Dirichlet(torch.full((3, 3), 1e-4, dtype=DOUBLE))
+    model = chain_model()
+    with pytest.raises(InvalidInput, match="of a chain: expected a state that moves lead to"):
+        vmp(replace(model, priors={**model.priors, "moves": sparse}), CHAIN_START)

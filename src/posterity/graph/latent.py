@@ -69,9 +69,11 @@ class DenseGaussian(LatentGaussian):
 
     def __init__(self, covariance: Tensor) -> None:
         require(
-            covariance.ndim == 2 and len(covariance) == covariance.shape[1], "covariance", "(N, N)", covariance.shape
+            covariance.ndim == 2 and covariance.shape == covariance.mT.shape, "covariance", "(N, N)", covariance.shape
         )
-        self.covariance, self.size = covariance, len(covariance)
+        even = torch.allclose(covariance, covariance.mT, equal_nan=True)  # NaN is refused where it is met
+        require(even, "covariance", "a symmetric matrix", "another")
+        self.covariance, self.size = covariance.to(torch.float64), len(covariance)
 
     def factor(self, sites: Sites) -> tuple[Tensor, Tensor, Tensor]:
         """√w, the Cholesky factor of B, and K⁻¹m = b − √w B⁻¹ √w K b, for w that are not negative."""
@@ -139,8 +141,8 @@ class SparseGaussian(LatentGaussian):
     """
 
     def __init__(self, projection: Tensor, prior_variance: Tensor) -> None:
-        self.projection, self.size = projection, len(projection)
-        self.left_open = (prior_variance - projection.square().sum(-1)).clamp(min=0.0)
+        self.projection, self.size = projection.to(torch.float64), len(projection)
+        self.left_open = (prior_variance - self.projection.square().sum(-1)).clamp(min=0.0)
 
     def weights(self, sites: Sites) -> tuple[Tensor, Tensor]:
         """m_v, and the Cholesky factor of S."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import expected, require
 from posterity.families import Dirichlet, Family
 from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
 from posterity.graph.emissions import Emission
@@ -101,6 +101,8 @@ def forward_backward(energies: Tensor, log_initial: Tensor, log_moves: Tensor) -
         if t > 0:
             belief = (forward[t - 1] @ moves) * likely[t]
         scale[t] = belief.sum()
+        if not scale[t] > 0.0:
+            raise expected(f"step {t} of a chain", "a state that moves lead to", "weights below 1e-308 alone")
         forward[t] = belief / scale[t]
     for t in range(len(likely) - 2, -1, -1):
         backward[t] = moves @ (likely[t + 1] * backward[t + 1]) / scale[t + 1]

@@ -40,6 +40,7 @@ class Linear(Factor):
         require(tuple(self.targets.shape) == rows, "targets", f"shape {rows}", tuple(self.targets.shape))
         for name, numbers in (("inputs", self.inputs), ("targets", self.targets)):
             require(bool(numbers.isfinite().all()), name, "finite numbers (leave out rows that lack some)", "others")
+            object.__setattr__(self, name, numbers.to(torch.float64))
 
     @property
     def size(self) -> int:

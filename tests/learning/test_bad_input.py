@@ -109,6 +109,17 @@ BAD = {
         {"model": nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "batch_size": 13},
         "batch_size: expected no batch of a single example",
     ),
+    "weights of classes by name": (
+        {"class_weights": {0: 1.0, 1: 2.0}},
+        "class_weights: expected a sequence of numbers",
+    ),
+    "a negative weight": ({"class_weights": [1.0, -1.0, 1.0]}, "class_weights: expected finite numbers >= 0"),
+    "a weight that is NaN": ({"class_weights": [1.0, torch.nan, 1.0]}, "class_weights: expected finite numbers >= 0"),
+    "weights of nothing": ({"class_weights": [0.0, 0.0, 0.0]}, "not all of them 0, got"),
+    "truths without an axis": (
+        {"model": mlp(2, 4, 1), "data": (X, Y > 0)},
+        r"targets: expected labels of shape \(40,\) for classes, or \(40, 1\) for binary ones, .* got 'bool \(40,\)'",
+    ),
     "no n": ({"n": 0}, "n: expected a whole number >= 1, got 0"),
     "negative lr": ({"lr": -1.0}, r"lr: expected a positive finite number, got -1\.0"),
     "negative prior": ({"prior": -1.0}, r"prior: expected a precision >= 0, got -1\.0"),

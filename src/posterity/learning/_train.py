@@ -183,6 +183,13 @@ def _bar(progress: bool | None) -> list[Callback]:
     return [ProgressBar()] if shown else []
 
 
+def _numbers(what: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        raise expected(what, "a sequence of numbers", values) from None
+
+
 @torch.no_grad()
 def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
     """Look at one batch: what the outputs mean, whether the targets fit, how far off a regression starts."""
@@ -194,7 +201,7 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
     given, weights = request.likelihood, request.class_weights
     objective = Objective(
         infer_likelihood(f, y) if given is None else likelihoods.likelihood(given),
-        None if weights is None else torch.as_tensor(weights, dtype=torch.float32),
+        None if weights is None else _numbers("class_weights", weights),
         request.label_smoothing,
         request.ignore_index,
     )

@@ -41,6 +41,9 @@ class Objective:
 
     def __post_init__(self) -> None:
         require(0 <= self.label_smoothing < 1, "label_smoothing", "a number in [0, 1)", self.label_smoothing)
+        weights = self.class_weights
+        if weights is not None and not bool((weights >= 0).all() and 0 < weights.sum() < torch.inf):
+            raise expected("class_weights", "finite numbers >= 0, not all of them 0", weights.tolist())
         given = {
             "class_weights": self.class_weights is not None,
             "label_smoothing": self.label_smoothing > 0,
@@ -134,4 +137,6 @@ def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:
         return likelihood("categorical")
     if y.shape == f.shape:
         return likelihood("bernoulli")
-    raise expected("targets", f"labels of shape {tuple(f.shape[:-1])} for outputs {tuple(f.shape)}", tuple(y.shape))
+    shape, kind = tuple(f.shape), str(y.dtype).removeprefix("torch.")
+    wanted = f"labels of shape {shape[:-1]} for classes, or {shape} for binary ones, like the outputs"
+    raise expected("targets", wanted, f"{kind} {tuple(y.shape)}")

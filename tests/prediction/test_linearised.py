@@ -135,6 +135,21 @@ def test_a_graph_that_waits_for_its_backward_pass_stays_valid():
     assert case.model[0].weight.grad.abs().sum() > 0
 
 
+def test_autocast_forgets_the_weights_that_were_there():
+    model, posterior, inputs = make_case("diagonal")
+    model, inputs = model.float(), inputs.float()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    wanted = predict(model, posterior, inputs, method="probit").probs
+    with torch.autocast("cpu"):
+        before = model.eval()(inputs)
+        found = predict(model, posterior, inputs, method="probit").probs
+        after = model(inputs)
+    np.testing.assert_allclose(found, wanted, atol=0.02)
+    assert torch.equal(before, after)
+
+
 def test_weights_and_mode_come_back_even_after_an_error():
     case = make_case("diagonal")
     with torch.no_grad():

@@ -20,7 +20,7 @@ from posterity.inputs import Inputs, call, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.progress import track
-from posterity.trees import evaluating, snapshot
+from posterity.trees import evaluating
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,16 +57,8 @@ class Trained:
     @contextmanager
     def at_mean(self) -> Iterator[None]:
         """The model at the posterior mean, in evaluation mode; afterwards it is as it was."""
-        there = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        before = snapshot({name: there[name] for name in (*self.posterior.mean, *self.posterior.buffers)})
-        try:
-            self.posterior.apply(self.model)
-            with evaluating(self.model):
-                yield
-        finally:
-            with torch.no_grad():
-                for name, value in before.items():
-                    there[name].copy_(value)
+        with self.posterior.applied(self.model), evaluating(self.model):
+            yield
 
     def batches(self, label: str) -> Iterator[Batch]:
         """The data, batch by batch, on the device of the model."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self, overload
@@ -222,6 +223,19 @@ class Posterior:
             there[name].copy_(value)
         torch.clear_autocast_cache()  # which may have copies of the old ones
 
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """The mean and the buffers in a model, and afterwards what was there before, whatever happens."""
+        self.check(model)
+        there = _tensors(model)
+        values = {**self.buffers, **self.mean}
+        before = snapshot({name: there[name] for name in values})
+        try:
+            _write_changes(values, there)
+            yield
+        finally:
+            _write_changes(before, there)
+
     def check(self, model: nn.Module) -> None:
         """Raise an error that names the first mismatch, if this is not a posterior of such a model."""
         there = _tensors(model)
@@ -234,6 +248,15 @@ class Posterior:
             if name not in self.mean:
                 raise InvalidInput(f"model: expected the architecture of the posterior, got another parameter {name!r}")
         raise expected("model", f"the architecture {self.architecture} (names and shapes agree, modules do not)", found)
+
+
+@torch.no_grad()
+def _write_changes(values: Tree, there: Mapping[str, Tensor]) -> None:
+    """Copy values in place where they differ: a graph that waits for its backward pass stays valid where none does."""
+    for name, value in values.items():
+        if not torch.equal(there[name], value.to(there[name])):
+            there[name].copy_(value)
+    torch.clear_autocast_cache()
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity.curvature import Covariance, prediction_covariance
 from posterity.curvature.covariance import fitted
@@ -18,10 +18,9 @@ from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
-from posterity.posterior import Posterior
 from posterity.prediction._question import Advance, Method, Question
 from posterity.prediction._running import Running, Statistics, log_probs, require_finite
-from posterity.trees import Tree, snapshot, state_dtype
+from posterity.trees import state_dtype
 
 
 @contextmanager
@@ -40,7 +39,7 @@ def linearised(question: Question) -> Iterator[Method]:
         statistics = running.finish()
         return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
 
-    with at_mean(question.model, question.posterior):
+    with question.posterior.applied(question.model):
         yield one_by_one(answer)
 
 
@@ -60,7 +59,7 @@ def probit(question: Question) -> Iterator[Method]:
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
         return Statistics(question.likelihood.mean(moderated), None, log_probs(question.likelihood, moderated))
 
-    with at_mean(question.model, question.posterior):
+    with question.posterior.applied(question.model):
         yield one_by_one(answer)
 
 
@@ -75,27 +74,6 @@ def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
         return answers
 
     return Method(ask, steps=1)
-
-
-@contextmanager
-def at_mean(model: nn.Module, posterior: Posterior) -> Iterator[None]:
-    """The posterior's mean and buffers in the model, and afterwards what was there before, whatever happens."""
-    posterior.check(model)
-    tensors: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
-    before = snapshot(tensors)
-    try:
-        _write(posterior.mean | posterior.buffers, tensors)
-        yield
-    finally:
-        _write(before, tensors)
-
-
-@torch.no_grad()
-def _write(values: Tree, tensors: dict[str, Tensor]) -> None:
-    """Copy values in place where they differ: a graph that waits for its backward pass stays valid where none does."""
-    for name, value in values.items():
-        if not torch.equal(tensors[name], value.to(tensors[name])):
-            tensors[name].copy_(value)
 
 
 def _covariance(question: Question) -> Covariance:

@@ -49,12 +49,19 @@ def network_in_network(dropout: float = 0.5, classes: int = 10) -> nn.Sequential
     )  # fmt: skip
 
 
-def cifar_net(classes: int = 10) -> nn.Sequential:
-    """The small convolutional network of the continual-learning literature: 32-32-64-64 filters, 512 hidden units."""
+def cifar_net(classes: int = 10, dropout: float = 0.0) -> nn.Sequential:
+    """The small convolutional network of the continual-learning literature: 32-32-64-64 filters, 512 hidden units.
+
+    Args:
+        classes: Outputs.
+        dropout: Rate after each pool; before the last layer it is twice as high. Published: 0.25.
+    """
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(2304, 512), nn.ReLU(), nn.Linear(512, classes),
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Dropout(dropout),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Dropout(dropout),
+        nn.Flatten(), nn.Linear(2304, 512), nn.ReLU(), nn.Dropout(2 * dropout), nn.Linear(512, classes),
     )  # fmt: skip
 
 

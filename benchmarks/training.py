@@ -180,12 +180,12 @@ def publish_scores(
             report.spread([line["scores"][c] for line in mine], 2 if c in ("accuracy", "top-5") else 3) for c in columns
         ]
         minutes = sum(line["minutes"] for line in mine) / len(mine)
-        rows.append([label, mine[0]["settings"], *cells, f"{minutes:.1f}"])
+        rows.append([label, mine[0]["settings"], *cells, f"{minutes:.1f}", len(mine)])
     facts |= {"epochs": lines[0]["epochs"], "seeds": sorted({line["seed"] for line in lines})}
     if lines[0].get("tune"):
         facts["tested_on"] = "the last 5000 training images (for choosing settings)"
     text = report.header(title, lines, **facts)
-    report.publish(name, text + "\n" + report.table(["method", "settings", *columns, "minutes"], rows), out)
+    report.publish(name, text + "\n" + report.table(["method", "settings", *columns, "minutes", "runs"], rows), out)
 
 
 def add_options(arguments: argparse.ArgumentParser, rows: Iterable[str], epochs: int, batch: int) -> None:

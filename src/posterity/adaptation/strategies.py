@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.combined import weights_functions_labels
+from posterity.adaptation.combined import labels_of
 from posterity.adaptation.fromp import fromp
 from posterity.adaptation.kprior import gathered, k_prior, outputs_of
 from posterity.adaptation.past import refreshed
@@ -221,14 +221,14 @@ class KPrior(Remembering):
 
 
 class Combined(Remembering):
-    """EWC, functional regularisation and labels together."""
+    """EWC, functional regularisation and labels together; `strength` is that of the first two, labels count once."""
 
     def penalty(self, model: nn.Module, n: int) -> Penalty | None:
         if not self.memories:
             return None
-        memory = self.memory(model)
-        past = weights_functions_labels(model, self.posterior(model), memory, batch_size=self.batch_size)
-        return self.strength * past
+        posterior, memory = self.posterior(model), self.memory(model)
+        past = k_prior(model, posterior, memory, batch_size=self.batch_size)
+        return self.strength * past + labels_of(model, memory, posterior, self.batch_size)
 
 
 @dataclass

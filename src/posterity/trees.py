@@ -90,6 +90,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Whatever modules set in themselves meanwhile is undone: modes, or activations that live within a vmap alone."""
+    before = [(vars(module), vars(module).copy()) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            for name in now.keys() - then.keys():
+                del now[name]
+            now.update(then)
+
+
+@contextmanager
 def only_trainable(model: nn.Module, names: Collection[str]) -> Iterator[None]:
     """Only these parameters trainable; afterwards all flags are as they were."""
     flags = [(p, p.requires_grad) for p in model.parameters()]

@@ -52,6 +52,29 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
         assert torch.equal(t, state[name])
 
 
+class Remembering(nn.Module):
+    """Keeps an activation, and has a parameter without a closed form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.slope, self.out = nn.Linear(2, 4), nn.PReLU(), nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.activation = self.slope(self.inner(x))
+        return self.out(self.activation)
+
+
+@pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
+def test_what_a_model_keeps_of_its_calls_is_left_as_it_was() -> None:
+    model = Remembering()
+    diagonal_ggn(model, (torch.randn(B, 2), LABELS), "categorical")
+    assert not hasattr(model, "activation")
+    model(torch.ones(1, 2))
+    kept = model.activation
+    diagonal_ggn(model, (torch.randn(B, 2), LABELS), "categorical")
+    assert model.activation is kept
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("case", ["mlp", "outside"])
 @pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")

@@ -195,6 +195,19 @@ def test_a_model_that_cannot_be_vectorised_is_looped():
     np.testing.assert_allclose(predict(*case, samples=6).probs, expected, atol=1e-12)
 
 
+def test_a_model_that_keeps_an_activation_can_be_copied_afterwards():
+    class Remembering(nn.Linear):
+        def forward(self, x):
+            self.activation = super().forward(x)
+            return self.activation
+
+    model = Remembering(4, 3)
+    q = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
+    predict(model, posterior, torch.randn(5, 4))  # in one vectorised pass
+    copy.deepcopy(model)
+
+
 def test_fused_modules_are_looped():
     class Encoder(nn.Module):
         def __init__(self):

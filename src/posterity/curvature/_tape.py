@@ -18,7 +18,7 @@ from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, call, length, over_tensors, take
-from posterity.trees import Tree, state_dtype, trainable
+from posterity.trees import Tree, attributes_kept, state_dtype, trainable
 
 _PICKS = ("Index", "Scatter", "Gather", "MaskedSelect", "MaskedScatter")  # operations that route rows, as to experts
 
@@ -71,7 +71,7 @@ class Tape:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
-            stack.callback(_restore_modes, [(module, module.training) for module in self.model.modules()])
+            stack.enter_context(attributes_kept(self.model))
             _refuse_batch_statistics(self.model)
             self.model.eval()
             if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
@@ -280,8 +280,3 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
 def _default_memory(device: torch.device) -> int:
     """Bytes to hold at a time: a quarter of a GPU's free memory, and on a CPU what does not hurt."""
     return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 2**28
-
-
-def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in modes:
-        module.training = training

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posterity.inputs import Inputs, tensors
 from posterity.prediction._slots import Slots
-from posterity.trees import Tree
+from posterity.trees import Tree, attributes_kept
 
 Forward = Callable[[Inputs], Tensor]  # a batch -> outputs, under the weights that are in the model
 
@@ -83,7 +83,8 @@ class Runner:
             with self._slots.filled(weights):
                 return forward(inputs)
 
-        return torch.func.vmap(one)(block)
+        with attributes_kept(self._model):
+            return torch.func.vmap(one)(block)
 
     def _block_size(self, inputs: Inputs) -> int:
         """How many networks to run in one pass; 1 means a loop."""

@@ -87,7 +87,8 @@ def fromp(
         model: The model at the posterior mean.
         memories: A memory for each task so far; their weights play no part, the kernel weighs them.
         posterior: The posterior after all tasks so far; its covariance counts untempered.
-        jitter: ε; with 0 a singular kernel is inverted on its range.
+        jitter: ε; with 0 a singular kernel is inverted on its range. An example whose probabilities saturate has
+            hardly any kernel and weighs up to 1/ε: where a network fits all it has seen, choose a larger one.
         kernels: "posterior", or "identity" for the L2 variants.
 
     References:

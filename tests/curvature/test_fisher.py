@@ -90,8 +90,19 @@ def test_only_the_parameters_asked_for() -> None:
     close(some["3.weight"], everything["3.weight"])
 
 
+def test_gradients_of_half_precision_are_in_float32() -> None:
+    model, inputs = CASES["mlp"].build()
+    model, inputs = model.bfloat16(), inputs.bfloat16()
+    batch = batches((inputs, Y)).take(torch.arange(B))
+    residual = model(inputs).float().softmax(-1) - nn.functional.one_hot(Y, K)
+    found = per_example_gradients(model, batch, "categorical")["4.bias"]
+    torch.testing.assert_close(found, residual, rtol=1e-2, atol=1e-3)
+
+
 def test_what_does_not_fit_is_named() -> None:
     model, inputs = CASES["mlp"].build()
+    with pytest.raises(InvalidInput, match="samples: expected a whole number >= 1, got 0"):
+        diagonal_fisher(model, batches((inputs, Y)), "categorical", "sampled", samples=0)
     with pytest.raises(InvalidInput, match="kind: expected 'true', 'sampled' or 'empirical'"):
         diagonal_fisher(model, batches((inputs, Y)), "categorical", "exact")
     with pytest.raises(InvalidInput, match=r"labels: expected integers in 0..2"):

@@ -12,7 +12,7 @@ from posterity.batches import Batch
 from posterity.curvature._gradients import Gradient
 from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn, own_part
-from posterity.errors import expected
+from posterity.errors import expected, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.processes import totals
@@ -64,6 +64,7 @@ def diagonal_fisher(
         return per_example_squared_gradients(model, batches, law, memory=memory)
     if kind != "sampled":
         raise expected("kind", "'true', 'sampled' or 'empirical'", kind)
+    require_whole("samples", samples)
     generator = torch.Generator(next(model.parameters()).device)
 
     def begin(number: int) -> None:
@@ -135,7 +136,7 @@ def per_example_gradients(
     """g_n itself for each example of a batch, written out: (B, *shape) for each parameter asked for."""
     with Tape(model, names) as tape:
         batch = batch.to(tape.device)
-        found = {name: torch.zeros(len(batch), p.numel()).to(p) for name, p in tape.parameters.items()}
+        found = {name: sums.new_zeros(len(batch), sums.numel()) for name, sums in tape.zeros().items()}
         for part, step in tape.passes(batch.inputs, roots=1):
             v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
             for name, examples, gradient in step.gradients(v.unsqueeze(0)):

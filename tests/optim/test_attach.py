@@ -86,6 +86,19 @@ def test_passes_under_one_autocast_see_their_own_weights():
     assert not any(torch.equal(one, other) for one, other in combinations([mean, *outputs], 2))
 
 
+def test_the_mean_is_back_also_when_only_what_was_frozen_has_gradients():
+    model = network().train()
+    model[0].requires_grad_(False)
+    optimizer = IVON(model.parameters(), **SETTINGS)
+    optimizer.attach(model)
+    model[0].requires_grad_(True)
+    model[2].requires_grad_(False)
+    before = values(model)
+    loss(model, *data()).backward()
+    assert equal(model, before)
+    assert model[2].weight.grad is None
+
+
 def test_each_micro_batch_has_fresh_noise_and_one_loss_has_one_sample():
     model, optimizer, _ = make()
     for _ in range(2):

@@ -35,7 +35,7 @@ class Attachment:
             model.register_forward_pre_hook(_Hook(self._before_forward), prepend=True),  # before shards are gathered
             model.register_forward_hook(_Hook(self._after_forward), always_call=True),
             model.register_state_dict_pre_hook(_Hook(self._before_state_dict)),
-            *(p.register_post_accumulate_grad_hook(self._on_gradient) for p in model.parameters() if p.requires_grad),
+            *(_after_gradient(p, self._on_gradient) for p in model.parameters() if p.is_floating_point()),
         ]
 
     def remove(self) -> None:
@@ -117,6 +117,14 @@ class Attachment:
     def _release(self) -> None:
         if not self._optimizer._context_open:
             self._optimizer._put_mean()
+
+
+def _after_gradient(p: Tensor, function: Callable[[Tensor], None]) -> Any:
+    """Call a function whenever a gradient has come to a parameter, also to one that is frozen for now."""
+    frozen = not p.requires_grad
+    handle = p.requires_grad_(True).register_post_accumulate_grad_hook(function)
+    p.requires_grad_(not frozen)
+    return handle
 
 
 def _at_the_end(function: Callable[[], None]) -> None:

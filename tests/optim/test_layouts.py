@@ -96,6 +96,22 @@ def test_small_parameters_are_worked_on_together_and_change_alike(options, monke
         torch.testing.assert_close(p, q)
 
 
+def test_numbers_of_groups_have_the_precision_of_their_parameters():
+    torch.manual_seed(0)
+    start = [torch.randn(5, dtype=torch.float64) for _ in range(2)]
+    together, apart = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
+    for chosen in ([0, 1], [0]):
+        weights = [(together if len(chosen) > 1 else apart)[i] for i in chosen]
+        groups = [{"params": [w], "lr": (0.1, 0.03)[i]} for w, i in zip(weights, chosen, strict=True)]
+        optimizer = IVON(groups, lr=0.1, ess=100)
+        for _ in range(5):
+            with optimizer.sampled_params(train=True):
+                sum((w**2).sum() for w in weights).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(together[0], apart[0], rtol=1e-14, atol=1e-14)
+
+
 def test_scalar_and_empty_parameters():
     scalar, empty = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.zeros(0, 3))
     optimizer = train([scalar, empty], lambda: scalar**2 + empty.sum(), steps=20)

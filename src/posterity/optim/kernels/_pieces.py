@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.noise import Key
+from posterity.trees import state_dtype
 
 BLOCK = 1 << 17  # elements; a multiple of the noise layout's period, and large enough for torch to use its threads
 SMALL = 1 << 14  # below this a tensor costs more in calls than in arithmetic
@@ -84,7 +85,7 @@ def _merge(values: list[Any], lot: Sequence[Piece]) -> Any:
     if not isinstance(values[0], Tensor) and all(value == values[0] for value in values):
         return values[0]
     p = lot[0].tensors["p"]
-    column = torch.stack([torch.as_tensor(value, dtype=torch.float32, device=p.device) for value in values])
+    column = torch.stack([torch.as_tensor(value, dtype=state_dtype(p.dtype), device=p.device) for value in values])
     return column.repeat_interleave(torch.tensor([piece.size for piece in lot], device=p.device))
 
 

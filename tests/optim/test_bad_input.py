@@ -96,6 +96,16 @@ def test_posterior_of_another_model():
         optimizer.posterior(network(), likelihood="categorical", n=32)
 
 
+def test_all_parameters_frozen_in_mid_training():
+    model = nn.Linear(2, 1)
+    optimizer = IVON(model.parameters(), lr=0.1, ess=10)
+    model.requires_grad_(False)
+    with pytest.raises(InvalidInput, match="params: expected at least one that requires a gradient"):
+        optimizer.diagnostics()
+    with pytest.raises(InvalidInput, match="params: expected at least one that requires a gradient"):
+        optimizer.posterior(model, likelihood="gaussian", n=10)
+
+
 def test_posterior_with_several_ess():
     model = network()
     groups = [{"params": model[0].parameters(), "ess": 10}, {"params": model[2].parameters()}]

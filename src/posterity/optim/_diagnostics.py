@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from posterity.errors import require
 from posterity.optim._distributed import whole
 from posterity.optim._priors import precision_of, prior_of
 
@@ -51,7 +52,7 @@ class Diagnostics:
 @torch.no_grad()
 def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics:
     """Collect the diagnostics of all trained parameters."""
-    trained = [(group, p) for group, p in optimizer._parameters() if p.requires_grad]
+    trained = _trained(optimizer)
     total = sum(p.numel() for _, p in trained)
     sigmas, ratios, kl, clipped = [], [], 0.0, 0
     for group, p in trained:
@@ -77,7 +78,13 @@ def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics
 
 def learnt(optimizer: VariationalOptimizer) -> float:
     """Share of the precisions that comes from data, averaged over the weights."""
-    return _average((p, _learnt(optimizer.state.get(p, {}))) for _, p in optimizer._parameters() if p.requires_grad)
+    return _average((p, _learnt(optimizer.state.get(p, {}))) for _, p in _trained(optimizer))
+
+
+def _trained(optimizer: VariationalOptimizer) -> list[tuple[Group, Tensor]]:
+    found = [(group, p) for group, p in optimizer._parameters() if p.requires_grad]
+    require(bool(found), "params", "at least one that requires a gradient", "only frozen ones")
+    return found
 
 
 def _learnt(state: Mapping[str, Tensor]) -> float:

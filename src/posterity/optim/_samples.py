@@ -29,7 +29,9 @@ from posterity.optim._distributed import local, on_all, sharded
 from posterity.optim.kernels import Numbers, Views, like, require_dense, swap
 from posterity.trees import state_dtype
 
-SKIPPED = "a step was skipped because its gradients were NaN or infinite; `diagnostics()` counts them"
+SKIPPED = (
+    "a step was skipped because its gradients were NaN, infinite or too large to square; `diagnostics()` counts them"
+)
 NOISELESS = (
     "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
     "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"

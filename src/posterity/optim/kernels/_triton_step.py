@@ -62,7 +62,7 @@ from posterity.optim.kernels._triton_table import (
 
 @triton.jit
 def check(table, blocks, gradients, flags, count, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, TOGETHER: tl.constexpr):
-    """Raise the flag if a gradient is NaN or infinite; last blocks first: `step` then finds the first ones cached."""
+    """Raise the flag if the square of a gradient is not finite; last blocks first: `step` finds the others cached."""
     offset = tl.arange(0, 2 * HALF)
     for k in tl.static_range(TOGETHER):
         program = count - 1 - tl.program_id(0) * TOGETHER - k
@@ -70,7 +70,8 @@ def check(table, blocks, gradients, flags, count, DTYPE: tl.constexpr, ALIGNED: 
         rest *= (tl.load(gradients + t) != 0).to(tl.int32)
         address = address_of(gradients + t, begin, DTYPE, ALIGNED)
         gradient = tl.load(address + offset, mask=offset < rest, other=0.0).to(tl.float32)
-        spoilt = tl.sum(tl.reshape(gradient * 0.0, (HALF // 2, 4)), axis=1)  # NaN where a number was not finite
+        squares = gradient * gradient * 0.0  # NaN where one is not finite
+        spoilt = tl.sum(tl.reshape(squares, (HALF // 2, 4)), axis=1)
         tl.store(flags + tl.zeros_like(spoilt).to(tl.int32), 1, mask=spoilt != 0.0)
 
 

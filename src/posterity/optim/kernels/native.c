@@ -214,15 +214,15 @@ void swap(const Work *work, int threads) {
 
 /* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether all gradients of a block are finite; by their exponents, which no compiler takes for granted. */
+/* Whether all squares of the gradients of a block are finite: by the exponents, which no compiler takes for granted. */
 static int finite(const Block *block, int64_t address) {
     uint32_t wrong = 0;
     if (block->dtype == FLOAT32) {
         const uint32_t *bits = (uint32_t *)place(block, address);
-        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7F800000u) == 0x7F800000u;
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7F800000u) >= 0x5F800000u; /* 2^64 */
     } else {
-        const uint16_t *bits = (uint16_t *)place(block, address), mask = block->dtype == BFLOAT16 ? 0x7F80 : 0x7C00;
-        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & mask) == mask;
+        const uint16_t *bits = (uint16_t *)place(block, address), limit = block->dtype == BFLOAT16 ? 0x5F80 : 0x7C00;
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7FFF) >= limit;
     }
     return !wrong;
 }

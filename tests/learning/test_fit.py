@@ -304,9 +304,16 @@ def test_fine_tuning_goes_on_from_the_given_weights():
     assert (weights(model) - weights(start)).abs().max() < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:IVON. a step was skipped")
 def test_divergence_is_said():
     with pytest.raises(PosterityError, match="training diverged"):
         fit(mlp(3, 8, 1), line(), method="sgd", likelihood=GaussianLikelihood(1.0), lr=1e4, epochs=3, batch_size=10)
+    with pytest.raises(PosterityError, match="training diverged: the squared error is infinite"):
+        fit(mlp(3, 8, 1), line(), lr=1e6, epochs=4)
+    factors = iter((1.0, torch.nan))  # of two steps the second spoils the weights, but no loss
+    penalty = lambda model: next(factors) * next(model.parameters()).sum()  # noqa: E731
+    with pytest.raises(PosterityError, match="training diverged: weights are NaN"):
+        fit(mlp(), blobs(20), method="adamw", epochs=1, batch_size=10, penalty=penalty)
 
 
 def test_empty_and_unfitting_data():

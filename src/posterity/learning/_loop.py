@@ -23,7 +23,7 @@ from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective
 from posterity.learning.schedules import Schedule
 from posterity.learning.seeding import own_randomness, seed_step
-from posterity.learning.tally import Tally, evaluate
+from posterity.learning.tally import Tally, diverged, evaluate
 from posterity.trees import snapshot, trainable
 
 Row = dict[str, float]
@@ -114,7 +114,10 @@ class Loop:
         if self.noise is not None:
             _, _, error, count = seen.sums().tolist()
             if count > 0:
-                self.objective = self.objective.with_precision(self.noise.update(error, count))
+                precision = self.noise.update(error, count)
+                if not precision > 0:
+                    raise diverged("the squared error is infinite")
+                self.objective = self.objective.with_precision(precision)
 
     def _groups(self, epoch: int) -> Iterator[list[Batch]]:
         """The batches of each step that is still to be done in an epoch."""

@@ -27,6 +27,7 @@ from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.schedules import Schedule, find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.learning.tally import diverged
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Posterior
 from posterity.trees import evaluating, fingerprint, trainable
@@ -169,6 +170,8 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
         if state is not None:
             loop.load(state)
     loop.run()
+    if not all(p.isfinite().all() for p in trainable(model).values()):
+        raise diverged("weights are NaN or infinite")
     posterior = learner.posterior(loop.objective.likelihood, stream)
     learner.leave(posterior)
     return Run(model, posterior, loop.history, request.method, loop.step, loop.interrupted)

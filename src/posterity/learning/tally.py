@@ -17,6 +17,11 @@ from posterity.likelihoods import GaussianLikelihood
 from posterity.trees import state_dtype
 
 
+def diverged(how: str) -> PosterityError:
+    """The error of a training that has gone off to infinity."""
+    return PosterityError(f"training diverged: {how}; lower lr, or clip the gradient")
+
+
 class Tally:
     """Rows of (Σ w ℓ, Σ w, correct, count), one for each batch or step."""
 
@@ -31,7 +36,7 @@ class Tally:
         self.rows.append(share * torch.stack([entry.detach().to(total) for entry in row]))
 
     def sums(self) -> Tensor:
-        """The summed rows in float64, without batches of non-finite loss (their step was no step)."""
+        """The summed rows in float64, without batches of non-finite loss."""
         rows = torch.stack(self.rows).to("cpu", torch.float64)
         return rows[rows[:, 0].isfinite()].sum(0)
 
@@ -41,7 +46,7 @@ class Tally:
             return {}
         total, mass, correct, count = self.sums().tolist()
         if mass == 0:
-            raise PosterityError("training diverged: no batch has a finite loss; lower lr, or clip the gradient")
+            raise diverged("no batch has a finite loss")
         found = {"loss": total / mass}
         if isinstance(objective.likelihood, GaussianLikelihood):
             found["rmse"] = math.sqrt(correct / count)

@@ -46,7 +46,7 @@ def test_the_batch_size_changes_nothing(kind):
 def test_one_pass_for_all_draws_equals_a_loop(kind, monkeypatch):
     case = make_case(kind)
     together = predict(*case, samples=4)
-    monkeypatch.setattr(_forward.Runner, "_block_size", lambda self, inputs: 1)
+    monkeypatch.setattr(_forward.Runner, "_block_size", lambda self, forward, inputs: 1)
     np.testing.assert_allclose(predict(*case, samples=4).log_probs, together.log_probs, atol=1e-12)
 
 
@@ -61,6 +61,19 @@ def test_small_batches_take_one_pass_and_large_ones_a_loop():
     many = case.inputs.repeat(200, 1)
     predict(model, case.posterior, many, samples=9, batch_size=len(many))
     assert len(calls) == 9
+
+
+def test_a_last_layer_with_many_outputs_takes_several_passes(monkeypatch):
+    case = make_case("last_layer")
+    calls = []
+    case.model[0].register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
+    whole = predict(*case, samples=9)
+    assert calls == [1, 23]  # one example, for the size of its outputs, and everything below the last layer once
+    calls.clear()
+    monkeypatch.setattr(_forward, "STACK", 4 * 23 * 3 * 8)  # bytes of the outputs of four draws
+    pieces = predict(*case, samples=9)
+    assert calls == [1, 23, 23, 23]
+    np.testing.assert_allclose(pieces.log_probs, whole.log_probs, atol=1e-12)
 
 
 def test_heavier_networks_take_a_loop_sooner():

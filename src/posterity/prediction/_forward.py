@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from posterity.inputs import Inputs, tensors
+from posterity.inputs import Inputs, length, take, tensors
 from posterity.prediction._slots import Slots
 from posterity.trees import Tree, attributes_kept
 
@@ -20,7 +20,7 @@ Forward = Callable[[Inputs], Tensor]  # a batch -> outputs, under the weights th
 ROWS = 512  # vectors in a batch
 WEIGHTS = 2**17  # bytes of what varies in one network
 WORK = 2**23  # one times the other
-STACK = 2**26  # bytes of what varies in one pass
+STACK = 2**26  # bytes of what varies in one pass, and of its outputs
 _NEVER = (nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
@@ -53,7 +53,7 @@ class Runner:
 
     def __call__(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
         """Outputs (networks, batch, ...) of some networks, with the position of their batch in the group."""
-        at_once = self._block_size(group[0]) if self._vectorises else 1
+        at_once = self._block_size(forward, group[0]) if self._vectorises else 1
         if at_once == 1:
             yield from self._looped(forward, group)
             return
@@ -86,14 +86,16 @@ class Runner:
         with attributes_kept(self._model):
             return torch.func.vmap(one)(block)
 
-    def _block_size(self, inputs: Inputs) -> int:
+    def _block_size(self, forward: Forward, inputs: Inputs) -> int:
         """How many networks to run in one pass; 1 means a loop."""
         networks = self._networks
         if networks.nbytes == 0:
             return 1
         at_once = max(1, min(networks.count, STACK // networks.nbytes))
-        if networks.head_only:
-            return at_once  # everything below the last layer runs once for the whole block
+        if networks.head_only:  # everything below the last layer runs once for the whole block
+            with torch.no_grad():
+                outputs = length(inputs) * forward(take(inputs, slice(0, 1))).nbytes
+            return max(1, min(at_once, STACK // max(1, outputs)))
         rows = max(_rows(t) for t in tensors(inputs))
         small = rows <= ROWS and networks.nbytes <= WEIGHTS and rows * networks.nbytes <= WORK
         return at_once if small and not any(isinstance(m, _NEVER) for m in self._model.modules()) else 1

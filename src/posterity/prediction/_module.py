@@ -61,7 +61,8 @@ class PredictiveModule(nn.Module):
         """E[y] for whatever arguments the model takes."""
 
         def outputs_of(inputs: Inputs) -> Tensor:
-            return self._question.arranged(call(lambda: self.model(*args, **named), ()))
+            some, by_name = inputs
+            return self._question.arranged(call(lambda: self.model(*some, **by_name), ()))
 
         outputs = self._run(outputs_of, [(args, named)])
         means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]

@@ -109,6 +109,15 @@ def test_rank_beyond_the_matrix_is_filled_with_zeros():
     torch.testing.assert_close(b @ a, B @ A)
 
 
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_changes_of_what_is_left_of_a_base_are_refused(tmp_path, start):
+    model = get_peft_model(base_model(), LoraConfig(r=2, target_modules=["0"], init_lora_weights=start))
+    assert not torch.equal(model.base_model.model[0].base_layer.weight, base_model()[0].weight)
+    model.save_pretrained(tmp_path / "a")
+    with pytest.raises(RefusedFile, match="expected changes of the base itself"):
+        merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+
+
 def test_what_does_not_add_up_is_refused(tmp_path):
     make_adapter(tmp_path / "a", 1)
     a = Source(tmp_path / "a")
@@ -130,6 +139,7 @@ def test_what_does_not_add_up_is_refused(tmp_path):
     refuses("expected no alpha_pattern", alpha_pattern={"0": 3})
     refuses("expected a LoRA adapter", peft_type="IA3")
     refuses("base_model_name_or_path of 'b'", InvalidInput, base_model_name_or_path="another")
+    refuses("layers_to_transform of 'b'", InvalidInput, layers_to_transform=[1])
     make_adapter(tmp_path / "b", 2)
     path = tmp_path / "b" / "adapter_model.safetensors"
     tensors = load_file(path)

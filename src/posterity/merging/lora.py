@@ -24,6 +24,8 @@ from posterity.trees import Tree
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 UNSUPPORTED = ("use_dora", "alpha_pattern", "modules_to_save", "layer_replication")
+RESIDUAL = ("pissa", "olora", "corda", "loftq", "lora_ga")  # starts from parts of the base, which PEFT takes out of it
+ALIKE = ("base_model_name_or_path", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules")
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,12 @@ def _read(path: Path) -> Adapter:
     for key in UNSUPPORTED:
         if config.get(key):
             raise RefusedFile(f"{path / CONFIG}: expected no {key}, whose changes do not add up, got {config[key]}")
+    if str(config.get("init_lora_weights")).lower().startswith(RESIDUAL):
+        start = config["init_lora_weights"]
+        raise RefusedFile(
+            f"{path / CONFIG}: expected changes of the base itself, got those of what init_lora_weights={start!r} left "
+            "of it; let PEFT convert the adapter when it saves it (path_initial_model_for_weight_conversion)"
+        )
     if not (path / TENSORS).is_file():
         raise RefusedFile(f"{path}: expected {TENSORS}, got none")
     adapter = Adapter(config, read_tensors(path / TENSORS))
@@ -222,7 +230,7 @@ def _common_config(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
     first = next(iter(adapters.values())).config
     targets = [adapter.config.get("target_modules") for adapter in adapters.values()]
     for name, adapter in adapters.items():
-        for key in ("base_model_name_or_path", "fan_in_fan_out"):
+        for key in ALIKE:
             wanted, found = first.get(key), adapter.config.get(key)
             require(found == wanted, f"{key} of {name!r}", f"{wanted!r} as in the others", found)
     if all(isinstance(target, list) for target in targets):

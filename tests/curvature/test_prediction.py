@@ -96,6 +96,14 @@ def test_directions_go_forward_and_back(name: str) -> None:
     close(to_vector(pullback(model, inputs, v)), torch.einsum("nkp,nk->p", j, v))
 
 
+def test_directions_of_a_sparse_table_are_dense() -> None:
+    model, inputs = CASES["tokens"].build()
+    v = torch.randn(B, K, dtype=torch.float64)
+    wanted = pullback(model, inputs, v)["table.weight"]
+    model.table.sparse = True
+    close(pullback(model, inputs, v)["table.weight"], wanted)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_covariance_times_a_direction(shape: str) -> None:
     model, _ = CASES["tokens"].build()

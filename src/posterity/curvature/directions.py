@@ -57,4 +57,4 @@ def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: list[str] | Non
         if outputs.shape != v.shape:
             raise expected("v", f"shape {tuple(outputs.shape)} like the outputs", tuple(v.shape))
         found = torch.autograd.grad(outputs, list(tape.parameters.values()), v.to(outputs), materialize_grads=True)
-    return dict(zip(tape.names, found))
+    return {name: g.to_dense() for name, g in zip(tape.names, found)}  # an embedding's may be sparse

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.optim import Adam
 
 from posterity.batches import Batches
-from posterity.errors import require, require_positive
+from posterity.errors import require, require_positive, require_whole
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.learning.learners._local_noise import local_noise, uncertain_layers
@@ -58,14 +58,17 @@ class BayesByBackprop(Learner):
         local: bool = False,
     ) -> None:
         super().__init__(model, plan)
-        require(draws >= 1, "draws", "at least one", draws)
+        require_whole("draws", draws)
         self.prior = as_prior(model, prior)
         self.draws = draws
         self.ess = float(plan.n if ess is None else ess)
+        require_positive("ess", self.ess)
         self.means = trainable(model)
         like = to_vector(self.means).detach()
         self.prior_mean = to_vector(self.prior.mean).to(like)
         self.prior_precision = to_vector(self.prior.precision_diagonal()).to(like)
+        least = self.prior_precision.min().item()
+        require(least > 0, "prior", "a precision > 0 on every weight, without which the KL is infinite", least)
         self.rho = self._initial_rho(sigma_init).requires_grad_()
         self.optimizer = Adam([*self.means.values(), self.rho], lr=plan.lr)
         self.layers = uncertain_layers(model, self.means) if local else {}

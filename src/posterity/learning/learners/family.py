@@ -68,7 +68,7 @@ class Family(Learner):
         **options: Any,
     ) -> None:
         super().__init__(model, plan)
-        require(draws >= 1, "draws", "at least one", draws)
+        require_whole("draws", draws)
         self.draws = draws
         known, given = self.known(), {"lr": plan.lr, **self.start(plan), **options}
         size = float(plan.n if ess is None else ess)

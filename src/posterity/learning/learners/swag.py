@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from posterity.batches import Batches
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.inputs import call
 from posterity.learning.learners._base import Plan
 from posterity.learning.learners.point import SGDPoint
@@ -51,7 +51,7 @@ class Swag(SGDPoint):
         final_lr: float = 0.2,
     ) -> None:
         super().__init__(model, plan, prior=prior, momentum=momentum)
-        require(rank >= 2, "rank", "at least two deviations", rank)
+        require_whole("rank", rank, least=2)
         require(0 <= start < 1, "start", "a fraction of training in [0, 1)", start)
         self.rank, self.start, self.final_lr = rank, start, final_lr
         self.count = 0

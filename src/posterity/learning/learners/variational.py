@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from posterity.batches import Batches
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.optim import IVON
@@ -51,7 +51,7 @@ class Variational(Learner):
         draws: int = 1,
     ) -> None:
         super().__init__(model, plan)
-        require(draws >= 1, "draws", "at least one", draws)
+        require_whole("draws", draws)
         self.draws = draws
         self.prior = as_prior(model, prior)
         self.optimizer: IVON = IVON(

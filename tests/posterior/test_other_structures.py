@@ -1,4 +1,4 @@
-"""Last layers, mixtures, ensembles and dropout."""
+"""Last layers, mixtures, ensembles, dropout and signs; and what goes for every structure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from posterior import cases
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, LowRank, Mixture, Signs, Structure
 from posterity.trees import to_vector
+
+
+@pytest.mark.parametrize("name", cases.STRUCTURES)
+def test_nobody_else_can_change_a_structure(name: str) -> None:
+    q = cases.STRUCTURES[name]()
+    given = {key: t.clone() for key, t in q.tensors().items()}
+    built = type(q).from_tensors(given, q.settings())
+    for t in given.values():
+        t.zero_()
+    assert all(torch.equal(t, q.tensors()[key]) for key, t in built.tensors().items())
 
 
 def head(tree):

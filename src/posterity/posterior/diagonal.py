@@ -114,7 +114,7 @@ def _fitting(name: str, precision: Tensor | float | None, mean: Tensor) -> Tenso
     """One precision, checked: there, finite, not negative, and of a shape that broadcasts to the mean's."""
     if precision is None:
         raise expected("precision", f"a tensor for parameter {name!r}", "none")
-    precision = torch.as_tensor(precision, dtype=working(mean), device=mean.device).detach()
+    precision = torch.as_tensor(precision, dtype=working(mean), device=mean.device).detach().clone()
     try:
         precision.expand(mean.shape)
     except RuntimeError:

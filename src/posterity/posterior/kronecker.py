@@ -124,7 +124,7 @@ def _fitting(name: str, factors: Factors, mean: Tensor) -> Factors:
 
 
 def _number(name: str, delta: Tensor | float, mean: Tensor) -> Tensor:
-    delta = torch.as_tensor(delta, dtype=working(mean), device=mean.device).detach()
+    delta = torch.as_tensor(delta, dtype=working(mean), device=mean.device).detach().clone()
     require(delta.numel() == 1, f"prior precision of {name!r}", "one number", tuple(delta.shape))
     require(bool((delta >= 0).all()), f"prior precision of {name!r}", "a number >= 0", delta)
     return delta.reshape(())

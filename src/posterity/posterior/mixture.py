@@ -40,7 +40,7 @@ class Mixture(Structure):
     why_not: ClassVar[str] = "which has no closed form; average `log_prob` over draws instead"
 
     def __post_init__(self) -> None:
-        weights = torch.as_tensor(self.weights, dtype=torch.float64).detach().cpu()
+        weights = torch.as_tensor(self.weights, dtype=torch.float64).detach().cpu().clone()
         components = tuple(self.components)
         require(len(components) > 0, "components", "at least one", "none")
         require(weights.shape == (len(components),), "weights", f"shape ({len(components)},)", tuple(weights.shape))

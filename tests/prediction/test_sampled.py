@@ -142,6 +142,7 @@ def test_counts_have_poisson_mixtures():
     np.testing.assert_allclose(p.std, np.sqrt(rates.mean(0) + rates.var(0)))
     counts = np.full(p.mean.shape, 2.0)
     np.testing.assert_allclose(p.log_prob(torch.as_tensor(counts)), np.log(stats.poisson.pmf(2, rates).mean(0)))
+    assert not p.quantiles(0.001).signbit().any()
     q = p.quantiles(0.9).numpy()
     assert (stats.poisson.cdf(q, rates).mean(0) >= 0.9).all()
     assert (stats.poisson.cdf(q - 1, rates).mean(0) < 0.9).all()

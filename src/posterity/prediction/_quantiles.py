@@ -53,7 +53,7 @@ def _poisson_mixture(rate: Tensor, q: Tensor) -> Tensor:
     # P(Y ≤ y) = Q(y + 1, rate) is continuous and increasing in real y > −1; Markov's inequality bounds its quantile.
     low = torch.full_like(rate[0], -1.0)
     low, _ = _bisect(lambda y: torch.special.gammaincc(y + 1.0, rate).mean(0), low, rate.mean(0) / (1 - q) + 1.0, q)
-    return low.ceil().clamp_min(0.0)
+    return low.ceil().clamp_min(0.0) + 0.0  # not −0
 
 
 def _bisect(cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

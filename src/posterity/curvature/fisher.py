@@ -34,7 +34,8 @@ def diagonal_fisher(
 ) -> Tree:
     """The diagonal of the Fisher information Σ_n E[g_n²], g_n = ∇ −log p(y | x_n), summed over the data.
 
-    Gradients are squared example by example, so the result does not depend on how the data are batched.
+    Gradients are squared example by example, so the result does not depend on how the data are batched; only the
+    labels that are drawn do.
 
     - "true": labels from the model's own predictive, in closed form. For the likelihoods here, whose logits are
       natural parameters, this is the generalised Gauss-Newton matrix.

@@ -63,6 +63,8 @@ def test_tokens_with_keyword_inputs():
     p = predict(model, posterior, batch | {"labels": torch.zeros(6, 7)}, samples=3, batch_size=4)
     assert p.probs.shape == (6, 7, 11)
     assert p.entropy.shape == (6, 7)
+    arrays = {name: t.numpy() for name, t in batch.items()}
+    assert torch.equal(predict(model, posterior, arrays, samples=3, batch_size=4).probs, p.probs)
 
 
 class Pairs(Dataset):

@@ -52,7 +52,7 @@ def predict(
         model: The network that the posterior belongs to.
         posterior: A posterior of any structure. An ensemble answers with each member once (no more than `samples`);
             a dropout posterior with its dropout modules on, one mask for each draw.
-        inputs: Inputs (a tensor, an array, a mapping of tensors that the model takes as keywords), `(inputs, targets)`,
+        inputs: Inputs (a tensor, an array, a mapping of them that the model takes as keywords), `(inputs, targets)`,
             a Dataset, a DataLoader or any iterable of batches; targets are not looked at.
         samples: Number of draws; 0 predicts with the mean weights.
         method: "sampled" averages over drawn networks. "linearised" replaces the network by its tangent at the mean:

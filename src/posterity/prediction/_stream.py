@@ -20,12 +20,14 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
     """The batches of inputs that fall to this process, and their number if it is known.
 
     Args:
-        data: Inputs (a tensor, an array, a mapping of tensors that the model takes as keywords), `(inputs, targets)`,
+        data: Inputs (a tensor, an array, a mapping of them that the model takes as keywords), `(inputs, targets)`,
             a Dataset, a DataLoader, `Batches`, or any iterable of batches.
         batch_size: Examples a batch, where the data do not come in batches.
     """
     require_whole("batch_size", batch_size)
-    if hasattr(data, "__array__"):
+    if isinstance(data, Mapping):
+        data = {name: as_tensor(value) if hasattr(value, "__array__") else value for name, value in data.items()}
+    elif hasattr(data, "__array__"):
         data = as_tensor(data)
     if isinstance(data, (Tensor, Mapping)):
         return _split(inputs_of(data), batch_size)

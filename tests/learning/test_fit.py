@@ -316,6 +316,23 @@ def test_divergence_is_said():
         fit(mlp(), blobs(20), method="adamw", epochs=1, batch_size=10, penalty=penalty)
 
 
+class Looks(Callback):
+    def step(self, moment):
+        moment.metrics()
+
+
+def test_targets_that_do_not_count():
+    x, y = blobs(20)
+    some = torch.where(torch.arange(20) < 10, -1, y)
+    settings = {"method": "adamw", "epochs": 1, "ignore_index": -1, "callbacks": [Looks()]}
+    run = fit(mlp(), DataLoader(TensorDataset(x, some), 10), **settings)  # nothing to be seen after the first step
+    assert run.history[0]["accuracy"] <= 1
+    with pytest.raises(InvalidInput, match="targets: expected some that count"):
+        fit(mlp(), (x, torch.full_like(y, -1)), **settings)
+    with pytest.raises(InvalidInput, match="targets to validate with: expected some that count"):
+        fit(mlp(), (x, y), validation=(x, torch.full_like(y, -1)), patience=1, **settings)
+
+
 def test_empty_and_unfitting_data():
     with pytest.raises(InvalidInput, match="at least one"):
         fit(mlp(), (torch.zeros(0, 2), torch.zeros(0).long()))

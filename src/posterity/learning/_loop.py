@@ -95,6 +95,7 @@ class Loop:
                 self.checkpoints.save(self.state())
             if stop.requested:
                 return
+        self.tally.require_loss("targets")
         self.learner.epoch_done(self.step / self.steps)
         row = {"epoch": epoch + 1, **self._running(), **self._validate()}
         self.history.append(row | {"seconds": time.perf_counter() - started})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batches
-from posterity.errors import PosterityError
+from posterity.errors import PosterityError, require
 from posterity.inputs import attempt
 from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
@@ -41,18 +41,23 @@ class Tally:
         return rows[rows[:, 0].isfinite()].sum(0)
 
     def metrics(self, objective: Objective) -> dict[str, float]:
-        """Mean loss, with the accuracy or the root of the mean squared error where there is one."""
-        if not self.rows:
-            return {}
-        total, mass, correct, count = self.sums().tolist()
+        """Mean loss, with the accuracy or the root of the mean squared error where there is one; none of no targets."""
+        total, mass, correct, count = self.sums().tolist() if self.rows else [0.0] * 4
         if mass == 0:
-            raise diverged("no batch has a finite loss")
+            return {}
         found = {"loss": total / mass}
         if isinstance(objective.likelihood, GaussianLikelihood):
             found["rmse"] = math.sqrt(correct / count)
         elif not math.isnan(correct):
             found["accuracy"] = correct / count
         return found
+
+    def require_loss(self, what: str) -> None:
+        """Raise unless there is a mean loss: some target that counts, at a finite loss."""
+        if not torch.stack(self.rows)[:, 0].isfinite().any():
+            raise diverged("no batch has a finite loss")
+        counts = self.sums()[1].item() > 0
+        require(counts, what, "some that count, not all ignored or of classes of weight 0", "none")
 
 
 @torch.no_grad()
@@ -73,4 +78,5 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
                 "validation: expected finite losses, got NaN or infinity; lower lr, or clip the gradient"
             )
         tally.add(objective, f, batch.targets, total)
+    tally.require_loss("targets to validate with")
     return tally.metrics(objective)

@@ -192,6 +192,10 @@ def test_checkpoints_are_not_mixed_up(tmp_path):
         fit(mlp(), (X, Y), epochs=1, lr=0.5, checkpoint=tmp_path, resume=True)
     with pytest.raises(InvalidInput, match=r"option hess_init: expected None as in the checkpoint to resume, got 2\.0"):
         fit(mlp(), (X, Y), epochs=1, hess_init=2.0, checkpoint=tmp_path, resume=True)
+    with pytest.raises(
+        InvalidInput, match=r"class_weights: expected None as in the checkpoint to resume, got '\[1\.0, 2"
+    ):
+        fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path, resume=True, class_weights=[1, 2, 1])
     with pytest.raises(InvalidInput, match=r"architecture: expected .* as in the checkpoint to resume"):
         fit(mlp(hidden=9), (X, Y), epochs=1, checkpoint=tmp_path, resume=True)
 

@@ -117,8 +117,10 @@ class Request:
     def settings(self, model: nn.Module, plan: Plan) -> dict[str, str]:
         """What a checkpoint compares before it lets a run go on."""
         asked = {name: v for name, v in vars(self).items() if name not in _FREE_TO_CHANGE}
-        asked |= {f"option {name}": v for name, v in self.options.items()}
+        asked |= {f"option {name}": str(v) if isinstance(v, (list, tuple)) else v for name, v in self.options.items()}
         asked |= {"n": plan.n, "steps": plan.steps, "lr": plan.lr, "architecture": fingerprint(model)}
+        if self.class_weights is not None:
+            asked["class_weights"] = str(_numbers("class_weights", self.class_weights).tolist())
         return {name: repr(v) for name, v in asked.items() if isinstance(v, (int, float, str))}
 
 

@@ -21,7 +21,9 @@ from posterity.graph import (
     Observed,
     Shrinkage,
     Site,
+    Sites,
     Topics,
+    categorical,
     cvi,
     diagonal_gaussian,
     em,
@@ -242,3 +244,30 @@ def test_moves_that_weigh_nothing_are_refused():
     model = chain_model()
     with pytest.raises(InvalidInput, match="of a chain: expected a state that moves lead to"):
         vmp(replace(model, priors={**model.priors, "moves": sparse}), CHAIN_START)
+
+
+def test_parameters_that_do_not_fit_the_data_are_refused():
+    one = torch.ones(4, dtype=DOUBLE)
+    for family, factor, message in (
+        (Gamma(one[:1], one[:1]), Observed("q", poisson(COUNTS)), "parameters of Gamma: expected"),
+        (
+            Gamma(one[:2, None], one[:2, None]),
+            Observed("q", poisson(COUNTS[:, :1])),
+            "parameters of Gamma: expected 2 ",
+        ),
+        (NormalWishart(one[:1], 1.0, 2.0, EYE[:1, :1]), Observed("q", gaussian(X)), "NormalWishart: expected 2, as"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            vmp(Model({"q": family}, [factor]))
+    with pytest.raises(InvalidInput, match=r"mask: expected shape \(3,\), got 'shape \(3, 1\)'"):
+        categorical(torch.arange(3), 3, mask=torch.ones(3, 1, dtype=torch.bool))
+    with pytest.raises(InvalidInput, match="steps: expected a whole number"):
+        vmp(clouds_model(), CLOUDS_START, steps=1.5)
+    with pytest.raises(InvalidInput, match="start: expected 2 sites, one for each point, got 3"):
+        cvi(DenseGaussian(EYE), one[:2], "gaussian", start=Sites.none(3))
+
+
+def test_masks_of_numpy_are_masks():
+    mask = torch.arange(len(X)) % 2 == 0
+    for emission in (gaussian, diagonal_gaussian):
+        assert torch.equal(emission(X, mask=mask.numpy()).present, mask)

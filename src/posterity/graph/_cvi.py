@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, require
+from posterity.errors import InvalidInput, require, require_whole
 from posterity.families import DiagonalGaussian
 from posterity.gradients import Estimator, LinearLoss, Quadrature
 from posterity.graph.latent import LatentGaussian, Marginals, Sites
@@ -69,10 +69,12 @@ def cvi(
         parameterization of sparse variational Gaussian processes", 2021.
     """
     require(0.0 < lr <= 1.0, "lr", "a number in (0, 1]", lr)
+    require_whole("steps", steps)
     gradient, n = gradient or Quadrature(), prior.size
     require(len(targets) == n, "targets", f"{n}, one for each point", len(targets))
     loss = LinearLoss(inputs=torch.eye(n, dtype=torch.float64), targets=targets, likelihood=likelihood)
     sites = start or Sites.none(n)
+    require(len(sites.linear) == n, "start", f"{n} sites, one for each point", len(sites.linear))
     here = prior.marginals(sites)
     bounds, change = [_bound(here, gradient, loss)], math.inf
     for _ in track(range(steps), "fitting sites", total=steps, note=lambda: f"bound {bounds[-1]:.6g}"):

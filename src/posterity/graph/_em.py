@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.families import Family
 from posterity.graph._model import Model
 from posterity.graph._sweep import Fit, loop
@@ -31,5 +31,5 @@ def em(model: Model, start: Mapping[str, Family] | None = None, *, steps: int = 
     References:
         Dempster, Laird and Rubin, "Maximum likelihood from incomplete data via the EM algorithm", 1977.
     """
-    require(steps >= 1, "steps", "at least 1", steps)
+    require_whole("steps", steps)
     return loop(model, model.start(start, point=True), 1.0, steps, tolerance, "expectation maximisation")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require_whole
 from posterity.families import Family
 from posterity.gradients.losses import weight
 from posterity.graph._factor import Belief
@@ -83,7 +83,8 @@ def svi(
     References:
         Hoffman, Blei, Wang and Paisley, "Stochastic variational inference", 2013.
     """
-    require(steps >= 1 and batch_size >= 1, "steps and batch_size", "at least 1", (steps, batch_size))
+    require_whole("steps", steps)
+    require_whole("batch_size", batch_size)
     q, bounds, taken, change = model.start(start), list[float](), 0, float("inf")
     size, schedule = model.size, schedule or robbins_monro()
     if size is None:

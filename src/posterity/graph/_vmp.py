@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.families import Family
 from posterity.graph._model import Model
 from posterity.graph._sweep import Fit, loop
@@ -46,6 +46,6 @@ def vmp(
         Winn and Bishop, "Variational message passing", 2005. Knowles and Minka, "Non-conjugate variational message
         passing", 2011.
     """
-    require(steps >= 1, "steps", "at least 1", steps)
+    require_whole("steps", steps)
     require(0.0 < lr <= 1.0, "lr", "a number in (0, 1]", lr)
     return loop(model, model.start(start), lr, steps, tolerance, "passing messages", backtracking)

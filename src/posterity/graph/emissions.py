@@ -51,8 +51,11 @@ class Emission:
 
     def energies(self, expectation: Coordinates) -> Tensor:
         """E_q[log p(x_n | θ_k)], (N, K); zero for observations that are missing."""
-        weights = self.pack(expectation).mT
-        each = torch.cat([features @ weights for features in self._features()])
+        weights = self.pack(expectation)
+        fits = weights.ndim == 2 and weights.shape[1] == self.width
+        what, wanted = f"parameters of {self.family.__name__}", f"{self.width} for each component, as the data have"
+        require(fits, what, wanted, tuple(weights.shape[1:]))
+        each = torch.cat([features @ weights.mT for features in self._features()])
         each += self.constant.unsqueeze(-1)
         return each
 
@@ -111,6 +114,7 @@ def gaussian(x: Tensor, *, jitter: float = 0.0, mask: Tensor | None = None) -> E
 
     def pack(expectation: Coordinates) -> Tensor:
         log_det, precision, weighted, quadratic = expectation
+        require(weighted.shape[-1] == d, "dimensions of NormalWishart", f"{d}, as the data have", weighted.shape[-1])
         triangle = twice * precision[..., upper[0], upper[1]]
         return torch.cat((log_det.unsqueeze(-1), triangle, weighted, quadratic.unsqueeze(-1)), -1)
 
@@ -168,7 +172,7 @@ def categorical(labels: Tensor, classes: int, *, mask: Tensor | None = None) -> 
         mask: Which are observed, (N,).
     """
     require(labels.ndim == 1 and not labels.is_floating_point(), "labels", "integers (N,)", tuple(labels.shape))
-    present = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    present = _mask(mask, labels.shape, labels.device)
     seen = torch.where(present, labels, 0)
     require(bool(((seen >= 0) & (seen < classes)).all()), "labels", f"integers in 0..{classes - 1}", "others")
 
@@ -193,7 +197,7 @@ def _independent(
 def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The observations with zeros where they are missing, and a one for each that is there."""
     if mask is not None and mask.ndim == 1:
-        mask = mask.unsqueeze(-1).expand(x.shape)
+        mask = torch.as_tensor(mask).unsqueeze(-1).expand(x.shape)
     x, seen = _observed(x, mask, 2, entries=True)
     return torch.where(seen, x, 0.0), seen.to(x)
 
@@ -203,9 +207,15 @@ def _observed(x: Tensor, mask: Tensor | None, ndim: int, entries: bool = False) 
     x = torch.as_tensor(x).to(torch.float64)
     require(x.ndim == ndim and len(x) > 0, "data", f"{ndim} axes, at least one row", f"shape {tuple(x.shape)}")
     shape = x.shape if entries else x.shape[:1]
-    present = torch.ones(shape, dtype=torch.bool, device=x.device) if mask is None else mask
-    require(present.shape == shape, "mask", f"shape {tuple(shape)}", f"shape {tuple(present.shape)}")
-    require(present.dtype == torch.bool, "mask", "True where data are observed", present.dtype)
+    present = _mask(mask, shape, x.device)
     x = torch.where(present if entries else present.unsqueeze(-1), x, 0.0)
     require(bool(torch.isfinite(x).all()), "data", "finite numbers (say with a mask which are missing)", "NaN")
     return x, present
+
+
+def _mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
+    """Which data are observed; all unless a mask is given."""
+    present = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else torch.as_tensor(mask)
+    require(present.shape == shape, "mask", f"shape {tuple(shape)}", f"shape {tuple(present.shape)}")
+    require(present.dtype == torch.bool, "mask", "True where data are observed", present.dtype)
+    return present

@@ -44,6 +44,17 @@ def test_every_question_equals_the_jacobian_written_out(name: str, shape: str) -
     close(kernel(model, inputs, others, sigma), torch.einsum("nkp,pq,mlq->nmkl", j, matrix, j[1:4]))
 
 
+def test_experts_that_meet_only_some_of_the_examples() -> None:
+    for seed in range(20):
+        model, inputs = CASES["routed"].build(seed)
+        sigma, e = covariance(model, "diagonal"), torch.randn(B, K, dtype=torch.float64)
+        j, matrix = jacobians(model, inputs), dense(sigma)
+        ve = torch.einsum("nkp,pq,nlq,nl->nk", j, matrix, j, e)
+        close(prediction_covariance_product(model, inputs, sigma, e), ve)
+        wanted = torch.einsum("nkp,pq,mlq->nmkl", j, matrix, j[:1])
+        close(kernel(model, inputs, inputs[:1], sigma), wanted)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["image", "tokens", "outside"])
 def test_little_memory_changes_nothing(name: str, shape: str) -> None:

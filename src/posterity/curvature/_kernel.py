@@ -57,8 +57,9 @@ def kernel(
 
 
 def _alike(left: Pass, right: Pass) -> tuple[Pass, Pass]:
-    """The passes, without closed forms where they have them for different layers (one may meet no example)."""
-    if [layer.sites.keys() for layer in left.layers] == [layer.sites.keys() for layer in right.layers]:
+    """The passes, without closed forms where they do not meet the same layers (an expert may meet no example)."""
+    closed = [[layer.sites.keys() for layer in step.layers] for step in (left, right)]
+    if closed[0] == closed[1] and left.rest == right.rest:
         return left, right
     return replace(left, layers=[], rest=left.tape.names), replace(right, layers=[], rest=right.tape.names)
 

@@ -79,7 +79,8 @@ def tangent(outputs: Tensor, parameters: Sequence[Tensor], along: Sequence[Tenso
     reached = [(g, delta.to(g)) for g, delta in zip(pulled, along) if g.requires_grad]
     if not reached:
         return torch.zeros_like(outputs).detach()
-    return torch.autograd.grad([g for g, _ in reached], u, [delta for _, delta in reached])[0]
+    changes = torch.autograd.grad([g for g, _ in reached], u, [delta for _, delta in reached], materialize_grads=True)
+    return changes[0]
 
 
 def _output(model: nn.Module, inputs: Inputs, x: Sequence[Tensor]) -> Callable[[Tree], Tensor]:

@@ -283,6 +283,14 @@ def test_mistakes_are_named(change, message):
         acquire(**{"model": model, "posterior": posterior, "pool": pool, "k": 3, **change})
 
 
+@pytest.mark.parametrize("criterion", ["bald", "batch_bald"])
+def test_a_point_has_nothing_to_disagree_about(criterion):
+    model, point, pool = ensemble_of(torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]]))
+    with pytest.raises(PosterityError, match="a point does not disagree with itself"):
+        acquire(model, point, pool, 1, criterion)
+    assert acquire(model, point, pool, 1, "entropy").ids.tolist() == [0]
+
+
 def test_a_pool_keeps_its_order():
     model, posterior, pool = classifier("full")
     data = TensorDataset(pool, torch.zeros(12), torch.arange(20, 32))

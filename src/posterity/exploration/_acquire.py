@@ -16,7 +16,7 @@ from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
 from posterity.memory._trained import Trained
 from posterity.memory.ids import as_ids
-from posterity.posterior import Posterior
+from posterity.posterior import Ensemble, Posterior
 
 BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
     "batch_bald": batch_bald.choose,
@@ -89,6 +89,10 @@ def acquire(
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
+    if criterion in DRAWN and isinstance(posterior.structure, Ensemble) and len(posterior.structure.members) == 1:
+        raise expected(
+            "criterion", "entropy, margin, k_centre or random: a point does not disagree with itself", criterion
+        )
     require_whole("candidates", candidates)
     if power is not None:
         require_positive("power", power)

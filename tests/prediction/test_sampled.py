@@ -195,18 +195,22 @@ def test_half_precision_models_answer_in_float32(dtype):
     np.testing.assert_allclose(p.probs.sum(-1), 1, atol=1e-5)
 
 
-def test_a_model_that_cannot_be_vectorised_is_looped():
+@pytest.mark.parametrize("first", [-1, 1])
+def test_a_model_that_cannot_be_vectorised_is_looped(first):
+    """At any batch, or only at the second, whose inputs take the branch that looks at the weights."""
+
     class Branching(nn.Linear):
         def forward(self, x):
-            return super().forward(x) if self.weight.sum().item() > 0 else super().forward(-x)
+            return super().forward(x) if x.sum() < 0 or self.weight.sum().item() > 0 else super().forward(-x)
 
     model = Branching(4, 3).double()
     mean = snapshot(trainable(model))
     q = Diagonal(mean, {name: torch.tensor(1.0) for name in mean})
     posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood="categorical")
-    case = Case(model, posterior, torch.randn(5, 4).double())
-    expected = plain_loop(case, 6).softmax(-1).mean(0)
-    np.testing.assert_allclose(predict(*case, samples=6).probs, expected, atol=1e-12)
+    inputs = torch.rand(2, 3, 4).double() * torch.tensor([first, 1]).view(2, 1, 1)
+    expected = [plain_loop(Case(model, posterior, x), 6).softmax(-1).mean(0) for x in inputs]
+    found = predict(model, posterior, inputs.flatten(0, 1), samples=6, batch_size=3).probs
+    np.testing.assert_allclose(found, torch.cat(expected), atol=1e-12)
 
 
 def test_a_model_that_keeps_an_activation_can_be_copied_afterwards():

@@ -60,16 +60,7 @@ class Runner:
         for start in range(0, self._networks.count, at_once):
             block = self._networks.stacked(range(start, min(start + at_once, self._networks.count)))
             for position, inputs in enumerate(group):
-                try:
-                    outputs = self._vectorised(forward, block, inputs)
-                except (RuntimeError, ValueError):
-                    if start or position:
-                        raise
-                    # If something is really wrong, the loop says so in the model's own words.
-                    self._vectorises = False
-                    yield from self._looped(forward, group)
-                    return
-                yield position, outputs
+                yield position, self._outputs(forward, block, inputs)
 
     def _looped(self, forward: Forward, group: Sequence[Inputs]) -> Iterator[tuple[int, Tensor]]:
         for k in range(self._networks.count):
@@ -78,13 +69,22 @@ class Runner:
                     with self._networks.masks(k):
                         yield position, forward(inputs).unsqueeze(0)
 
-    def _vectorised(self, forward: Forward, block: Tree, inputs: Inputs) -> Tensor:
+    def _outputs(self, forward: Forward, block: Tree, inputs: Inputs) -> Tensor:
+        """Outputs (networks, batch, ...) of a block of networks."""
+
         def one(weights: Tree) -> Tensor:
             with self._slots.filled(weights):
                 return forward(inputs)
 
-        with attributes_kept(self._model):
-            return torch.func.vmap(one)(block)
+        if self._vectorises:
+            try:
+                with attributes_kept(self._model):
+                    return torch.func.vmap(one)(block)
+            except (RuntimeError, ValueError):  # perhaps in a later batch, where it takes another path
+                self._vectorises = False
+        # If something is really wrong, the loop says so in the model's own words.
+        rows = range(len(next(iter(block.values()))))
+        return torch.stack([one({name: t[row] for name, t in block.items()}) for row in rows])
 
     def _block_size(self, forward: Forward, inputs: Inputs) -> int:
         """How many networks to run in one pass; 1 means a loop."""

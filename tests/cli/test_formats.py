@@ -100,12 +100,13 @@ def test_vectors_stand_in_for_texts_at_every_step(inside):
     )
     assert told["metrics"]["accuracy"] > 0.9
     posterity("predict", "run", "texts.csv", *with_vectors)
-    adapted = json.loads(posterity("adapt", "run", "--add", "texts.csv", *with_vectors, "--out", "more", "--json"))
+    pd.read_csv("texts.csv").assign(text=texts[::-1]).to_csv("more.csv", index=False)
+    adapted = json.loads(posterity("adapt", "run", "--add", "more.csv", *with_vectors, "--out", "more", "--json"))
     assert adapted["adaptation"]["added"] == 60
     with pytest.raises(InvalidInput, match="--embeddings"):
         posterity("predict", "run", "texts.csv")
     with pytest.raises(InvalidInput, match="--embeddings"):
-        posterity("adapt", "run", "--add", "texts.csv", "--out", "other")
+        posterity("adapt", "run", "--add", "more.csv", "--out", "other")
 
 
 def test_the_report_says_how_to_do_it_again(inside):

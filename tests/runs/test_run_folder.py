@@ -232,9 +232,20 @@ def test_ids_of_dropped_rows_are_not_given_again(run, here, tmp_path):
     more, _, _ = adapt_run(fewer, tmp_path / "c", add=tmp_path / "new.csv")
     assert more.data("train").ids[-4:].tolist() == [150, 151, 152, 153]
     less, _, _ = adapt_run(more, tmp_path / "d", decisions=Decisions((), (152, 153), {}))
-    again, _, _ = adapt_run(less, tmp_path / "e", add=tmp_path / "new.csv")
+    pd.read_csv(here / "flowers.csv").tail(4).to_csv(tmp_path / "newer.csv", index=False)
+    again, _, _ = adapt_run(less, tmp_path / "e", add=tmp_path / "newer.csv")
     assert again.data("train").ids[-6:].tolist() == [150, 151, 154, 155, 156, 157]
     assert len(again.data("train").ids) == again.posterior.n == 120 - len(last) + 6
+
+
+def test_rows_are_not_added_twice(run, here, tmp_path):
+    pd.read_csv(here / "flowers.csv").head(4).to_csv(tmp_path / "new.csv", index=False)
+    more, _, _ = adapt_run(run, tmp_path / "more", add=tmp_path / "new.csv")
+    tested = {"source": vars(Source.of(tmp_path / "new.csv", tmp_path))}
+    apart = fitting.train(plan(tmp_path / "apart", here / "flowers.csv", test=tested))
+    for known, rows in ((run, here / "flowers.csv"), (more, tmp_path / "new.csv"), (apart, tmp_path / "new.csv")):
+        with pytest.raises(InvalidInput, match="expected new rows"):
+            adapt_run(known, tmp_path / "again", add=rows)
 
 
 def test_an_adapted_run_moves_together_with_its_data(tmp_path):

@@ -81,6 +81,8 @@ def _with_added(
         return data, run.preprocessing, None
     before = data.select(run.folder, "train").ids
     source = Source.of(add, run.folder, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
+    if source.sha256 in data.hashes():
+        raise InvalidInput(f"{add}: expected new rows, got a file that the run has learnt from or is tested with")
     data = data.plus(source, run.folder)
     rows, ids = data.select(run.folder, "train", notes)
     if len(ids) == len(before):

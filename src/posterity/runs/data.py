@@ -146,6 +146,11 @@ class Data:
         first = 1 + max(int(part.ids.max()) for part in everything)
         return replace(self, added=(*self.added, {"source": vars(source), "first": first}))
 
+    def hashes(self) -> set[str]:
+        """Hashes of all files that rows come from."""
+        entries = [*self.added, *([self.test] if "source" in self.test else [])]
+        return {self.source.sha256, *(entry["source"]["sha256"] for entry in entries)}
+
     def seen_from(self, run: Path, other: Path) -> Data:
         """The same data for a run in another folder."""
 

@@ -9,7 +9,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from optim.agreement import DEVICE, SETTINGS, assert_equal, pair, train
-from posterity.optim import IVON, kernels
+from posterity.errors import InvalidInput
+from posterity.optim import EVON, IVON, SAM, BayesBiNN, BayesianSAM, VariationalNewton, kernels
 from posterity.optim._distributed import Replicas
 
 
@@ -65,3 +66,10 @@ def test_shards_that_begin_anywhere(second_of_two, only_kernels):
     only_kernels("perturb")
     for found, expected in zip(trained(fused=None), plain, strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [SAM, BayesianSAM, EVON, VariationalNewton, BayesBiNN])
+def test_who_cannot_work_on_shards_says_so(kind, second_of_two):
+    weight = nn.Parameter(distribute_tensor(torch.ones(4, 2), second_of_two, [Shard(0)], src_data_rank=None))
+    with pytest.raises(InvalidInput, match="params: expected whole parameters on each process, got 'sharded ones'"):
+        kind([weight], lr=0.1, **({} if kind is SAM else {"ess": 10}))

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from posterity.errors import InvalidInput, require
+from posterity.optim._distributed import sharded
+
+
+def check_parameters(parameters: Iterable[Tensor], shards: bool) -> None:
+    """Real numbers, and whole tensors unless the optimizer can work on shards."""
+    for p in parameters:
+        require(p.is_floating_point(), "params", "real floating-point parameters", p.dtype)
+        require(shards or not sharded(p), "params", "whole parameters on each process", "sharded ones")
 
 
 def check_lr(lr: Any) -> None:

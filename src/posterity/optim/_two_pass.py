@@ -36,6 +36,8 @@ class TwoPass(VariationalOptimizer):
     and unscaling act on it as ever. A GradScaler's factor on the first pass is taken out by `perturbed_params(scaler)`.
     """
 
+    shards = False
+
     def _forget_transients(self) -> None:
         super()._forget_transients()
         self._discard_passes()

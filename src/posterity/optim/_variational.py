@@ -23,6 +23,7 @@ from posterity.optim._checkpoint import checked, followed, with_plain_counters
 from posterity.optim._diagnostics import Diagnostics, diagnose, warn_if_hardly_learnt
 from posterity.optim._distributed import Noise, Replicas, first_index, local
 from posterity.optim._fast import FastPath
+from posterity.optim._options import check_parameters
 from posterity.optim._samples import NOISELESS, SKIPPED, Samples
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Structure
@@ -65,8 +66,7 @@ class VariationalOptimizer(Optimizer):
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()
         super().__init__(params, {**defaults, "draws": 0, "skipped": 0})
-        if not self._trained():
-            raise InvalidInput("params: expected at least one parameter that requires a gradient, got only frozen ones")
+        require(bool(self._trained()), "params", "at least one that requires a gradient", "only frozen ones")
         if prior is not None:
             self.set_prior(prior)
 
@@ -81,6 +81,7 @@ class VariationalOptimizer(Optimizer):
     written: tuple[str, ...]  # names of the state that `update` changes
     given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
+    shards = True  # whether parameters may be sharded
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 
@@ -128,8 +129,7 @@ class VariationalOptimizer(Optimizer):
         Args:
             train: Whether the gradients computed inside are to be learnt from at the next `step`.
         """
-        if self._context_open:
-            raise InvalidInput("sampled_params: expected no sampling context to be open, got a nested one")
+        require(not self._context_open, "sampled_params", "no sampling context to be open", "a nested one")
         self._put_mean()
         self._context_open = True
         try:
@@ -234,8 +234,7 @@ class VariationalOptimizer(Optimizer):
         Returns:
             The mean of the closure's losses, or None without a closure.
         """
-        if self._context_open:
-            raise InvalidInput("step: expected the sampling context to be closed, got a step inside it")
+        require(not self._context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
         torch.clear_autocast_cache()  # of weights that are about to change
         if self._fast.step():
@@ -322,10 +321,11 @@ class VariationalOptimizer(Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         super().add_param_group(param_group)
-        for p in param_group["params"]:
-            if not p.is_floating_point():
-                self.param_groups.pop()
-                raise expected("params", "real floating-point parameters", p.dtype)
+        try:
+            check_parameters(param_group["params"], self.shards)
+        except InvalidInput:
+            self.param_groups.pop()
+            raise
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict; one of other shapes is refused and changes nothing."""
@@ -340,8 +340,8 @@ class VariationalOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._fast.store()
-        own = {name: self.__dict__[name] for name in ("mc_samples", "fused", "_replicas", "_samples")}
-        return {**super().__getstate__(), **own}
+        own = ("mc_samples", "fused", "_replicas", "_samples")
+        return super().__getstate__() | {name: self.__dict__[name] for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_samples" not in self.__dict__:

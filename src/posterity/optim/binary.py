@@ -63,6 +63,7 @@ class BayesBiNN(VariationalOptimizer):
     widths = ("natural",)
     written = ("momentum", "natural")
     given = ("prior_natural",)
+    shards = False
 
     def __init__(
         self,

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import expected, require
+from posterity.errors import require
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics, quantiles, some
-from posterity.optim._distributed import sharded
 from posterity.optim._options import check_beta, check_betas, check_posterior, number
 from posterity.optim._paired import Paired
 from posterity.optim._terms import pull
@@ -72,6 +71,7 @@ class EVON(Paired):
     written = ()
     given = ()  # only a prior with one precision is diagonal in every basis
     faster = "a smaller second beta"
+    shards = False
 
     def __init__(
         self,
@@ -98,9 +98,6 @@ class EVON(Paired):
         refresh = group["refresh"]
         require(isinstance(refresh, int) and refresh >= 1, "refresh", "an integer >= 1", refresh)
         super().add_param_group(param_group)
-        if any(sharded(p) for p in self.param_groups[-1]["params"]):
-            self.param_groups.pop()
-            raise expected("params", "whole parameters on each process", "sharded ones")
 
     def initial_state(self, p: Tensor, group: Group) -> Views:
         zeros = torch.zeros_like(_matrix(p), dtype=state_dtype(p.dtype), requires_grad=False).view(p.shape)

@@ -62,6 +62,7 @@ class VariationalNewton(Paired):
     written = ()
     given = (*VariationalOptimizer.given, "linear", "quadratic")
     faster = "a larger rho"
+    shards = False
 
     def __init__(
         self,

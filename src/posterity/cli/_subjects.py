@@ -102,14 +102,9 @@ def _hugging_face(folder: Path) -> nn.Module:
 
 
 def _made(spec: str, checkpoint: Path) -> nn.Module:
-    from posterity.merging.checkpoint import open_checkpoint
+    from posterity.runs.laplacing import load_weights
     from posterity.runs.networks import network
-    from posterity.trees import check_same_shapes
 
-    opened = open_checkpoint(checkpoint)
-    state = {name: opened.read(name, 0, entry.count).reshape(entry.shape) for name, entry in opened.entries.items()}
-    state |= {alias: state[name] for alias, name in opened.aliases.items()}
     made = network(spec, (), 0)
-    check_same_shapes(state, made.state_dict(), f"checkpoint {checkpoint}")
-    made.load_state_dict(state)
+    load_weights(made, checkpoint)
     return made.float().eval()

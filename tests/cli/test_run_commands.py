@@ -24,6 +24,7 @@ def here(tmp_path_factory):
     table = flowers(folder / "flowers.csv", rows=100)
     table.head(12).drop(columns="species").to_csv(folder / "new.csv", index=False)
     line(folder / "line.csv")
+    (folder / "torn.py").write_text("def net(:")
     return folder
 
 
@@ -133,6 +134,8 @@ def test_a_report(run):
         (("fit", "flowers.csv", "--target", "species", "--out", "run"), "--overwrite", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "forest"), "one of", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "os:nothing"), "a function", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", ":net"), "can be imported", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--model", "torn:net"), "SyntaxError", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--test", "2"), "fraction", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--hidden", "a"), "64,64", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--lr", "nan"), "lr: expected a finite", 2),

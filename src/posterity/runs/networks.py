@@ -87,18 +87,18 @@ def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        factory = getattr(importlib.import_module(module_name), name)
-    except ImportError as why:
-        raise InvalidInput(f"model: expected a module that can be imported, got {module_name!r}: {why}") from why
-    except AttributeError:
-        raise InvalidInput(f"model: expected a function {name!r} in {module_name!r}, got none") from None
+        factory = getattr(importlib.import_module(module_name), name, None)
+    except Exception as why:  # code of the user: whatever it raises is its own
+        got = f"{module_name!r}: {type(why).__name__}: {why}"
+        raise InvalidInput(f"model: expected a module that can be imported, got {got}") from why
     if not callable(factory):
-        raise expected("model", "a function that makes a network", type(factory).__name__)
+        got = "none" if factory is None else type(factory).__name__
+        raise InvalidInput(f"model: expected a function {name!r} in {module_name!r}, got {got}")
     given = {"inputs": shape, "outputs": outputs}
     asked = {k: v for k, v in given.items() if k in inspect.signature(factory).parameters}
     try:
         made = factory(**asked)
-    except Exception as why:  # code of the user: whatever it raises is its own
+    except Exception as why:
         got = f"{type(why).__name__}: {why}"
         raise InvalidInput(f"model: expected {spec} to make a network, got an error of its own: {got}") from why
     if not isinstance(made, nn.Module):

@@ -174,9 +174,11 @@ def test_hooks_of_others_stay_in_force() -> None:
 
 def test_outputs_that_are_not_logits_are_named() -> None:
     x = torch.randn(B, 2)
-    flat = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
-    with pytest.raises(InvalidInput, match=r"model output: expected logits shaped \(5, ..., K\)"):
-        diagonal_ggn(flat, batches((x, torch.zeros(B))), "gaussian")
+    for arrange, got in ((lambda f: f[:, 0], r"\(2,\)"), (Tensor.sum, r"\(\)"), (lambda f: f.T, r"\(3, 2\)")):
+        odd = nn.Linear(2, K)
+        odd.register_forward_hook(lambda module, args, output, arrange=arrange: arrange(output))
+        with pytest.raises(InvalidInput, match=rf"model output: expected logits shaped \(2, ..., K\), got {got}"):
+            diagonal_ggn(odd, batches((x, torch.zeros(B))), "gaussian")
     detached = nn.Linear(2, K)
     detached.register_forward_hook(lambda module, args, output: output.detach())
     with pytest.raises(InvalidInput, match="got one that none of them enters"):

@@ -118,8 +118,6 @@ class Tape:
 
     def _forward(self, inputs: Inputs) -> Pass:
         logits = self._run(inputs)
-        wanted = f"logits shaped ({length(inputs)}, ..., K)"
-        require(logits.dim() >= 2 and len(logits) == length(inputs), "model output", wanted, tuple(logits.shape))
         if not logits.requires_grad:
             raise InvalidInput(f"model output: expected a function of {self.names}, got one that none of them enters")
         layers, rest = self._collect(logits)
@@ -134,6 +132,9 @@ class Tape:
                 logits = call(self.model, inputs)
         finally:
             self._recording = False
+        wanted = f"logits shaped ({self._examples}, ..., K)"
+        fits = logits.dim() >= 2 and len(logits) == self._examples
+        require(fits, "model output", wanted, tuple(logits.shape))
         self._graph = _walk(logits, self._by_id)
         # A call that no logit reads, such as that of another head, is none.
         read = {m: [c for c in calls if c.edge.node in self._graph.operations] for m, calls in self._calls.items()}
@@ -161,7 +162,7 @@ class Tape:
             try:
                 expanded = self._run(few)
                 same = expanded.shape == logits.shape and torch.allclose(expanded, logits)
-            except RuntimeError:
+            except (RuntimeError, InvalidInput):
                 same = False
             if not same:
                 self._same_for_all = set()

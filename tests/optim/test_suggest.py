@@ -40,6 +40,15 @@ def test_the_suggestion_trains_and_leaves_the_model_alone():
     assert sum(noisy) / 20 < 1.5 * end, "the noise does not drown what was learnt"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rate_suits_a_regression_whose_gradients_are_large(seed):
+    """Gradient descent on ½ mean (Xw − y)² converges below 2/λ_max(XᵀX/N), which is about 2 here."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(200, 5)
+    suggestion = suggest(nn.Linear(5, 1), (inputs, 2 * inputs[:, :1]), likelihood="gaussian")
+    assert 0.02 < suggestion.lr < 2 / torch.linalg.eigvalsh(inputs.mT @ inputs / 200)[-1]
+
+
 def test_more_noise_tolerance_means_a_wider_posterior():
     model = network()
     narrow, wide = (suggest(model, blobs(), tolerance=t).hess_init for t in (0.003, 0.5))

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from posterity import likelihoods
 from posterity.batches import Batch, Batches, batches
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, require_whole
 from posterity.inputs import call
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.optim.ivon import IVON
 
 Loss = Callable[[nn.Module, Batch], Tensor]
-_COLD = 1e12  # an ess at which samples equal the mean, so that IVON is SGD with momentum
 
 
 class Suggestion(NamedTuple):
@@ -55,6 +54,7 @@ def suggest(
         tolerance: Relative increase of the loss that the noise may cause.
         seed: Seed of the batches' order.
     """
+    require_whole("steps", steps)
     source = batches(data, batch_size=batch_size, shuffle=True, seed=seed)
     meaning = likelihoods.likelihood(likelihood)
     floor = _floor(meaning)
@@ -76,7 +76,7 @@ def _floor(likelihood: Likelihood) -> float:
 def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) -> float:
     """A third of the learning rate at the lowest smoothed loss of a geometric sweep."""
     model = copy.deepcopy(model).train()
-    optimizer = IVON(model.parameters(), lr=1e-3, ess=_COLD, weight_decay=0.0)
+    optimizer = _cold(model, 1e-3)
     smooth, best, best_lr = math.nan, math.inf, 0.0
     for batch in islice(_forever(source), steps):
         value = _step(model, loss, optimizer, batch)
@@ -94,7 +94,7 @@ def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) ->
 def _hess_init(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: float, tolerance: float) -> float:
     """The smallest power of √10 at which the loss of samples stays within the tolerance."""
     model = copy.deepcopy(model).train()
-    optimizer = IVON(model.parameters(), lr=lr, ess=_COLD, weight_decay=0.0)
+    optimizer = _cold(model, lr)
     for batch in islice(_forever(source), steps):
         _step(model, loss, optimizer, batch)
     held = list(islice(_forever(source), 4))
@@ -105,6 +105,11 @@ def _hess_init(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: fl
             break
         smallest = value
     return smallest
+
+
+def _cold(model: nn.Module, lr: float) -> IVON:
+    """IVON as SGD with momentum: samples equal the mean, know nothing of the Hessian, and so it stands still."""
+    return IVON(model.parameters(), lr=lr, ess=1e12, weight_decay=0.0, betas=(0.9, 1 - 1e-12))
 
 
 def _forever(source: Batches) -> Iterator[Batch]:

@@ -23,6 +23,8 @@ WEIGHT = nn.Parameter(torch.zeros(2))
         ({"ess": 0}, "ess: expected a positive finite number, got 0"),
         ({"ess": -3.0}, "ess: .*got -3.0"),
         ({"ess": math.inf}, "ess"),
+        ({"ess": "10"}, "ess: expected a positive finite number, got '10'"),
+        ({"betas": (0.9, 0.99, 0.5)}, "betas: expected two numbers"),
         ({"hess_init": 0.0}, "hess_init: .*got 0.0"),
         ({"betas": (1.0, 0.9)}, "Invalid beta parameter at index 0: .*got 1.0"),
         ({"betas": (0.9, 1.5)}, "Invalid beta parameter at index 1: .*got 1.5"),

@@ -58,3 +58,5 @@ def test_bad_input():
         Vadam([weight], ess=10, hess_init=0.0)
     with pytest.raises(InvalidInput, match="beta parameter at index 1"):
         Vadam([weight], ess=10, betas=(0.9, 1.0))
+    with pytest.raises(InvalidInput, match="betas: expected two numbers"):
+        Vadam([weight], ess=10, betas=(0.9,))

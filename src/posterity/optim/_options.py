@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posterity.errors import InvalidInput, require
+from posterity.errors import InvalidInput, require, require_positive
 from posterity.optim._distributed import sharded
 
 
@@ -41,12 +41,13 @@ def check_posterior(group: Mapping[str, Any]) -> None:
     """What decides the width of a diagonal posterior and how fast its mean moves: lr, ess, hess_init, weight decay."""
     check_lr(group["lr"])
     for name in ("ess", "hess_init"):
-        require(0 < group[name] < math.inf, name, "a positive finite number", group[name])
+        require_positive(name, group[name])
     check_weight_decay(group["weight_decay"])
 
 
 def check_betas(betas: Sequence[Any]) -> None:
-    """The decays of several averages."""
+    """The decays of two averages."""
+    require(len(betas) == 2, "betas", "two numbers", betas)
     for index, beta in enumerate(betas):
         check_beta(beta, index)
 

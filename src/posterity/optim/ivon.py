@@ -254,6 +254,7 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
 
 def _check(group: Group) -> None:
     check_posterior(group)
+    require(len(group["betas"]) == 2, "betas", "two numbers", group["betas"])
     beta1, beta2 = group["betas"]
     check_beta(beta1, 0)
     if beta2 == "auto":

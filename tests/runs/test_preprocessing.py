@@ -52,6 +52,15 @@ def test_missing_numbers_are_filled_and_flagged():
     assert "not numbers" in notes[0]
 
 
+def test_numbers_without_squares_are_missing():
+    column, notes = infer("x", pd.Series(["1", "2", "3", "1e300"])), []
+    assert (column.flag, column.fill) == (True, 2.0)
+    assert encoded(column, ["2", "1e300", "-1e200", "1e40"], notes)[:, 1].tolist() == [0, 1, 1, 1]
+    assert "3 values are not numbers" in notes[0]
+    with pytest.raises(InvalidInput, match=r"finite numbers .* got '1e200'"):
+        Preprocessing.of(Rows(table(3).assign(w=["1", "1e200", "2"])), "w", task="amount")
+
+
 def test_infinite_numbers_are_missing():
     column = infer("x", pd.Series(["1", "inf", "3", "-inf", "5"]))
     assert column.kind == "number"
@@ -162,6 +171,15 @@ def test_counts_are_whole(wrong):
     with pytest.raises(InvalidInput, match=f"'n': expected counts 0, 1, 2, .*got '{wrong}'"):
         target.encode(values)
     assert target.encode(values[:2]).tolist() == [[0], [3]]
+
+
+def test_arrays_with_holes():
+    block = np.array([[1.0, np.nan, np.inf], [3.0, np.nan, 5.0]])
+    found = Block.of(block, standardise=True)
+    assert (found.offset, found.scale) == ((2.0, 0.0, 5.0), (1.0, 1.0, 1.0))
+    assert found.encode(block, []).tolist() == [[-1, 0, 0], [1, 0, 0]]
+    with pytest.raises(InvalidInput, match="real numbers"):
+        Block.of(np.ones((2, 3), dtype=complex), standardise=True)
 
 
 def test_pictures_have_channels_first():

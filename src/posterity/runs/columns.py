@@ -15,6 +15,8 @@ Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
 WORDS = 2000  # words of a bag of words
+LARGEST = 1e150  # beyond it, squares are infinite; such numbers stand for missing ones
+_FAR = 1e30  # standard deviations, beyond which a network answers with infinity
 _FEW = 50  # a column of no more distinct values is a category, however short the table
 _FEWEST = 10  # steps that are enough to tell that a column rises
 _WORD = re.compile(r"\w\w+")
@@ -66,7 +68,7 @@ class Number(Column):
 
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         found = self.read(values)
-        missing = ~np.isfinite(found)
+        missing = ~(np.abs(found - self.offset) < _FAR * self.scale)
         unread = int((missing & values.notna().to_numpy()).sum())
         if unread:
             notes.append(f"{self.name}: {unread} values are not {self.kind}s; they count as missing")
@@ -244,7 +246,7 @@ def _is_numeric(values: pd.Series[Any]) -> bool:
 
 def _numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.isfinite(found), found, np.nan)
+    return np.where(np.abs(found) < LARGEST, found, np.nan)
 
 
 def _days(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -43,8 +44,11 @@ class Block:
         count = values.shape[1]
         offset, scale = np.zeros(count), np.ones(count)
         if standardise:
-            offset = np.asarray(np.nanmean(values, axes, dtype=np.float64))
-            spread = np.asarray(np.nanstd(values, axes, dtype=np.float64))
+            known = np.isfinite(values)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # a number that no row has is 0 everywhere
+                offset = np.asarray(np.nan_to_num(np.mean(values, axes, dtype=np.float64, where=known)))
+                spread = np.nan_to_num(np.std(values, axes, dtype=np.float64, where=known))
             scale = np.where(spread > 0, spread, 1.0)
         return cls(tuple(values.shape[1:]), tuple(offset.tolist()), tuple(scale.tolist()))
 
@@ -190,8 +194,8 @@ class Preprocessing:
 def _channels_first(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Floating-point arrays (rows, channels or numbers, ...), bytes divided by 255."""
     values = block.astype(np.float32) / 255 if block.dtype == np.uint8 else block
-    if not np.issubdtype(values.dtype, np.number):
-        raise expected("inputs", "numbers", f"an array of {values.dtype}")
+    if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
+        raise expected("inputs", "real numbers", f"an array of {values.dtype}")
     if values.ndim == 3:
         return values[:, None]
     if values.ndim == 4 and values.shape[-1] in (1, 3, 4) and values.shape[1] not in (1, 3, 4):

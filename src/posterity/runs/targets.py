@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
-from posterity.runs.columns import as_text
+from posterity.runs.columns import LARGEST, as_text
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -171,8 +171,9 @@ def restore_target(settings: dict[str, Any]) -> Target:
 
 def _read(name: str, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(found).all():
-        wrong = values[~np.isfinite(found)].iloc[0]
+    known = np.abs(found) < LARGEST
+    if not known.all():
+        wrong = values[~known].iloc[0]
         raise expected(f"target {name!r}", "finite numbers (or --task classes)", wrong)
     return found
 

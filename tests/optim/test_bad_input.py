@@ -24,6 +24,7 @@ WEIGHT = nn.Parameter(torch.zeros(2))
         ({"ess": -3.0}, "ess: .*got -3.0"),
         ({"ess": math.inf}, "ess"),
         ({"ess": "10"}, "ess: expected a positive finite number, got '10'"),
+        ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
         ({"betas": (0.9, 0.99, 0.5)}, "betas: expected two numbers"),
         ({"hess_init": 0.0}, "hess_init: .*got 0.0"),
         ({"betas": (1.0, 0.9)}, "Invalid beta parameter at index 0: .*got 1.0"),

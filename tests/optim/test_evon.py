@@ -182,5 +182,5 @@ def test_convolutions_train_save_and_load(tmp_path):
 
 def test_bad_input():
     weight = torch.nn.Parameter(torch.zeros(2, 2))
-    with pytest.raises(InvalidInput, match="refresh: expected an integer >= 1"):
+    with pytest.raises(InvalidInput, match="refresh: expected a whole number >= 1"):
         EVON([weight], lr=0.1, ess=10, refresh=0)

@@ -1,5 +1,6 @@
 """Samples in and out of place: the mean comes back bit for bit, whatever happens in between."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -80,6 +81,21 @@ def test_an_exception_while_noise_is_drawn_restores_the_mean(fails_at, monkeypat
     with pytest.raises(MemoryError), optimizer.sampled_params(train=True):
         pass
     assert equal(model, before)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    found = []
+    for seed, count in ((3, 2), (np.int64(3), np.int32(2))):
+        model, optimizer = make(seed=seed, mc_samples=count)
+
+        def closure(model=model):
+            value = loss(model, *data())
+            value.backward()
+            return value
+
+        optimizer.step(closure)
+        found.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    assert torch.equal(*found)
 
 
 def test_nested_contexts_are_refused_and_leave_the_mean():

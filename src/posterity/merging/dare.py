@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -39,7 +40,7 @@ class Dare(Method):
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        require(isinstance(self.seed, int), "seed", "an integer", self.seed)
+        require(isinstance(self.seed, Integral), "seed", "an integer", self.seed)
         if self.rescale not in ("paper", "l1"):
             raise expected("rescale", "'paper' or 'l1'", self.rescale)
         if self.convention is not None:

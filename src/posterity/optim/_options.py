@@ -38,11 +38,17 @@ def check_weight_decay(weight_decay: Any) -> None:
 
 
 def check_posterior(group: Mapping[str, Any]) -> None:
-    """What decides the width of a diagonal posterior and how fast its mean moves: lr, ess, hess_init, weight decay."""
+    """What decides the width of a diagonal posterior, how fast its mean moves, and its noise."""
     check_lr(group["lr"])
     for name in ("ess", "hess_init"):
         require_positive(name, group[name])
     check_weight_decay(group["weight_decay"])
+    check_seed(group["seed"])
+
+
+def check_seed(seed: Any) -> None:
+    """The seed of the noise: whatever Python takes for a whole number."""
+    require(hasattr(seed, "__index__"), "seed", "a whole number", seed)
 
 
 def check_betas(betas: Sequence[Any]) -> None:

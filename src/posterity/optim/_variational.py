@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.noise import Key
 from posterity.optim import _priors, kernels
@@ -61,7 +61,7 @@ class VariationalOptimizer(Optimizer):
         noise: Noise = "shared",
         process_group: Any = None,
     ) -> None:
-        require(isinstance(mc_samples, int) and mc_samples >= 1, "mc_samples", "an integer >= 1", mc_samples)
+        require_whole("mc_samples", mc_samples)
         self.mc_samples, self.fused = mc_samples, fused
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()

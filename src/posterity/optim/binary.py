@@ -16,7 +16,7 @@ from posterity.noise import normal
 from posterity.optim import _priors
 from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_betas, check_lr, number
+from posterity.optim._options import check_beta, check_betas, check_lr, check_seed, number
 from posterity.optim._passes import Apart
 from posterity.optim._points import Point
 from posterity.optim._variational import Group, VariationalOptimizer
@@ -88,6 +88,7 @@ class BayesBiNN(VariationalOptimizer):
         for name in ("ess", "temperature", "natural_init"):
             require_positive(name, group[name])
         check_beta(group["beta"], 0)
+        check_seed(group["seed"])
         super().add_param_group(param_group)
         _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
 

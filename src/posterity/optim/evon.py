@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics, quantiles, some
 from posterity.optim._options import check_beta, check_betas, check_posterior, number
@@ -95,8 +95,7 @@ class EVON(Paired):
         check_posterior(group)
         check_betas(group["betas"])
         check_beta(group["basis_beta"], 2)
-        refresh = group["refresh"]
-        require(isinstance(refresh, int) and refresh >= 1, "refresh", "an integer >= 1", refresh)
+        require_whole("refresh", group["refresh"])
         super().add_param_group(param_group)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:

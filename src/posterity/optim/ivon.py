@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -259,12 +260,17 @@ def _check(group: Group) -> None:
     check_beta(beta1, 0)
     if beta2 == "auto":
         total = group["total_steps"]
-        require(isinstance(total, int) and total >= 1, "total_steps", 'the length of training, for beta2="auto"', total)
+        require(
+            isinstance(total, Integral) and int(total) >= 1,
+            "total_steps",
+            'the length of training, for beta2="auto"',
+            total,
+        )
     else:
         check_beta(beta2, 1, "a number in [0, 1), or 'auto'")
     require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
     if group["hess_approx"] == "gradsq":
         size = group["batch_size"]
-        require(isinstance(size, int) and size >= 1, "batch_size", 'examples a gradient, for "gradsq"', size)
+        require(isinstance(size, Integral) and int(size) >= 1, "batch_size", 'examples a gradient, for "gradsq"', size)
     elif group["hess_approx"] != "price":
         raise expected("hess_approx", "'price' or 'gradsq'", group["hess_approx"])

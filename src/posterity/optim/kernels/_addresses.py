@@ -235,4 +235,4 @@ def _launches(entries: Sequence[Entry], device: torch.device) -> Sequence[Launch
 
 
 def _int64(number: int) -> int:
-    return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+    return ((int(number) + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.posterior import Diagonal, Posterior
+from posterity.posterior import Diagonal, LastLayer, Posterior
 from posterity.prediction import PredictiveModule, predict
 from posterity.trees import snapshot, trainable
 from prediction.cases import STRUCTURES, make_case, regression
@@ -57,3 +57,25 @@ def test_keyword_and_positional_arguments_reach_the_model():
     posterior = Posterior.of(model, prior, prior=prior, n=3, ess=3, likelihood="gaussian")
     module, x = PredictiveModule(model, posterior, samples=3), torch.rand(2, 3)
     np.testing.assert_allclose(module(x, scale=torch.tensor(2.0)), 2 * module(x, torch.tensor(1.0)), rtol=1e-6)
+
+
+def test_a_last_layer_takes_arguments_that_are_not_examples():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, scale, x, mask):
+            return self.head(scale * (mask @ torch.tanh(self.body(x))))
+
+    model, mask = Shared(), torch.rand(2, 2)
+    weights = snapshot(trainable(model))
+    head = {name: t for name, t in weights.items() if name.startswith("head")}
+    prior = Diagonal.isotropic(head, 1.0)
+    last = LastLayer(prior, {name: t for name, t in weights.items() if name not in head})
+    posterior = Posterior.of(model, last, prior=prior, n=3, ess=3, likelihood="gaussian")
+    module, x = PredictiveModule(model, posterior, samples=3), torch.rand(2, 3)
+    draws = [posterior.sample(k) for k in range(3)]
+    hidden = 2 * mask @ torch.tanh(model.body(x))
+    wanted = torch.stack([hidden @ d["head.weight"].mT + d["head.bias"] for d in draws]).mean(0)
+    torch.testing.assert_close(module(torch.tensor(2.0), x, mask=mask), wanted)

@@ -93,12 +93,19 @@ class Runner:
             return 1
         at_once = max(1, min(networks.count, STACK // networks.nbytes))
         if networks.head_only:  # everything below the last layer runs once for the whole block
-            with torch.no_grad():
-                outputs = length(inputs) * forward(take(inputs, slice(0, 1))).nbytes
-            return max(1, min(at_once, STACK // max(1, outputs)))
+            return max(1, min(at_once, STACK // max(1, _output_bytes(forward, inputs))))
         rows = max(_rows(t) for t in tensors(inputs))
         small = rows <= ROWS and networks.nbytes <= WEIGHTS and rows * networks.nbytes <= WORK
         return at_once if small and not any(isinstance(m, _NEVER) for m in self._model.modules()) else 1
+
+
+@torch.no_grad()
+def _output_bytes(forward: Forward, inputs: Inputs) -> int:
+    """Bytes of one network's outputs: those of one example times their number, where examples can be told apart."""
+    try:
+        return length(inputs) * forward(take(inputs, slice(0, 1))).nbytes
+    except Exception:  # a module may be given numbers, or masks that all examples share
+        return forward(inputs).nbytes
 
 
 def _rows(t: Tensor) -> int:

@@ -163,3 +163,10 @@ def test_weights_and_mode_come_back_even_after_an_error():
     assert case.model[1].training
     assert all(bool((t == before[name]).all()) for name, t in case.model.state_dict().items())
     assert to_vector(dict(case.model.named_parameters())).requires_grad
+
+
+@pytest.mark.parametrize("method", ["sampled", "linearised", "probit"])
+def test_a_model_that_the_posterior_does_not_belong_to_is_named(method):
+    case = make_case("diagonal")
+    with pytest.raises(InvalidInput, match=r"model: expected a parameter '0.weight' of shape \(6, 4\)"):
+        predict(nn.Linear(4, 3).double(), case.posterior, case.inputs, method=method)

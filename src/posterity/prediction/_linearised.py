@@ -77,6 +77,7 @@ def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
 
 
 def _covariance(question: Question) -> Covariance:
+    question.posterior.check(question.model)
     return fitted(question.posterior.covariance(), dict(question.model.named_parameters()))
 
 

@@ -108,6 +108,14 @@ def test_every_source_of_inputs_gives_the_same_answer():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["sampled", "linearised", "probit"])
+def test_empty_batches_have_nothing_to_say(method):
+    model, posterior, x = make_case("diagonal")
+    expected = predict(model, posterior, x, samples=4, method=method).probs
+    found = predict(model, posterior, [x[:0], x[:9], x[9:9], x[9:]], samples=4, method=method).probs
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
 def test_the_model_comes_back_as_it_was():
     model, posterior, x = make_case("diagonal")
     model[1].eval()

@@ -67,11 +67,13 @@ def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:
 
 
 def grouped(batches: Iterable[Inputs]) -> Iterator[list[Inputs]]:
-    """Consecutive batches, as many as fit a memory budget, checked for NaN."""
+    """Consecutive batches that are not empty, as many as fit a memory budget, checked for NaN."""
     group: list[Inputs] = []
     size = 0
     for inputs in batches:
         _check_numbers(inputs)
+        if next(tensors(inputs)).shape[:1] == (0,):
+            continue
         group.append(inputs)
         size += sum(t.nbytes for t in tensors(inputs))
         if size >= GROUP:

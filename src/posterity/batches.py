@@ -89,7 +89,7 @@ class Batches:
         """The positions in each batch of an epoch."""
         order = torch.arange(self.n)
         if self.shuffle:
-            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) & _LARGEST_SEED)
+            generator = torch.Generator().manual_seed((int(self.seed) * 1_000_003 + epoch) & _LARGEST_SEED)
             order = torch.randperm(self.n, generator=generator)
         return order.split(self.batch_size)
 

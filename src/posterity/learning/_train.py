@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -89,6 +90,9 @@ class Request:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        given = vars(self) | {"options": {name: _plain(value) for name, value in self.options.items()}}
+        for name, value in given.items():
+            object.__setattr__(self, name, _plain(value))
         for name in ("epochs", "batch_size", "accumulate", "n", "patience", "checkpoint_every"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name))
@@ -186,6 +190,11 @@ def _checkpoints(request: Request, model: nn.Module, plan: Plan) -> Checkpoints:
 def _bar(progress: bool | None) -> list[Callback]:
     shown = sys.stderr.isatty() if progress is None else progress
     return [ProgressBar()] if shown else []
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's, which have no bounds and are compared with a checkpoint's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _numbers(what: str, values: Any) -> Tensor:

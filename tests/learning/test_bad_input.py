@@ -24,6 +24,15 @@ def spoiled(x, position, value):
     return x
 
 
+class Particular(nn.Linear):
+    """A model that refuses single examples for a reason of its own."""
+
+    def forward(self, x):
+        if self.training and len(x) == 1:
+            raise ValueError("no pair to compare")
+        return super().forward(x)
+
+
 BAD = {
     "NaN inputs": (
         {"data": (spoiled(X, 33, torch.nan), Y), "batch_size": 8},
@@ -180,6 +189,11 @@ def test_a_validation_loss_over_some_of_the_batches_is_none():
     validation = (torch.cat((X, torch.full((8, 2), 101.0))), torch.cat((Y, Y[:8])))
     with pytest.raises(PosterityError, match="validation: expected finite losses, got NaN or infinity"):
         fit(Overflows(2, 3), (X, Y), epochs=1, batch_size=8, validation=validation)
+
+
+def test_errors_of_models_are_their_own():
+    with pytest.raises(ValueError, match=r"^no pair to compare"):
+        fit(Particular(2, 3), (X, Y), epochs=1, batch_size=13)
 
 
 def test_checkpoints_are_not_mixed_up(tmp_path):

@@ -90,7 +90,7 @@ class Stepper:
         share = 1 / (batches * self.learner.draws)
         factor = 1 / share if self.learner.averages else 1.0
         for k, forward in enumerate(self.learner.forwards()):
-            f = self._forward(forward, batch)
+            f = self._forward(forward, batch.inputs)
             if check:
                 objective.check(f, batch.targets)
             total = objective.total(f, batch.targets)
@@ -101,16 +101,16 @@ class Stepper:
             found.append((f.detach(), total.detach()))
         return found
 
-    def _forward(self, forward: Callable[[Inputs], Tensor], batch: Batch) -> Tensor:
+    def _forward(self, forward: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
         dtype = _HALF.get(self.amp or "")
         try:
             with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-                f = forward(batch.inputs)
+                f = forward(inputs)
         except ValueError as why:
-            if len(batch) > 1:
+            if "more than 1 value per channel" not in str(why):  # whatever else a model raises is its own
                 raise
             wanted = "no batch of a single example, which batch norm does not take (or a loader with drop_last)"
-            raise InvalidInput(f"batch_size: expected {wanted}, got one: {why}") from why
+            raise InvalidInput(f"batch_size: expected {wanted}, got one") from why
         return f.float() if f.dtype in _HALF.values() else f
 
     def _penalised(self, loss: Tensor, share: float) -> Tensor:

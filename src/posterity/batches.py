@@ -60,10 +60,8 @@ class Batches:
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch; with `shuffle`, in the order that belongs to (seed, number)."""
         if isinstance(self.source, DataLoader):
-            yield from self._from_loader(self.source)
-            return
-        for index in self._order(number):
-            yield self.take(index)
+            return _unpacked(self.source)
+        return map(self.take, self._order(number))
 
     @property
     def brings_ids(self) -> bool:
@@ -112,14 +110,6 @@ class Batches:
             ids = self.source[2][positions] if len(self.source) == 3 else positions
             return Batch(inputs, self.source[1][positions], ids)
         return _unpack(default_collate([self.source[int(i)] for i in positions]), positions)
-
-    def _from_loader(self, loader: DataLoader[Any]) -> Iterator[Batch]:
-        seen = 0
-        for item in loader:
-            batch = _unpack(item, None)
-            count = len(batch.targets)
-            yield batch if len(batch.ids) else replace(batch, ids=torch.arange(seen, seen + count))
-            seen += count
 
 
 def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: int = 0) -> Batches:
@@ -185,20 +175,19 @@ class OwnPart:
     """The batches that fall to this process: all of them, unless processes share their passes over data.
 
     Args:
-        data: All batches.
+        data: All batches, collated as those of a loader.
     """
 
-    data: Iterable[Batch]
+    data: Iterable[Any]
 
     def __len__(self) -> int:
         return len(self._numbers) if not processes.alone() else len(self.data)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        if processes.alone():
-            return iter(self.data)
         if isinstance(self.data, Batches):
-            return self.data.some(self._numbers)
-        return islice(self.data, self._numbers.start, self._numbers.stop)
+            return iter(self.data) if processes.alone() else self.data.some(self._numbers)
+        every = _unpacked(self.data)
+        return every if processes.alone() else islice(every, self._numbers.start, self._numbers.stop)
 
     @property
     def first(self) -> int:
@@ -252,6 +241,16 @@ def _brings_ids(item: Any) -> bool:
     if isinstance(item, Mapping):
         return any(name in item for name in _ID_NAMES)
     return isinstance(item, (tuple, list)) and len(item) == 3
+
+
+def _unpacked(items: Iterable[Any]) -> Iterator[Batch]:
+    """Collated items as batches; examples without ids of their own are numbered as they come."""
+    seen = 0
+    for item in items:
+        batch = _unpack(item, None)
+        count = len(batch.targets)
+        yield batch if len(batch.ids) else replace(batch, ids=torch.arange(seen, seen + count))
+        seen += count
 
 
 def _unpack(item: Any, positions: Tensor | None) -> Batch:

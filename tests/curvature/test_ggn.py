@@ -80,11 +80,14 @@ def test_batches_and_memory_change_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("ask", [diagonal_ggn, kronecker_ggn, full_ggn, diagonal_fisher])
-def test_data_come_as_columns_or_in_a_loader_too(ask: Callable[..., object]) -> None:
+def test_data_come_as_columns_in_a_loader_or_as_pairs_too(ask: Callable[..., object]) -> None:
     model, inputs = CASES["mlp"].build()
     wanted = ask(model, batches((inputs, LABELS)), "categorical")
-    for data in ((inputs, LABELS), TensorDataset(inputs, LABELS), DataLoader(TensorDataset(inputs, LABELS), 2)):
+    pairs = zip(inputs.split(2), LABELS.split(2))
+    for data in ((inputs, LABELS), TensorDataset(inputs, LABELS), DataLoader(TensorDataset(inputs, LABELS), 2), pairs):
         torch.testing.assert_close(ask(model, data, "categorical"), wanted)
+    with pytest.raises(InvalidInput, match=r"batch: expected \(inputs, targets\) or a mapping with labels, got Tensor"):
+        ask(model, [inputs, LABELS], "categorical")
 
 
 @pytest.mark.parametrize("ask", [diagonal_ggn, kronecker_ggn, full_ggn, partial(diagonal_fisher, kind="sampled")])

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from posterity.batches import Batch, OwnPart, batches
+from posterity.batches import OwnPart, batches
 from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
 from posterity.curvature._pass import Pass
@@ -21,7 +21,7 @@ from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 
-Data = Iterable[Batch] | tuple[Any, ...] | Dataset[Any]
+Data = Iterable[Any] | Dataset[Any]
 
 
 def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, *, memory: int | None = None) -> Tree:

@@ -139,15 +139,33 @@ def test_a_resumed_training_is_asked_for_nothing_else(inside, monkeypatch):
     for other, said in (
         (("--seed", 5), "seed: expected 0 as in the training to resume, got 5"),
         (("--method", "sgd"), "method: expected ivon"),
-        (("--test", 0.2), "test: expected"),
+        (("--test", 0.2), "test: expected 0.3 as in the training to resume, got 0.2"),
         (("--option", "beta1=0.7"), "beta1: expected 0.8"),
-        (("--ignore", "x"), "ignore: expected nothing about it"),
+        (("--ignore", "x"), "ignore: expected it left out beside --resume"),
     ):
         with pytest.raises(InvalidInput, match=said):
             posterity("fit", "--resume", "--out", "run", *other)
     with pytest.raises(InvalidInput, match="target: expected y"):
         posterity("fit", "line.csv", "--target", "x", "--resume", "--out", "run")
     assert "trained: linear with ivon" in posterity(*asked, "--resume")
+
+
+def test_a_training_that_moved_with_its_data_is_resumed(inside, monkeypatch):
+    (inside / "here").mkdir()
+    for name in ("line", "held", "other"):
+        line(inside / "here" / f"{name}.csv", rows=30 + len(name))
+    monkeypatch.setattr(fitting, "fit", None)  # killed before its first step
+    with pytest.raises(TypeError):
+        posterity("fit", "here/line.csv", "--target", "y", "--test", "here/held.csv", "--out", "here/run", *QUICK)
+    monkeypatch.undo()
+    (inside / "here").rename(inside / "there")
+    monkeypatch.chdir(inside / "there")
+    asked = ("fit", "../there/line.csv", "--resume", "--out", "run")
+    with pytest.raises(InvalidInput, match=r"test: expected .*held\.csv as in the training to resume, got other\.csv"):
+        posterity(*asked, "--test", "other.csv")
+    with pytest.raises(InvalidInput, match=r"data: expected .*line\.csv as in the training to resume, got other\.csv"):
+        posterity("fit", "other.csv", "--resume", "--out", "run")
+    assert "34 held-out rows" in posterity(*asked, "--test", "held.csv")
 
 
 def test_overwriting_gives_nothing_up_before_it_has_something_new(inside):

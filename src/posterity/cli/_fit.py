@@ -202,22 +202,37 @@ def _said(ctx: typer.Context, name: str) -> bool:
 
 def _same(plan: Plan, asked: dict[str, Any]) -> None:
     """Raise where a training to resume is under way with other settings than those that are asked for."""
-    config, data = plan.config, plan.data
-    before = {**vars(data.source), **vars(data), **vars(config), **config.options, "data": Path(data.source.path)}
-    before |= {"task": plan.preprocessing.target.task}
+    from posterity.runs.data import Source
+
+    config, data, source = plan.config, plan.data, plan.data.source
+    before = {**vars(source), **vars(data), **vars(config), **config.options, "task": plan.preprocessing.target.task}
+    before |= {"data": source.sha256, "test": _told_apart(data.test)}
     del before["embeddings"]  # what became of them; like texts and columns left out, they are in the preprocessing
-    asked |= _options(asked.pop("option", None))
+    written = {"data": source.path, "test": _written(data.test)}
     readers: dict[str, Any] = {
         "hidden": widths,
-        "data": Path.absolute,
-        "test": lambda test: _held_out(test, plan.folder, config.seed, data.source.inputs, data.source.size),
+        "data": lambda path: Source.of(path, plan.folder).sha256,
+        "test": lambda test: _told_apart(_held_out(test, plan.folder, config.seed, None, None)),
     }
-    for name, value in asked.items():
-        now = readers[name](value) if name in readers else value
+    options = _options(asked.pop("option", None))
+    for name, value in {**asked, **options}.items():
         if name not in before:
-            raise InvalidInput(f"{name}: expected nothing about it beside --resume, got {value}; the training has it")
-        if now != before[name]:
-            raise InvalidInput(f"{name}: expected {before[name]} as in the training to resume, got {value}")
+            raise InvalidInput(f"{name}: expected it left out beside --resume, got {value}; nothing new can be asked")
+        if (readers[name](value) if name in readers else value) != before[name]:
+            wanted = written.get(name, before[name])
+            raise InvalidInput(f"{name}: expected {wanted} as in the training to resume, got {value}")
+
+
+def _told_apart(test: dict[str, Any]) -> dict[str, Any]:
+    """What is held out, wherever its file lies now."""
+    return {"sha256": test["source"]["sha256"]} if "source" in test else test
+
+
+def _written(test: dict[str, Any]) -> str:
+    """What is held out, as `--test` has it."""
+    if "source" in test:
+        return str(test["source"]["path"])
+    return f"{test['column']}={test['value']}" if "column" in test else str(test.get("fraction", 0))
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

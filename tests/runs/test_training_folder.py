@@ -54,6 +54,21 @@ def test_a_training_that_was_overwritten_does_not_come_back(tmp_path, data, monk
     assert RunFolder.open(tmp_path / "other").posterior.n == 47
 
 
+def test_a_training_that_goes_on_is_not_overwritten(tmp_path, data, monkeypatch):
+    ready = plan(tmp_path / "run", data)
+
+    def interfere(*_, **__):
+        for overwrite in (False, True):
+            with pytest.raises(InvalidInput, match="a process that is writing"):
+                fitting.refuse_occupied(tmp_path / "run", overwrite)
+        raise MemoryError
+
+    monkeypatch.setattr(fitting, "fit", interfere)
+    with pytest.raises(MemoryError):
+        fitting.train(ready)
+    fitting.refuse_occupied(tmp_path / "run", overwrite=True)
+
+
 def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
     x = np.linspace(-2, 2, 60)
     pd.DataFrame({"x": x, "n": np.exp(x).round().astype(int)}).to_csv(tmp_path / "n.csv", index=False)

@@ -34,6 +34,7 @@ from posterity.runs.targets import Classes
 
 TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and where it works
 CHECKPOINT = "checkpoint"  # in the folder of work
+LOCK = ".training.lock"  # held while a training goes on
 PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them ...
 FEW = 120  # ... but where there are fewer than so many, it is less in proportion, or nothing would be learnt at all
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
@@ -167,7 +168,7 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
     folder, work = plan.folder, plan.folder / WORK
     _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(work.parent, ".training.lock"):
+    with locked(folder, LOCK):
         write_sealed(folder / TRAINING, plan.content())
         snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
         with warnings.catch_warnings(record=True) as caught:
@@ -188,10 +189,13 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
 def refuse_occupied(folder: Path, overwrite: bool) -> None:
     """Raise where a new training would get in the way of a run, or of a training that can go on."""
     _refuse_foreign(folder)
-    if (folder / TRAINING).exists() and not overwrite:
-        raise InvalidInput(
-            f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
-        )
+    if (folder / TRAINING).exists():
+        with locked(folder, LOCK):  # held by a training that goes on, which nobody may take the ground from under
+            pass
+        if not overwrite:
+            raise InvalidInput(
+                f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
+            )
     if (folder / "run.json").exists() and not overwrite:
         raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another --out, or --overwrite")
 

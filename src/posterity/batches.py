@@ -15,8 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from posterity import processes
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.inputs import Inputs, move, over_tensors, tensors
-
-_LARGEST_SEED = 2**64 - 1  # that torch takes
+from posterity.noise import own_seed
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Batches:
         """The positions in each batch of an epoch."""
         order = torch.arange(self.n)
         if self.shuffle:
-            generator = torch.Generator().manual_seed((int(self.seed) * 1_000_003 + epoch) & _LARGEST_SEED)
+            generator = torch.Generator().manual_seed(own_seed(self.seed, epoch))
             order = torch.randperm(self.n, generator=generator)
         return order.split(self.batch_size)
 

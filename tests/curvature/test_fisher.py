@@ -81,6 +81,15 @@ def test_the_loss_of_a_sequence_is_the_sum_over_its_positions() -> None:
     close(to_vector(per_example_squared_gradients(model, batches((x, y)), "categorical")), total)
 
 
+def test_labels_are_drawn_with_seeds_of_any_size() -> None:
+    model, inputs = CASES["mlp"].build()
+    few, many, same = (
+        diagonal_fisher(model, (inputs, Y), "categorical", "sampled", seed=seed)["0.weight"] for seed in (5, 2**62, 5)
+    )
+    assert torch.equal(few, same)
+    assert not torch.equal(few, many)
+
+
 def test_only_the_parameters_asked_for() -> None:
     model, inputs = CASES["image"].build()
     batch = batches((inputs, Y)).take(torch.arange(B))

@@ -105,7 +105,7 @@ def test_neural_linear_is_a_last_layer_laplace_posterior():
 def test_neural_linear_learns_features():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
-    belief = NeuralLinear(network, 2, every=200, steps=300)
+    belief = NeuralLinear(network, 2, every=200, steps=300, seed=2**62)  # as large as a time in nanoseconds
     x = torch.rand(400, 2) * 2 - 1
     arms = torch.arange(400) % 2
     rewards = torch.where(arms == 0, x.prod(1).sign(), -x.prod(1).sign())  # no linear model can tell

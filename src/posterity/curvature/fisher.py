@@ -15,6 +15,7 @@ from posterity.curvature.ggn import Data, diagonal_ggn, own_part
 from posterity.errors import expected, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
+from posterity.noise import own_seed
 from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
@@ -70,7 +71,7 @@ def diagonal_fisher(
 
     def begin(number: int) -> None:
         """Labels belong to the batch, whoever reads it."""
-        generator.manual_seed(seed * 1_000_003 + number)
+        generator.manual_seed(own_seed(seed, number))
 
     def drawn(f: Tensor, y: Tensor) -> Tensor:
         law.check(f, y)

@@ -19,6 +19,7 @@ from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
 from posterity.files import read_json, write_json
 from posterity.memory.ids import as_ids
+from posterity.noise import own_seed
 from posterity.posterior import Posterior
 
 FILE, VERSION = "learner.json", 1
@@ -115,7 +116,7 @@ class ActiveLearner:
         """The k examples that are to be labelled next; none that was asked for before."""
         closed = torch.cat((self.labelled.cpu(), self.pending))
         # The number of labels is what tells one round from another, also after a pause.
-        seed = self.seed * 1_000_003 + len(closed)
+        seed = own_seed(self.seed, len(closed))
         exclude = torch.cat((closed, as_ids("exclude", self.asking.get("exclude", ()))))
         options = {"seed": seed, **self.asking, "exclude": exclude}
         picks = acquire(self.model, self.posterior, self.pool, k, self.criterion, **options)

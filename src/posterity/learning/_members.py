@@ -16,6 +16,7 @@ from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS, POINTS
 from posterity.learning.starts import fresh, require_no_statistics
 from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.noise import own_seed
 from posterity.posterior import Ensemble, Mixture, Posterior, Structure
 from posterity.trees import Tree, snapshot, trainable
 
@@ -52,7 +53,7 @@ def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) 
     """The request of member k: a seed and a folder of its own; members that had not begun start afresh."""
     folder = None if request.checkpoint is None else Path(request.checkpoint) / f"member-{k + 1}"
     begun = request.resume and (k == 0 or (folder is not None and holds_checkpoint(folder)))
-    seed = request.seed * 1_000_003 + k
+    seed = own_seed(request.seed, k)
     return replace(request, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
 
 

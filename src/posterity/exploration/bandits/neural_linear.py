@@ -10,6 +10,7 @@ from posterity.errors import expected, require_positive, require_whole
 from posterity.exploration.bandits._belief import Belief, History, arms_of, squared_error
 from posterity.exploration.bandits.linear import LinearGaussian
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.noise import own_seed
 from posterity.trees import evaluating
 
 
@@ -83,7 +84,7 @@ class NeuralLinear(Belief):
         optimizer = torch.optim.Adam(self.network.parameters(), lr=self._lr)
         with own_randomness(self._like.device):
             seed_step(self._seed, self._history.n, self._like.device)
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._history.n)
+            generator = torch.Generator().manual_seed(own_seed(self._seed, self._history.n))
             for _ in range(self._steps):
                 optimizer.zero_grad(set_to_none=True)
                 squared_error(self.network, *self._history.sample(self._batch_size, generator)).backward()

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.penalty import Penalty
-from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, kernel
+from posterity.curvature import Covariance, kernel
+from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call, concatenated, move, over_tensors
 from posterity.likelihoods import GaussianLikelihood, Likelihood
@@ -98,11 +99,14 @@ def fromp(
     require(len(memories) > 0, "memories", "one for each task so far", "none")
     if kernels not in ("posterior", "identity"):
         raise expected("kernels", "'posterior' or 'identity'", kernels)
-    covariance = _in_double(posterior.covariance(untempered=True)) if kernels == "posterior" else None
+    posterior.check(model)
     likelihood, p = posterior.likelihood, next(model.parameters())
     inputs = [move(memory.inputs, p.device) for memory in memories]
     # Variances span ten orders of magnitude: in single precision the small eigenvalues of K would be rounding.
     exact = copy.deepcopy(model).double().eval()
+    covariance = None
+    if kernels == "posterior":
+        covariance = fitted(posterior.covariance(untempered=True), dict(exact.named_parameters()))
     found = [_remembered(exact, x, likelihood, covariance, jitter) for x in inputs]
     old = torch.cat([h for h, _ in found]).to(p.dtype)
     alike = groupby((w.to(p.dtype) for _, w in found if w is not None), key=Tensor.size)
@@ -136,14 +140,3 @@ def _inverse_roots(k: Tensor) -> Tensor:
     cutoff = values[:, -1:] * k.shape[-1] * torch.finfo(k.dtype).eps
     scale = torch.where(values > cutoff, values.clamp_min(1e-300).rsqrt(), 0.0)
     return vectors * scale.unsqueeze(1)
-
-
-def _in_double(covariance: Covariance) -> Covariance:
-    """The same covariance in float64."""
-    if isinstance(covariance, FullCovariance):
-        return FullCovariance(covariance.shapes, covariance.matrix.double())
-    variance = {name: v.double() for name, v in covariance.variance.items()}
-    if isinstance(covariance, DiagonalCovariance):
-        return DiagonalCovariance(variance)
-    bases = {name: tuple(base.double() for base in entry) for name, entry in covariance.bases.items()}
-    return KroneckerCovariance(bases, variance)

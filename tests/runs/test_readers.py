@@ -67,6 +67,16 @@ def test_arrays(tmp_path):
         with_block(rows, tmp_path / "v.npz", None)
 
 
+@pytest.mark.parametrize("shape", [(3,), (4, 1)])
+def test_labels_that_do_not_fit_their_inputs(tmp_path, shape):
+    np.savez(tmp_path / "t.npz", x=np.ones((4, 2)), y=np.ones(shape), names=np.array(["a", "b"]))
+    assert read_rows(tmp_path / "t.npz").table.columns.tolist() == []
+    with pytest.raises(
+        InvalidInput, match=r"expected 4 values of 'y', one for each row of inputs, got an array of sha"
+    ):
+        read_rows(tmp_path / "t.npz", target="y")
+
+
 def test_idx(tmp_path):
     pictures, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.array([7, 9], dtype=np.uint8)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pictures)))

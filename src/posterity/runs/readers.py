@@ -66,7 +66,8 @@ def read_rows(
             pictures in one subfolder for each class.
         inputs: For npz: the name of the array of inputs.
         size: For pictures: height and width that they are brought to; by default those of the first one.
-        target: For idx and pictures: the name that the column of labels gets.
+        target: The column to predict: for idx and pictures, the name that their labels get; for npz, an array that has
+            to fit the inputs, where there is one (others that do not are left out).
         like: For pictures: channels, height and width of others that a model takes; by default colours are kept
             where there are any, and `size` decides.
     """
@@ -84,7 +85,7 @@ def read_rows(
         known = ", ".join(sorted(_READERS))
         raise expected("data", f"a file that ends in one of {known}, an idx file or a folder of pictures", path.name)
     try:
-        rows = _npz(path, inputs) if reader is _npz else reader(path)
+        rows = _npz(path, inputs, target) if reader is _npz else reader(path)
     except (ValueError, OSError, EOFError, pd.errors.ParserError) as why:
         if isinstance(why, (InvalidInput, RefusedFile, MissingExtra)):
             raise
@@ -154,7 +155,7 @@ def _flat(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _npz(path: Path, inputs: str | None) -> Rows:
+def _npz(path: Path, inputs: str | None, target: str | None) -> Rows:
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files}
     arrays = {name: array for name, array in arrays.items() if array.ndim > 0}
@@ -166,6 +167,9 @@ def _npz(path: Path, inputs: str | None) -> Rows:
         raise expected("inputs", f"the name of one of the arrays {blocks} (--inputs)", "none")
     lengths = [len(array) for array in arrays.values() if array.ndim == 1]
     n = len(arrays[chosen]) if chosen is not None else max(lengths, default=0)
+    if target in arrays and arrays[target].shape != (n,):
+        got = f"an array of shape {arrays[target].shape}"
+        raise InvalidInput(f"{path}: expected {n} values of {target!r}, one for each row of inputs, got {got}")
     table = pd.DataFrame({name: a for name, a in arrays.items() if a.ndim == 1 and len(a) == n}, index=range(n))
     return Rows(table, None if chosen is None else arrays[chosen])
 

@@ -141,6 +141,16 @@ def test_photographs_stand_upright(tmp_path):
     assert (found[-1] == 200).all()
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path, mode):
+    from PIL import Image
+
+    picture = Image.new("RGBA", (2, 1), (0, 0, 0, 255))
+    picture.putpixel((1, 0), (0, 0, 0, 0))
+    picture.convert(mode).save(tmp_path / "logo.png")
+    assert read_rows(tmp_path).block.tolist() == [[[0, 255]]]
+
+
 def test_pictures_are_in_colour_if_any_is(tmp_path):
     from PIL import Image
 

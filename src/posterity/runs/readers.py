@@ -236,7 +236,11 @@ def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray
         with Image.open(path) as picture:
             if picture.mode.startswith(("I", "F")):  # numbers that would be cut off at 255
                 raise ValueError("more than 8 bits a channel; save it with 8, or all of them as an npz")
-            found = ImageOps.exif_transpose(picture).convert(mode)
+            found = ImageOps.exif_transpose(picture)
+            if "A" in found.getbands() or "transparency" in found.info:  # what is behind it is white, as paper is
+                found = found.convert("RGBA")
+                found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found)
+            found = found.convert(mode)
             if shape is not None and found.size != (shape[1], shape[0]):
                 found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
             return np.asarray(found)

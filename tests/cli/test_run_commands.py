@@ -177,6 +177,14 @@ def test_an_unexpected_error_has_a_code_of_its_own(monkeypatch, capsys):
     assert "ZeroDivisionError" in said
 
 
+def test_a_command_that_is_stopped_says_so(monkeypatch, capsys):
+    def impatient(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posterity.runs.RunFolder.open", impatient)
+    assert complaint(monkeypatch, capsys, "doctor", "run") == ("posterity: stopped", 130)
+
+
 def test_help_does_not_import_torch():
     import subprocess
 

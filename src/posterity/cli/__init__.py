@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from posterity import __version__
 from posterity.cli._adapt import adapt
@@ -31,7 +32,20 @@ that is damaged or foreign; 3 the system refused (disk full, no permission); 4 a
 by Ctrl-C.
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class Stopped(Exception):
+    """Ctrl-C in a command."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as why:  # of which typer would make an exit without a word
+            raise Stopped from why
+
+
+app = typer.Typer(cls=_Commands, help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("fit")(fit)
 app.command("laplace")(laplace)
 app.command("predict")(predict)
@@ -71,7 +85,7 @@ def main() -> None:
         _stop(error, 2, debug)
     except OSError as error:
         _stop(error, 3, debug)
-    except KeyboardInterrupt as error:
+    except Stopped as error:
         _stop(error, 130, debug, "stopped")
     except Exception as error:
         said = f"{type(error).__name__}: {error}"

@@ -219,3 +219,11 @@ def test_inputs_of_collated_items() -> None:
     for item in (X, (X, Y), [X], {"x": X, "labels": Y, "id": Y}, Batch(X, Y, Y)):
         found = inputs_of(item)
         assert torch.equal(found["x"] if isinstance(found, dict) else found, X)
+
+
+def test_a_list_of_batches_is_no_list_of_examples():
+    x, y = torch.randn(12, 3), torch.arange(12) % 2
+    with pytest.raises(InvalidInput, match=r"examples, or a DataLoader .* got 'a list of 3 batches'"):
+        batches([(x[i : i + 4], y[i : i + 4]) for i in (0, 4, 8)])
+    assert batches([(x[i], y[i]) for i in range(12)]).n == 12
+    assert batches([(x[i], x[i, :2]) for i in range(12)]).n == 12

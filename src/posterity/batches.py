@@ -136,6 +136,8 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     if isinstance(data, (Dataset, Sequence)):
         n = _length(data)
         require(not isinstance(data, IterableDataset), "data", "a DataLoader around a stream", type(data).__name__)
+        if isinstance(data, (list, tuple)) and all(map(_looks_collated, data)):
+            raise expected("data", "examples, or a DataLoader (a Dataset for sequences)", f"a list of {n} batches")
         examples = list(data) if isinstance(data, tuple) else data  # a tuple is columns to `take`
         return Batches(examples, n, batch_size, shuffle, seed, True)
     raise expected("data", "(inputs, targets), a Dataset or a DataLoader", type(data).__name__)
@@ -217,6 +219,14 @@ def _is_columns(data: Any) -> bool:
     if isinstance(data[0], tuple):  # of two examples, the second is a tuple too
         return all(map(_is_column, data[0])) and _is_column(data[1])
     return _is_column(data[0]) and not (isinstance(data, list) and isinstance(data[0], Mapping))
+
+
+def _looks_collated(item: Any) -> bool:
+    """Whether inputs (B, ...) come with a label for each of several rows: a batch, not an example."""
+    if not isinstance(item, (list, tuple)) or len(item) < 2 or not all(isinstance(part, Tensor) for part in item[:2]):
+        return False
+    x, y = item[:2]
+    return x.ndim > y.ndim == 1 and len(x) == len(y) > 1 and not y.is_floating_point()
 
 
 def _columns(data: Sequence[Any]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +29,7 @@ def check_lr(lr: Any) -> None:
 
 def check_beta(beta: Any, index: int, words: str = "a number in [0, 1)") -> None:
     """The decay of an average."""
-    number = isinstance(beta, (int, float)) and 0 <= beta < 1
+    number = isinstance(beta, Real) and 0 <= float(beta) < 1
     require(number, f"Invalid beta parameter at index {index}", words, beta)
 
 
@@ -51,11 +52,14 @@ def check_seed(seed: Any) -> None:
     require(hasattr(seed, "__index__"), "seed", "a whole number", seed)
 
 
-def check_betas(betas: Sequence[Any]) -> None:
-    """The decays of two averages."""
-    require(len(betas) == 2, "betas", "two numbers", betas)
-    for index, beta in enumerate(betas):
-        check_beta(beta, index)
+def check_betas(betas: Any, auto: bool = False) -> None:
+    """The decays of two averages; with `auto`, the second may be "auto"."""
+    require(isinstance(betas, Sequence) and len(betas) == 2, "betas", "two numbers", betas)
+    check_beta(betas[0], 0)
+    if not auto:
+        check_beta(betas[1], 1)
+    elif betas[1] != "auto":
+        check_beta(betas[1], 1, "a number in [0, 1), or 'auto'")
 
 
 def number(lr: float | Tensor) -> float | Tensor:

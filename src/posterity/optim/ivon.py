@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
 from posterity.optim._distributed import Noise, every, summed
-from posterity.optim._options import check_beta, check_posterior, number
+from posterity.optim._options import check_betas, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
@@ -255,22 +254,11 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
 
 def _check(group: Group) -> None:
     check_posterior(group)
-    require(len(group["betas"]) == 2, "betas", "two numbers", group["betas"])
-    beta1, beta2 = group["betas"]
-    check_beta(beta1, 0)
-    if beta2 == "auto":
-        total = group["total_steps"]
-        require(
-            isinstance(total, Integral) and int(total) >= 1,
-            "total_steps",
-            'the length of training, for beta2="auto"',
-            total,
-        )
-    else:
-        check_beta(beta2, 1, "a number in [0, 1), or 'auto'")
+    check_betas(group["betas"], auto=True)
+    if group["betas"][1] == "auto":
+        require_whole('total_steps, for beta2="auto"', group["total_steps"])
     require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
     if group["hess_approx"] == "gradsq":
-        size = group["batch_size"]
-        require(isinstance(size, Integral) and int(size) >= 1, "batch_size", 'examples a gradient, for "gradsq"', size)
+        require_whole('batch_size, for "gradsq"', group["batch_size"])
     elif group["hess_approx"] != "price":
         raise expected("hess_approx", "'price' or 'gradsq'", group["hess_approx"])

@@ -1,7 +1,10 @@
 """The proposed hyperparameters train, and mean what they say."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from optim.reference import network
@@ -59,3 +62,21 @@ def test_a_loss_that_is_never_finite_is_said():
     inputs, labels = blobs(50)
     with pytest.raises(InvalidInput, match="finite loss"), pytest.warns(UserWarning, match="skipped"):
         suggest(network(), (inputs * torch.nan, labels))
+
+
+def test_a_rate_that_only_a_sweep_survives_is_not_suggested():
+    data = load_diabetes()
+    rows = np.random.default_rng(12).permutation(len(data.data))[:30]
+    x, y = (StandardScaler().fit_transform(part[rows]) for part in (data.data, data.target[:, None]))
+    inputs, targets = torch.from_numpy(x).float(), torch.from_numpy(y).float()
+    torch.manual_seed(12)
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    found = suggest(model, (inputs, targets), likelihood="gaussian", batch_size=64, seed=12)
+    assert found.hess_init > 0.1  # a network that had diverged would not have minded any noise
+    optimizer = torch.optim.SGD(model.parameters(), lr=found.lr, momentum=0.9, dampening=0.9)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets) / 2
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.optim.ivon import IVON
 
 Loss = Callable[[nn.Module, Batch], Tensor]
+_LOWEST = 1e-3  # learning rate at which a sweep begins
 
 
 class Suggestion(NamedTuple):
@@ -41,9 +43,10 @@ def suggest(
 ) -> Suggestion:
     """Propose lr, ess and hess_init; the model is left as it is.
 
-    The learning rate is a third of the one at which a sweep from 10⁻³ to 10 stops reducing the loss. After `steps`
-    steps with it, `hess_init` is the smallest power of √10 whose samples raise the loss by no more than `tolerance`
-    (relative): the widest posterior that does not drown the gradients. `ess` is the number of examples.
+    The learning rate is a third of the one at which a sweep from 10⁻³ to 10 stops reducing the loss, or, where `steps`
+    steps with that do not reduce it, a third of that, and so on. After those steps `hess_init` is the smallest power of
+    √10 whose samples raise the loss by no more than `tolerance` (relative): the widest posterior that does not drown
+    the gradients. `ess` is the number of examples.
 
     Args:
         model: The model to train.
@@ -63,8 +66,14 @@ def suggest(
         batch = batch.to(next(network.parameters()).device)
         return meaning.loss(call(network, batch.inputs), batch.targets).mean() - floor
 
+    held = list(islice(_forever(source), 4))
+    start = _average(model, loss, held)
     lr = _learning_rate(model, loss, source, steps)
-    return Suggestion(lr, float(source.n), _hess_init(model, loss, source, steps, lr, tolerance))
+    trained = _trained(model, loss, source, steps, lr)
+    while not _average(trained, loss, held) < start and lr > _LOWEST:  # a sweep meets high rates for a moment only
+        lr /= 3
+        trained = _trained(model, loss, source, steps, lr)
+    return Suggestion(lr, float(source.n), _hess_init(trained, loss, held, source.n, tolerance))
 
 
 def _floor(likelihood: Likelihood) -> float:
@@ -76,7 +85,7 @@ def _floor(likelihood: Likelihood) -> float:
 def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) -> float:
     """A third of the learning rate at the lowest smoothed loss of a geometric sweep."""
     model = copy.deepcopy(model).train()
-    optimizer = _cold(model, 1e-3)
+    optimizer = _cold(model, _LOWEST)
     smooth, best, best_lr = math.nan, math.inf, 0.0
     for batch in islice(_forever(source), steps):
         value = _step(model, loss, optimizer, batch)
@@ -91,17 +100,23 @@ def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) ->
     return best_lr / 3
 
 
-def _hess_init(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: float, tolerance: float) -> float:
-    """The smallest power of √10 at which the loss of samples stays within the tolerance."""
+def _trained(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: float) -> nn.Module:
+    """A copy of the model after some steps; whether the rate was too high is seen by its loss, not by a warning."""
     model = copy.deepcopy(model).train()
     optimizer = _cold(model, lr)
-    for batch in islice(_forever(source), steps):
-        _step(model, loss, optimizer, batch)
-    held = list(islice(_forever(source), 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for batch in islice(_forever(source), steps):
+            _step(model, loss, optimizer, batch)
+    return model
+
+
+def _hess_init(model: nn.Module, loss: Loss, held: list[Batch], n: int, tolerance: float) -> float:
+    """The smallest power of √10 at which the loss of samples stays within the tolerance."""
     limit = (1 + tolerance) * _average(model, loss, held)
     smallest = 10.0
     for value in (10 ** (k / 2) for k in range(2, -9, -1)):
-        if _noisy(model, loss, held, IVON(model.parameters(), lr=0.0, ess=source.n, hess_init=value)) > limit:
+        if _noisy(model, loss, held, IVON(model.parameters(), lr=0.0, ess=n, hess_init=value)) > limit:
             break
         smallest = value
     return smallest

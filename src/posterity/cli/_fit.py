@@ -48,7 +48,7 @@ def fit(
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
     prior: Annotated[
-        float | None, typer.Option(help="Precision of the prior on every weight; for ivon 10, or rows/12 if less.")
+        float | None, typer.Option(help="Precision of the prior on every weight; for ivon 10, less for few rows.")
     ] = None,
     dropout: Annotated[float | None, typer.Option(help="Rate of dropout behind the hidden layers.")] = None,
     option: Annotated[

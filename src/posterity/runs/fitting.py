@@ -35,8 +35,9 @@ from posterity.runs.targets import Classes
 TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and where it works
 CHECKPOINT = "checkpoint"  # in the folder of work
 LOCK = ".training.lock"  # held while a training goes on
-PRIOR = 10.0  # precision on every weight: tables have few rows, and a standard normal prior overfits them ...
-FEW = 120  # ... but where there are fewer than so many, it is less in proportion, or nothing would be learnt at all
+# Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
+# overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
+PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -238,7 +239,8 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     found = asdict(config) | {"options": dict(config.options)}
     found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "mlp")
     if config.method == "ivon":
-        found["options"].setdefault("prior", PRIOR * min(1.0, n / FEW))
+        few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
+        found["options"].setdefault("prior", PRIOR * min(1.0, n / few))
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.epochs is None:

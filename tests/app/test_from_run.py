@@ -29,9 +29,8 @@ def runs(tmp_path_factory):
     table = load_iris(as_frame=True).frame.sample(frac=1, random_state=0).reset_index(drop=True)
     table["flower"] = table.pop("target").map({0: "setosa", 1: "versicolor", 2: "virginica"})
     table.to_csv(folder / "iris.csv", index=False)
-    command(
-        "fit", folder / "iris.csv", "--target", "flower", "--model", "linear", "--epochs", 6, "--out", folder / "run"
-    )
+    how = ("--model", "linear", "--epochs", 6, "--prior", 10)
+    command("fit", folder / "iris.csv", "--target", "flower", *how, "--out", folder / "run")
     command("map", folder / "run", "--html", folder / "map.html")
     first = RunFolder.open(folder / "run").data("train").ids[:3].tolist()
     decisions = f"id,decision,label\n{first[0]},drop,\n{first[1]},relabel,setosa\n{first[2]},keep,\n"

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused():
         data_loss(targets=torch.ones(N), likelihood="gaussian", model=lambda t, x: x @ t[:2])(THETA)
     with pytest.raises(InvalidInput, match="inputs: expected floating-point numbers"):
         LinearLoss(inputs=torch.ones(N, 2, dtype=torch.int64), targets=torch.ones(N), likelihood="gaussian")
-    with pytest.raises(InvalidInput, match=r"batch_size: expected an integer >= 1, got 2\.5"):
+    with pytest.raises(InvalidInput, match=r"batch_size: expected a whole number >= 1, got 2\.5"):
         next(data_loss().minibatches(2.5))
     with pytest.raises(InvalidInput, match="likelihood"):
         data_loss(likelihood="cauchy")

@@ -42,10 +42,10 @@ def dump(value: Mapping[str, Any] | list[Any]) -> None:
 
 def stem(path: Path) -> str:
     """The name of a folder, or of a file without its ending and that of its packing."""
+    from posterity.runs.readers import without_packing
+
     whole = Path(os.path.abspath(path))
-    if whole.is_dir():
-        return whole.name
-    return (whole.with_suffix("") if whole.suffix in (".gz", ".bz2", ".xz", ".zip") else whole).stem
+    return whole.name if whole.is_dir() else without_packing(whole).stem
 
 
 def pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:

@@ -77,7 +77,7 @@ def read_rows(
         return _pictures(path, size, target or "label", like)
     if not path.is_file():
         raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
-    plain = path.with_suffix("") if path.suffix in _PACKED else path
+    plain = without_packing(path)
     if "idx" in plain.name and plain.suffix not in _TABLES:
         return _idx(path, target or "label")
     reader = _READERS.get(plain.suffix.lower())
@@ -219,6 +219,11 @@ def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...]
     names = [path.relative_to(folder).as_posix() for path in files]
     labels = [name.split("/")[0] if "/" in name else None for name in names]
     return Rows(pd.DataFrame({"file": names} | {target: labels}), block)
+
+
+def without_packing(path: Path) -> Path:
+    """A path without the ending that says how it is packed."""
+    return path.with_suffix("") if path.suffix in _PACKED else path
 
 
 def picture_files(folder: Path) -> list[Path]:

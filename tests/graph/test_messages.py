@@ -6,10 +6,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from graph.cases import BITS, CASES, COUNTS, DOUBLE, LABELS, MOVES, WEIGHTS, WISHARTS, WORDS, X, normal
+from graph.cases import BITS, CASES, COUNTS, DOUBLE, LABELS, MOVES, ROWS, WEIGHTS, WISHARTS, WORDS, X, normal
 from posterity.errors import InvalidInput
 from posterity.families import Beta, Dirichlet, Gamma, Gaussian, NormalGamma, NormalWishart
-from posterity.graph import Mixture, Model, Topics, bernoulli, categorical, diagonal_gaussian, gaussian, poisson, vmp
+from posterity.graph import (
+    Chain,
+    Mixture,
+    Model,
+    Topics,
+    bernoulli,
+    categorical,
+    diagonal_gaussian,
+    gaussian,
+    poisson,
+    vmp,
+)
 from posterity.graph.modes import mode_statistics
 
 
@@ -89,19 +100,32 @@ def test_topics_have_the_density_of_their_words():
     torch.testing.assert_close(value, (WORDS * (theta @ beta).log()).sum(), rtol=1e-6, atol=1e-6)
 
 
-def test_chains_sum_over_all_paths():
-    factor, q = CASES["chain"]
+SPARSE = Dirichlet(10.0 ** -torch.arange(9, dtype=torch.float64).reshape(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("first", "moves"),
+    [(WEIGHTS, MOVES), (WEIGHTS, SPARSE), (Dirichlet(SPARSE.concentration[1]), MOVES)],
+    ids=["", "moves that underflow", "first states that underflow"],
+)
+@pytest.mark.parametrize("steps", [1, 7])
+def test_chains_sum_over_all_paths(first, moves, steps):
+    factor = Chain("initial", "moves", "components", gaussian(3.0 * X[:steps], mask=ROWS[:steps]))
+    q = {"initial": first, "moves": moves, "components": WISHARTS}
     energies = factor.emission.energies(WISHARTS.expectation)
-    first, moves = WEIGHTS.expectation[0], MOVES.expectation[0]
-    paths = torch.tensor(list(itertools.product(range(3), repeat=len(X))))
-    steps = energies[torch.arange(len(X)), paths].sum(-1) + moves[paths[:, :-1], paths[:, 1:]].sum(-1)
-    weights = first[paths[:, 0]] + steps
+    log_moves = moves.expectation[0]
+    paths = torch.tensor(list(itertools.product(range(3), repeat=steps)))
+    along = energies[torch.arange(steps), paths].sum(-1) + log_moves[paths[:, :-1], paths[:, 1:]].sum(-1)
+    weights = first.expectation[0][paths[:, 0]] + along
     torch.testing.assert_close(factor.evaluate(q).value, weights.logsumexp(0), rtol=1e-12, atol=1e-12)
     states, pairs, _ = factor.paths(q)
     chance = weights.softmax(0)
-    torch.testing.assert_close(states[4, 1], chance[paths[:, 4] == 1].sum(), rtol=1e-12, atol=1e-12)
-    both = ((paths[:, :-1] == 0) & (paths[:, 1:] == 2)).sum(-1)
-    torch.testing.assert_close(pairs[0, 2], chance @ both.double(), rtol=1e-12, atol=1e-12)
+    for j in range(3):
+        here = (paths == j).double()
+        torch.testing.assert_close(states[:, j], chance @ here, rtol=1e-12, atol=1e-12)
+        for k in range(3):
+            both = ((paths[:, :-1] == j) & (paths[:, 1:] == k)).sum(-1)
+            torch.testing.assert_close(pairs[j, k], chance @ both.double(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import require
 from posterity.families import Dirichlet, Family
 from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
 from posterity.graph.emissions import Emission
+
+_RARE = -100.0  # log-weight of moves above which no state that underflows can matter: others are reached as well
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Chain(Factor):
 def forward_backward(energies: Tensor, log_initial: Tensor, log_moves: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Marginals of one chain, with messages normalised at every step so that nothing underflows.
 
+        α_t(k) = p(z_t = k | x_≤t),   β_t(k) = p(x_>t | z_t = k) / p(x_>t | x_≤t),   q(z_t = k) = α_t(k) β_t(k)
+
     Args:
         energies: Log-weights of the states at each step (T, K).
         log_initial: Those of the first state (K,).
@@ -94,18 +98,45 @@ def forward_backward(energies: Tensor, log_initial: Tensor, log_moves: Tensor) -
     """
     # The recursions are long loops over short vectors, for which numpy is several times faster than torch.
     highest = energies.amax(-1, keepdim=True)
-    likely, moves = (energies - highest).exp().cpu().numpy(), log_moves.exp().cpu().numpy()
+    weights, initial, moves = (part.cpu().numpy() for part in (energies - highest, log_initial, log_moves))
+    sweep = _sweep_weights if min(initial.min(), moves.min()) > _RARE else _sweep_logarithms
+    states, pairs, scale = sweep(weights, initial, moves)
+    value = highest.sum() + float(scale.sum())
+    return torch.as_tensor(states).to(energies), torch.as_tensor(pairs).to(energies), value
+
+
+def _sweep_weights(weights: np.ndarray, initial: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Marginals, summed pairs and log p(x_t | x_<t) from log-weights, with messages as they are."""
+    likely, initial, moves = np.exp(weights), np.exp(initial), np.exp(moves)
     forward, backward, scale = np.empty_like(likely), np.ones_like(likely), np.empty(len(likely))
-    belief = log_initial.exp().cpu().numpy() * likely[0]
+    belief = initial * likely[0]
     for t in range(len(likely)):
         if t > 0:
             belief = (forward[t - 1] @ moves) * likely[t]
         scale[t] = belief.sum()
-        if not scale[t] > 0.0:
-            raise expected(f"step {t} of a chain", "a state that moves lead to", "weights below 1e-308 alone")
         forward[t] = belief / scale[t]
     for t in range(len(likely) - 2, -1, -1):
         backward[t] = moves @ (likely[t + 1] * backward[t + 1]) / scale[t + 1]
     pairs = moves * (forward[:-1].T @ (likely[1:] * backward[1:] / scale[1:, None]))
-    value = highest.sum() + float(np.log(scale).sum())
-    return torch.as_tensor(forward * backward).to(energies), torch.as_tensor(pairs).to(energies), value
+    return forward * backward, pairs, np.log(scale)
+
+
+def _sweep_logarithms(weights: np.ndarray, initial: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The same with logarithms of messages: a state behind a rare move may be all that explains what comes later."""
+    forward, backward, scale = np.empty_like(weights), np.zeros_like(weights), np.empty(len(weights))
+    pairs = np.zeros_like(moves)
+    for t in range(len(weights)):
+        belief = weights[t] + (initial if t == 0 else _log_sum(forward[t - 1][:, None] + moves))
+        scale[t] = _log_sum(belief)
+        forward[t] = belief - scale[t]
+    for t in range(len(weights) - 2, -1, -1):
+        ahead = moves + (weights[t + 1] + backward[t + 1] - scale[t + 1])
+        backward[t] = _log_sum(ahead.T)
+        pairs += np.exp(forward[t][:, None] + ahead)
+    return np.exp(forward + backward), pairs, scale
+
+
+def _log_sum(logarithms: np.ndarray) -> np.ndarray:
+    """log Σ exp over the first axis."""
+    highest = logarithms.max(0)
+    return np.asarray(highest + np.log(np.exp(logarithms - highest).sum(0)))

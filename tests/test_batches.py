@@ -223,7 +223,9 @@ def test_inputs_of_collated_items() -> None:
 
 def test_a_list_of_batches_is_no_list_of_examples():
     x, y = torch.randn(12, 3), torch.arange(12) % 2
-    with pytest.raises(InvalidInput, match=r"examples, or a DataLoader .* got 'a list of 3 batches'"):
-        batches([(x[i : i + 4], y[i : i + 4]) for i in (0, 4, 8)])
+    for targets in (y, y.float(), y[:, None].float(), x):
+        with pytest.raises(InvalidInput, match=r"examples, or a DataLoader .* got 'a list of 3 batches'"):
+            batches([(x[i : i + 4], targets[i : i + 4]) for i in (0, 4, 8)])
     assert batches([(x[i], y[i]) for i in range(12)]).n == 12
     assert batches([(x[i], x[i, :2]) for i in range(12)]).n == 12
+    assert batches([(torch.randn(3, 8, 8), torch.randn(3)) for _ in range(12)]).n == 12  # a picture and its colour

@@ -222,11 +222,13 @@ def _is_columns(data: Any) -> bool:
 
 
 def _looks_collated(item: Any) -> bool:
-    """Whether inputs (B, ...) come with a label for each of several rows: a batch, not an example."""
+    """Whether inputs (B, ...) come with a target for each of several rows: a batch, not an example."""
     if not isinstance(item, (list, tuple)) or len(item) < 2 or not all(isinstance(part, Tensor) for part in item[:2]):
         return False
     x, y = item[:2]
-    return x.ndim > y.ndim == 1 and len(x) == len(y) > 1 and not y.is_floating_point()
+    if x.ndim < 2 or y.ndim not in (1, 2) or not len(x) == len(y) > 1:
+        return False
+    return x.ndim != 3 if y.is_floating_point() else y.ndim == 1  # a picture of 3 channels may have 3 numbers
 
 
 def _columns(data: Sequence[Any]) -> tuple[Any, ...]:

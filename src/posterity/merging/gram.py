@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.batches import Batch, Batches
+from posterity.curvature.ggn import Data, own_part
 from posterity.errors import require
 from posterity.inputs import call
+from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree, evaluating, state_dtype
 
 
 @torch.no_grad()
-def gram_matrices(model: nn.Module, batches: Batches | list[Batch]) -> Tree:
+def gram_matrices(model: nn.Module, data: Data) -> Tree:
     """Σ XᵀX over all inputs X of each linear layer, by one forward pass over the data.
 
     Positions (tokens, pixels) count as inputs of their own. Padding does too: leave it out by batches of texts that
@@ -23,19 +24,22 @@ def gram_matrices(model: nn.Module, batches: Batches | list[Batch]) -> Tree:
 
     Args:
         model: The model, which is evaluated as it is in evaluation mode.
-        batches: Batches of data.
+        data: Anything that `posterity.batches` takes, or an iterable of batches.
 
     Returns:
         A matrix (in, in) for the weight of each `nn.Linear`, under its name.
 
     Examples:
-        >>> from posterity.batches import batches
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
-        >>> gram_matrices(nn.Sequential(nn.Linear(2, 3)), batches((x, torch.zeros(2))))
+        >>> gram_matrices(nn.Sequential(nn.Linear(2, 3)), (x, torch.zeros(2)))
         {'0.weight': tensor([[2., 2.],
                 [2., 4.]])}
     """
-    layers = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers = {
+        f"{name}.weight".removeprefix("."): module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
     require(bool(layers), "model", "at least one nn.Linear", "none")
     grams: Tree = {}
 
@@ -50,9 +54,9 @@ def gram_matrices(model: nn.Module, batches: Batches | list[Batch]) -> Tree:
     device = next(model.parameters()).device
     try:
         with evaluating(model):
-            for batch in track(batches, "Gram matrices", total=len(batches)):
+            for batch in track(own_part(data), "Gram matrices"):
                 call(model, batch.to(device).inputs)
     finally:
         for handle in handles:
             handle.remove()
-    return grams
+    return totals(grams)

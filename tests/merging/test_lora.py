@@ -43,7 +43,7 @@ def changes_of(folder):
 @pytest.mark.parametrize("rslora", [False, True])
 def test_one_adapter_is_itself(tmp_path, rslora):
     make_adapter(tmp_path / "a", 1, rslora=rslora)
-    out = merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+    out = merge_adapters({"a": Source(str(tmp_path / "a"))}, tmp_path / "out")
     before, after = (load_file(f / "adapter_model.safetensors") for f in (tmp_path / "a", out))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -63,7 +63,7 @@ def test_average_and_different_modules(tmp_path):
     a = make_adapter(tmp_path / "a", 1)
     b = make_adapter(tmp_path / "b", 2, targets=("2",))
     sources = {"a": Source(tmp_path / "a", 3.0), "b": Source(tmp_path / "b", 1.0)}
-    out = merge_adapters(sources, tmp_path / "out", method=method_of("linear"), rank=4)
+    out = merge_adapters(sources, tmp_path / "out", method="linear", rank=4)
     merged = changes_of(out)
     torch.testing.assert_close(merged["0.weight"], 0.75 * a["0.weight"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(merged["2.weight"], 0.75 * a["2.weight"] + 0.25 * b["2.weight"], atol=1e-5, rtol=1e-5)
@@ -123,6 +123,8 @@ def test_what_does_not_add_up_is_refused(tmp_path):
     a = Source(tmp_path / "a")
     with pytest.raises(InvalidInput, match="one without curvature for adapters"):
         merge_adapters({"a": a}, tmp_path / "out", method=method_of("fisher"))
+    with pytest.raises(InvalidInput, match=r"adapters\['a'\]: expected a Source, got 'str'"):
+        merge_adapters({"a": "folder"}, tmp_path / "out")
     with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
         merge_adapters({"a": a}, tmp_path / "a")
     with pytest.raises(RefusedFile, match="expected an adapter with"):

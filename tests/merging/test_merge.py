@@ -148,6 +148,22 @@ def test_merged_posteriors_survive_storage(tmp_path):
     assert_same(Posterior.load(tmp_path), merged)
 
 
+@pytest.mark.parametrize(
+    ("posteriors", "base", "weights", "message"),
+    [
+        ([BASE, BASE], BASE, None, "posteriors: expected a mapping from names to Posteriors, got 'list'"),
+        (BASE, BASE, None, "posteriors: expected a mapping from names to Posteriors, got 'Posterior'"),
+        ({"a": BASE.mean}, BASE, None, r"posteriors\['a'\]: expected a Posterior, got 'dict'"),
+        ({"a": BASE}, BASE.structure, None, "base: expected a Posterior, got 'Diagonal'"),
+        ({"a": BASE}, BASE, [1.0], "weights: expected a mapping from names to numbers, got 'list'"),
+        ({"a": BASE}, BASE, {"a": "much"}, "weight of 'a': expected a number, got 'much'"),
+    ],
+)
+def test_what_has_no_names_is_refused(posteriors, base, weights, message):
+    with pytest.raises(InvalidInput, match=message):
+        merge(posteriors, base, weights=weights)
+
+
 def test_bad_input_is_named():
     fine_tuned = trained(BASE.structure, A)
     with pytest.raises(InvalidInput, match="more was removed than was there"):

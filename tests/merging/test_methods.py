@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from peft.utils import merge_utils
 
 from posterity.errors import InvalidInput
-from posterity.merging import METHODS, Dare, Linear, Stretch, merge_state_dicts
+from posterity.merging import METHODS, Dare, Linear, Stretch, gram_matrices, merge_state_dicts
 from posterity.merging.ties import thresholds
 
 MERGEKIT = json.loads((Path(__file__).parent / "mergekit.json").read_text())
@@ -122,7 +123,7 @@ def test_dare_drops_the_given_share_and_keeps_the_expectation():
     merged = merge_state_dicts({"a": model}, base, method="dare", density=0.3, seed=5)["w"]
     assert set(merged.unique().tolist()) == {0.0, torch.tensor(1 / 0.3).item()}
     assert abs(merged.mean().item() - 1) < 4 * (0.7 / 0.3 / 200_000) ** 0.5
-    again = merge_state_dicts({"a": model}, base, method="dare", density=0.3, seed=5)["w"]
+    again = merge_state_dicts({"a": model}, base, method="dare", density=np.float64(0.3), seed=np.int64(5))["w"]
     other = merge_state_dicts({"a": model}, base, method="dare", density=0.3, seed=6)["w"]
     assert torch.equal(merged, again)
     assert not torch.equal(merged, other)
@@ -131,10 +132,14 @@ def test_dare_drops_the_given_share_and_keeps_the_expectation():
 def test_regmean_is_least_squares_on_what_the_models_say():
     generator = torch.Generator().manual_seed(2)
     inputs = {n: torch.randn(40, 5, generator=generator, dtype=torch.float64) for n in "ab"}
-    layers = {n: {"w": torch.randn(3, 5, generator=generator, dtype=torch.float64)} for n in "ab"}
-    grams = {n: {"w": x.mT @ x} for n, x in inputs.items()}
-    merged = merge_state_dicts(layers, method="regmean", curvatures=grams, shrink=1.0)["w"]
-    outputs = torch.cat([inputs[n] @ layers[n]["w"].mT for n in "ab"])
+    layers = {n: {"weight": torch.randn(3, 5, generator=generator, dtype=torch.float64)} for n in "ab"}
+    layer = torch.nn.Linear(5, 3, bias=False, dtype=torch.float64)
+    grams = {
+        "a": gram_matrices(layer, (inputs["a"], torch.zeros(40))),
+        "b": gram_matrices(layer, [(x, torch.zeros(len(x))) for x in inputs["b"].split(16)]),
+    }
+    merged = merge_state_dicts(layers, method="regmean", curvatures=grams, shrink=1.0)["weight"]
+    outputs = torch.cat([inputs[n] @ layers[n]["weight"].mT for n in "ab"])
     wanted = torch.linalg.lstsq(torch.cat([inputs["a"], inputs["b"]]), outputs).solution.mT
     torch.testing.assert_close(merged, wanted)
 
@@ -245,6 +250,7 @@ def test_dtype_is_kept_and_integers_are_copied():
         ({"method": "fisher"}, "curvatures: expected those of model 'a'"),
         ({"method": Linear(), "density": 0.1}, r"options: expected none beside Linear\(\), .*, got \['density'\]"),
         ({"method": "ties", "density": 0.0}, "density: expected a fraction above 0"),
+        ({"method": "ties", "density": np.float32(1.5)}, "density: expected a fraction above 0"),
         ({"method": "ties", "density": [0.5]}, "density: expected a fraction above 0"),
         ({"method": ["ties"]}, "method: expected one of"),
         ({"method": "dare", "seed": 1.5}, "seed: expected an integer, got 1.5"),
@@ -264,6 +270,19 @@ def test_mismatches_are_named():
     base, models, _, _ = random_problem()
     with pytest.raises(InvalidInput, match="dtype of 'w': expected real numbers"):
         merge_state_dicts({"a": {"w": torch.ones(2) + 1j}}, method="linear")
+    with pytest.raises(InvalidInput, match="dtype of 'w': expected real numbers of 16 bits"):
+        merge_state_dicts({"a": {"w": torch.ones(2).to(torch.float8_e5m2)}}, method="linear")
+    with pytest.raises(InvalidInput, match=r"expected like torch\.float32, got torch\.int64"):
+        merge_state_dicts({"a": {"w": torch.tensor([2])}}, {"w": torch.ones(1)})
+    with pytest.raises(InvalidInput, match="models: expected a mapping from names to state dicts, got 'list'"):
+        merge_state_dicts([base], base)
+    with pytest.raises(InvalidInput, match=r"model 'a'\['w'\]: expected a Tensor, got 'float'"):
+        merge_state_dicts({"a": {"w": 1.0}}, {"w": torch.ones(())})
+    with pytest.raises(InvalidInput, match="base: expected a mapping from names to Tensors, got 'Linear'"):
+        merge_state_dicts(models, torch.nn.Linear(2, 2))
+    for odd, message in [({"v": base["w"]}, "expected parameters among"), ({"w": torch.ones(2)}, "expected shape")]:
+        with pytest.raises(InvalidInput, match=f"base_precision.*{message}"):
+            merge_state_dicts(models, base, method="gradient_matching", curvatures=models, base_precision=odd)
     with pytest.raises(InvalidInput, match="two for slerp"):
         merge_state_dicts({"a": models["a"]}, method="slerp")
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):

@@ -296,6 +296,12 @@ def test_missing_pieces_are_named(files):
         Job({"a": Source(files / "a")}, method_of("ties"))
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):
         Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))
+    with pytest.raises(InvalidInput, match=r"models\['a'\]: expected a Source, got 'str'"):
+        Job({"a": "folder"}, method_of("linear"))
+    with pytest.raises(InvalidInput, match=r"method: expected a Method such as Linear\(\), got 'linear'"):
+        Job({"a": Source(files / "a")}, "linear")
+    with pytest.raises(InvalidInput, match="base: expected a Source"):
+        Job({"a": Source(files / "a")}, method_of("ties"), files / "base")
     with pytest.raises(InvalidInput, match="n of 'a': expected a positive"):
         Job({"a": Source(files / "a", n=0)}, method_of("linear"))
     with pytest.raises(InvalidInput, match="n of 'base': expected a positive"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from posterity.errors import expected, require
-from posterity.merging._method import Method
+from posterity.merging._method import Method, check_named
 from posterity.merging.methods import merge_state_dicts, method_of, weights_of
 from posterity.posterior import Diagonal, Posterior, Site
 from posterity.trees import Tree, check_same_shapes
@@ -69,7 +69,7 @@ def merge(
         method=chosen,
         weights=weights,
         curvatures={name: site.precision for name, site in sites.items()},  # type: ignore[misc]  # all are diagonal
-        base_precision=ground.precision,
+        base_precision=ground.precision_diagonal(),
     )
     counts = [1.0] * len(sites) if chosen.averages else numbers
     added = [site.scaled(count) for site, count in zip(sites.values(), counts, strict=True)]
@@ -89,7 +89,9 @@ def merge(
 
 
 def _check_alike(posteriors: Mapping[str, Posterior], base: Posterior | None) -> None:
+    check_named("posteriors", posteriors, Posterior)
     require(len(posteriors) > 0, "posteriors", "at least one", "none")
+    require(base is None or isinstance(base, Posterior), "base", "a Posterior", type(base).__name__)
     like = next(iter(posteriors.values())) if base is None else base
     for name, other in posteriors.items():
         check_same_shapes(other.mean, like.mean, f"posterior {name!r}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import expected, require
 
 Scope = Literal["element", "tensor", "model", "whole"]
 
@@ -94,10 +95,32 @@ class Method(ABC):
         """Refuse weights that this method cannot use."""
         require(len(weights) > 0, "models", "at least one", "none")
         for weight in weights:
-            require(math.isfinite(weight), "weights", "finite numbers", weight)
+            require(isinstance(weight, Real) and math.isfinite(weight), "weights", "finite numbers", weight)
         if self.averages:
             total = sum(weights)
             require(abs(total) > 1e-12 * max(map(abs, weights), default=0.0), "sum of weights", "not zero", total)
+
+
+def check_named(what: str, given: Any, kind: type, called: str | None = None) -> None:
+    """Refuse what is no mapping from names to things of a kind, which may be called something else.
+
+    Examples:
+        >>> check_named("models", [1.0, 2.0], float)
+        Traceback (most recent call last):
+        posterity.errors.InvalidInput: models: expected a mapping from names to floats, got 'list'
+    """
+    called = called or kind.__name__
+    require(isinstance(given, Mapping), what, f"a mapping from names to {called}s", type(given).__name__)
+    for name, one in given.items():
+        require(isinstance(one, kind), f"{what}[{name!r}]", f"a {called}", type(one).__name__)
+
+
+def number(what: str, value: Any) -> float:
+    """A number, whatever it is written as."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise expected(what, "a number", value) from None
 
 
 def weighted_sum(weights: Sequence[float | Tensor], tensors: Sequence[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.progress import track
 
 Merged = TypeVar("Merged")
@@ -77,7 +77,7 @@ def trade_offs(names: Sequence[str], steps: int = 11, total: float = 1.0) -> lis
         >>> trade_offs(["a", "b"], steps=3)
         [{'a': 0.0, 'b': 1.0}, {'a': 0.5, 'b': 0.5}, {'a': 1.0, 'b': 0.0}]
     """
-    require(steps >= 2, "steps", "at least 2", steps)
+    require_whole("steps", steps, least=2)
     choices = []
     for name in names if len(names) > 2 else names[:1]:
         for i in range(steps):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected, require, require_positive
 from posterity.merging._ahead import ahead
-from posterity.merging._method import Method, Stretch
+from posterity.merging._method import Method, Stretch, check_named
 from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
@@ -37,6 +37,9 @@ class Source:
     weight: float = 1.0
     curvature: Path | None = None
     n: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # which may be written as text
 
     def examples(self, curvature: Checkpoint) -> float:
         """N."""
@@ -73,6 +76,9 @@ class Job:
 
     def __post_init__(self) -> None:
         method = self.method
+        check_named("models", self.models, Source)
+        require(self.base is None or isinstance(self.base, Source), "base", "a Source", self.base)
+        require(isinstance(method, Method), "method", "a Method such as Linear()", method)
         method.check([source.weight for source in self.models.values()])
         method.check_base(self.base is not None)
         for name, source in [*self.models.items(), ("base", self.base)]:

@@ -15,10 +15,10 @@ from torch import Tensor
 from posterity.errors import RefusedFile, expected, require
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from posterity.merging._card import page, row
-from posterity.merging._method import Method
+from posterity.merging._method import Method, check_named
 from posterity.merging.job import Source
 from posterity.merging.linear import Linear
-from posterity.merging.methods import merge_state_dicts
+from posterity.merging.methods import merge_state_dicts, method_of
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
@@ -97,7 +97,11 @@ def recompress(B: Tensor, A: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def merge_adapters(
-    adapters: Mapping[str, Source], out: str | Path, *, method: Method | None = None, rank: int | None = None
+    adapters: Mapping[str, Source],
+    out: str | Path,
+    *,
+    method: str | Method = "task_arithmetic",
+    rank: int | None = None,
 ) -> Path:
     """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
 
@@ -107,14 +111,15 @@ def merge_adapters(
     Args:
         adapters: Folders that PEFT wrote, with their weights.
         out: Folder to make.
-        method: `TaskArithmetic` (a weighted sum, the default), `Linear` (a weighted average), or any other that needs
-            no curvature.
+        method: Name of a method, or a `Method`, that needs no curvature: by default a weighted sum; "linear" is the
+            weighted average.
         rank: Rank of the result; the largest rank among the adapters by default.
 
     Returns:
         The folder, with an adapter that PEFT loads.
     """
-    method = method or TaskArithmetic()
+    check_named("adapters", adapters, Source)
+    method = method_of(method)
     if method.needs_curvature:
         raise expected("method", "one without curvature for adapters", method.name)
     out = Path(out)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.merging._method import Method, Stretch
+from posterity.merging._method import Method, Stretch, check_named, number
 from posterity.merging.dare import Dare
 from posterity.merging.fisher import FisherAverage
 from posterity.merging.gradient_matching import GradientMatching
@@ -49,11 +49,12 @@ def parameter_number(name: str) -> int:
 
 def weights_of(weights: Mapping[str, float] | None, names: Sequence[str]) -> list[float]:
     """One weight for each model, 1 where none is given."""
-    weights = weights or {}
+    weights = {} if weights is None else weights
+    check_named("weights", weights, object, "number")
     for name in weights:
         if name not in names:
             raise expected("weights", f"names of models among {list(names)}", name)
-    return [float(weights.get(name, 1.0)) for name in names]
+    return [number(f"weight of {name!r}", weights.get(name, 1.0)) for name in names]
 
 
 @torch.no_grad()
@@ -94,10 +95,12 @@ def merge_state_dicts(
         {'w': tensor([1.9000, 2.5000])}
     """
     chosen = method_of(method, options)
+    check_named("models", models, Mapping, "state dict")
     names = list(models)
     numbers = weights_of(weights, names)
     chosen.check(numbers)
     like = _checked(chosen, models, base, curvatures)
+    _check_precision({} if base_precision is None else base_precision, like)
     used = [curvatures[m] for m in names] if curvatures and chosen.needs_curvature else []
 
     def stretch(name: str) -> Stretch:
@@ -137,12 +140,20 @@ def _checked(
     """The state dict that sets names, shapes and dtypes, once all others are known to fit it."""
     method.check_base(base is not None)
     like = next(iter(models.values())) if base is None else base
-    for name, tree in models.items():
-        check_same_shapes(tree, like, f"model {name!r}")
+    if base is not None:
+        check_named("base", base, Tensor)
+    for model, tree in models.items():
+        check_named(f"model {model!r}", tree, Tensor)
+        check_same_shapes(tree, like, f"model {model!r}")
+        for name, t in like.items():
+            alike = tree[name].is_floating_point() == t.is_floating_point()
+            require(alike, f"dtype of {name!r} in {model!r}", f"like {t.dtype}", tree[name].dtype)
     for name, t in like.items():
-        require(not t.is_complex(), f"dtype of {name!r}", "real numbers", t.dtype)
+        fine = not t.is_complex() and (t.itemsize > 1 or not t.is_floating_point())
+        require(fine, f"dtype of {name!r}", "real numbers of 16 bits at least", t.dtype)
     if method.needs_curvature:
-        curvatures = curvatures or {}
+        curvatures = {} if curvatures is None else curvatures
+        check_named("curvatures", curvatures, Mapping, "curvature")
         floating = {name: t for name, t in like.items() if t.is_floating_point()}
         for model in models:
             require(model in curvatures, "curvatures", f"those of model {model!r}", sorted(curvatures))
@@ -154,3 +165,12 @@ def _checked(
                 found, shape = tuple(given[name].shape), method.curvature_shape(tuple(like[name].shape))
                 require(found == shape, f"curvature of {model!r} of {name!r}", f"shape {shape}", found)
     return like
+
+
+def _check_precision(precision: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+    """Refuse a precision of the base under names, or in shapes, that it does not have."""
+    check_named("base_precision", precision, Tensor)
+    for name, t in precision.items():
+        require(name in like, "base_precision", f"parameters among {sorted(like)}", name)
+        fine = t.shape in ((), like[name].shape)
+        require(fine, f"base_precision of {name!r}", f"shape {tuple(like[name].shape)}", tuple(t.shape))

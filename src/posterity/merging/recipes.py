@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from posterity.errors import RefusedFile, expected, require
-from posterity.merging._method import Method
+from posterity.merging._method import Method, number
 from posterity.merging.job import Job, Source
 from posterity.merging.lora import is_adapter, merge_adapters
 from posterity.merging.methods import method_of
@@ -85,7 +85,7 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)
     require(isinstance(options, Mapping), "options", "a mapping", options)
     options = {str(name): _option(value) for name, value in options.items()}
-    settings = {key: _number(key, content[key]) for key in ("prior_precision", "temperature") if key in content}
+    settings = {key: number(key, content[key]) for key in ("prior_precision", "temperature") if key in content}
     if "shard_size" in content:
         settings["shard_size"] = _bytes(content["shard_size"])
     rank = content.get("rank")
@@ -109,9 +109,9 @@ def _source(label: str, given: Any, folder: Path) -> Source:
     require("path" in given, label, "a key 'path'", sorted(given))
     return Source(
         folder / str(given["path"]),
-        _number(f"weight of {label}", given.get("weight", 1.0)),
+        number(f"weight of {label}", given.get("weight", 1.0)),
         folder / str(given["curvature"]) if given.get("curvature") else None,
-        _number(f"n of {label}", given["n"]) if given.get("n") is not None else None,
+        number(f"n of {label}", given["n"]) if given.get("n") is not None else None,
     )
 
 
@@ -119,13 +119,6 @@ def _check_keys(label: str, given: Mapping[str, Any], known: tuple[str, ...]) ->
     for key in given:
         if key not in known:
             raise expected(label, f"keys among {list(known)}", key)
-
-
-def _number(label: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise expected(label, "a number", value) from None
 
 
 def _option(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class RegMean(Method):
     averages = True
 
     def __post_init__(self) -> None:
-        fine = isinstance(self.shrink, int | float) and 0 <= self.shrink <= 1
+        fine = isinstance(self.shrink, Real) and 0 <= self.shrink <= 1
         require(fine, "shrink", "a number from 0 to 1", self.shrink)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -63,7 +64,7 @@ class Ties(Method):
 
 def check_density(density: float) -> None:
     """Refuse what is no fraction."""
-    fine = isinstance(density, int | float) and 0 < density <= 1
+    fine = isinstance(density, Real) and 0 < density <= 1
     require(fine, "density", "a fraction above 0, at most 1", density)
 
 

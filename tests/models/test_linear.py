@@ -29,11 +29,17 @@ def test_ridge_is_ridge_at_the_expected_precisions():
 
 
 @pytest.mark.parametrize("relevance", [False, True])
-def test_ridge_does_not_depend_on_the_unit_of_large_targets(relevance):
+@pytest.mark.parametrize("unit", [1e-8, 1e-4, 1e6])
+def test_ridge_does_not_depend_on_units(relevance, unit):
     y = X @ [1.0, -2.0, 0.0] + 3.0 + RNG.normal(size=len(X))
-    ones, millions = (BayesianRidge(relevance=relevance).fit(X, unit * y) for unit in (1.0, 1e6))
-    np.testing.assert_allclose(millions.coef_ / 1e6, ones.coef_, atol=1e-3)
-    assert millions.intercept_ / 1e6 == pytest.approx(ones.intercept_, abs=1e-3)
+    plain = BayesianRidge(relevance=relevance).fit(X, y)
+    mean, std = plain.predict(X, return_std=True)
+    of_targets = BayesianRidge(relevance=relevance).fit(X, unit * y)
+    np.testing.assert_allclose(of_targets.coef_ / unit, plain.coef_, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(np.stack(of_targets.predict(X, return_std=True)) / unit, (mean, std), rtol=1e-3)
+    of_inputs = BayesianRidge(relevance=relevance).fit(unit * X, y)
+    np.testing.assert_allclose(of_inputs.coef_ * unit, plain.coef_, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(of_inputs.predict(unit * X, return_std=True), (mean, std), rtol=1e-3)
 
 
 def test_ridge_knows_its_noise_and_what_matters():

@@ -51,29 +51,30 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
         self._begin(inputs)
         self._level = float(targets.mean()) if self.fit_intercept else 0.0
         y = torch.as_tensor(targets, dtype=torch.float64) - self._level
-        self._sizes = self._typical(inputs, y)
-        return y
-
-    def _typical(self, inputs: Tensor, y: Tensor) -> Tensor:
-        """1/w_j² of weights that would make outputs as large as the targets: what is vague depends on the units."""
         squares = self._design(inputs if self.fit_intercept else inputs - inputs.mean(0)).square().mean(0)
-        # One row alone, say, is as large as its level.
-        return torch.where(squares > 0.0, squares, 1.0) / (y.square().mean().item() or self._level**2 or 1.0)
+        spread = y.square().mean().item()
+        # What is vague depends on the units: 1/w_j² of weights that would make outputs as large as the targets, and the
+        # size of squared noise. One row alone is as large as its level, and says nothing of the noise.
+        self._sizes = torch.where(squares > 0.0, squares, 1.0) / (spread or self._level**2 or 1.0)
+        self._unit = spread or 1.0
+        return y
 
     def _model(self, inputs: Tensor, y: Tensor) -> Model:
         d, design = inputs.shape[-1], self._design(inputs)
-        vague = Gamma(VAGUE, VAGUE)
-        alpha = Gamma(inputs.new_full((d,), VAGUE), inputs.new_full((d,), VAGUE)) if self.relevance else vague
-        prior = {"w": around(torch.zeros_like(self._sizes), VAGUE * self._sizes), "alpha": alpha, "noise": vague}
+        alpha, noise = Gamma(VAGUE, VAGUE / self._shrunk(d)), Gamma(VAGUE, VAGUE * self._unit)
+        prior = {"w": around(torch.zeros_like(self._sizes), VAGUE * self._sizes), "alpha": alpha, "noise": noise}
         return Model(prior, [Linear("w", "noise", design, y), Shrinkage("w", "alpha", d)])
 
     def _first(self, inputs: Tensor, y: Tensor) -> dict[str, Any]:
-        shrunk = self._sizes[: inputs.shape[-1]]
         return {
             "w": around(torch.zeros_like(self._sizes), self._sizes),
-            "alpha": Gamma(1.0, 1.0 / (shrunk if self.relevance else shrunk.mean())),
-            "noise": Gamma(1.0, y.var(correction=0) + VAGUE),
+            "alpha": Gamma(1.0, 1.0 / self._shrunk(inputs.shape[-1])),
+            "noise": Gamma(1.0, y.var(correction=0).item() or VAGUE * self._unit),
         }
+
+    def _shrunk(self, d: int) -> Tensor:
+        """The sizes that α has: one for each of d weights, or one for all."""
+        return self._sizes[:d] if self.relevance else self._sizes[:d].mean()
 
     def _minibatch(self, X: Any, y: Any, total: int) -> None:
         known = hasattr(self, "_beliefs")

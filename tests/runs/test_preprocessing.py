@@ -167,10 +167,13 @@ def test_targets():
 @pytest.mark.parametrize("wrong", ["-1", "0.5"])
 def test_counts_are_whole(wrong):
     values = pd.Series(["0", "3", wrong])
-    target = Preprocessing.of(Rows(table(3).assign(n=values)), "n", task="count").target
-    with pytest.raises(InvalidInput, match=f"'n': expected counts 0, 1, 2, .*got '{wrong}'"):
+    with pytest.raises(InvalidInput, match=f"'n': expected counts 0, 1, 2, .*--task amount.* got '{wrong}'"):
+        Preprocessing.of(Rows(table(3).assign(n=values)), "n", task="count")
+    target = Preprocessing.of(Rows(table(2).assign(n=values[:2])), "n", task="count").target
+    with pytest.raises(InvalidInput, match=rf"'n': expected counts 0, 1, 2, \.\.\., got '{wrong}'"):
         target.encode(values)
     assert target.encode(values[:2]).tolist() == [[0], [3]]
+    assert target.knows(values).tolist() == [True, True, False]
 
 
 def test_arrays_with_holes():

@@ -93,6 +93,11 @@ def test_amounts_come_in_their_own_units(tmp_path):
     assert (table["lower"] < table["mean"]).all()
     assert (table["mean"] < table["upper"]).all()
     np.testing.assert_allclose(table["std"] ** 2, table["epistemic"] ** 2 + table["aleatoric"] ** 2, rtol=1e-4)
+    rows = read_rows(tmp_path / "line.csv")
+    _, wanted, _ = predict_run(run, type(rows)(rows.table.tail(58).reset_index(drop=True)))
+    _, figures, notes = predict_run(run, type(rows)(rows.table.assign(y=["unknown", "inf", *rows.table["y"][2:]])))
+    assert notes == ["y: 2 rows have no finite number; they are not compared with"]
+    assert figures == pytest.approx(wanted)
     _, found = map_run(run)
     assert len(found) == 48
     assert run.records("train")["y"].astype(float).between(75, 125).all()

@@ -57,7 +57,7 @@ class Number(Column):
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Number:
         """The column, learnt from training values."""
-        found = _numbers(values)
+        found = numbers(values)
         known = found[np.isfinite(found)]
         offset, scale = (float(known.mean()), float(known.std()) or 1.0) if standardise else (0.0, 1.0)
         return cls(name, offset, scale, float(np.median(known)), bool((~np.isfinite(found)).any()))
@@ -79,7 +79,7 @@ class Number(Column):
 
     def read(self, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The values as numbers, NaN where they are none."""
-        return _numbers(values)
+        return numbers(values)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
 
 def counts_rows(values: pd.Series[Any]) -> bool:
     """Whether a column of numbers rises from row to row by whole numbers, as ids do."""
-    steps = np.diff(_numbers(values))
+    steps = np.diff(numbers(values))
     return len(steps) >= _FEWEST and bool((steps >= 1).all() and (steps == steps.round()).all())
 
 
@@ -232,6 +232,12 @@ def as_text(values: pd.Series[Any]) -> list[str]:
     return [_canonical(value) if there else "" for value, there in zip(values, values.notna())]
 
 
+def numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Values as numbers; NaN where they are none, or have no square."""
+    found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.abs(found) < LARGEST, found, np.nan)
+
+
 def _canonical(value: Any) -> str:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
@@ -241,12 +247,7 @@ def _canonical(value: Any) -> str:
 
 def _is_numeric(values: pd.Series[Any]) -> bool:
     """Whether all values are numbers; infinite ones count as missing, but not all of them can be."""
-    return bool(pd.to_numeric(values, errors="coerce").notna().all() and np.isfinite(_numbers(values)).any())
-
-
-def _numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.abs(found) < LARGEST, found, np.nan)
+    return bool(pd.to_numeric(values, errors="coerce").notna().all() and np.isfinite(numbers(values)).any())
 
 
 def _days(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

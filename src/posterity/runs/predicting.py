@@ -56,9 +56,7 @@ def predict_run(
     given = rows.table.get(target.name, pd.Series(None, index=rows.table.index, dtype=object))
     strange = int((given.notna() & ~known).sum())
     if strange:
-        notes.append(
-            f"{target.name}: {strange} rows have a class that training has not met; they are not compared with"
-        )
+        notes.append(f"{target.name}: {strange} rows have {target.unknown}; they are not compared with")
     if known.any():
         taken = target.name in table or target.name == DECISION
         table.insert(1, "given" if taken else target.name, given.to_numpy())

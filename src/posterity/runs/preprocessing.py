@@ -14,7 +14,7 @@ from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.runs.columns import Column, Ignored, Matrix, infer, restore
 from posterity.runs.data import Selection
 from posterity.runs.readers import Rows
-from posterity.runs.targets import Target, infer_target, restore_target
+from posterity.runs.targets import Classes, Target, infer_target, restore_target
 
 
 class Examples(NamedTuple):
@@ -154,7 +154,7 @@ class Preprocessing:
     def known(self, selection: Selection, notes: list[str]) -> Selection:
         """The rows whose target training has met: a class that fell to the held-out rows alone is not among them."""
         known = self.target.knows(selection.rows.table[self.target.name])
-        if known.all():
+        if known.all() or not isinstance(self.target, Classes):
             return selection
         notes.append(
             f"{self.target.name}: {(~known).sum()} held-out rows of classes without training rows are left out"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
-from posterity.runs.columns import LARGEST, as_text
+from posterity.runs.columns import as_text, numbers
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -27,6 +27,7 @@ class Target(ABC):
     name: str
     task: ClassVar[str]
     likelihood: ClassVar[str]
+    unknown: ClassVar[str]  # what a value is that predictions cannot be compared with
 
     @property
     @abstractmethod
@@ -41,9 +42,9 @@ class Target(ABC):
     def decode(self, values: Values) -> Values:
         """Targets or predictions of a model in the terms of the user."""
 
+    @abstractmethod
     def knows(self, values: pd.Series[Any]) -> Values:
-        """Which values are there, and can be told apart from others; a class that was never trained cannot."""
-        return values.notna().to_numpy(copy=True)
+        """Which values are there, and can be compared with predictions."""
 
     def extended(self, values: pd.Series[Any]) -> Target:
         """The same target, ready for new values; classes that were not there before are added."""
@@ -61,6 +62,7 @@ class Classes(Target):
     names: tuple[str, ...]
     task = "classes"
     likelihood = "categorical"
+    unknown = "a class that training has not met"
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any]) -> Classes:
@@ -104,11 +106,12 @@ class Amount(Target):
     scale: float
     task = "amount"
     likelihood = "gaussian"
+    unknown = "no finite number"
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Amount:
         """The column, learnt from its training values."""
-        found = _read(name, values)
+        found = _read(cls(name, 0.0, 1.0), values, "finite numbers (or --task classes)")
         return cls(name, float(found.mean()), float(found.std()) or 1.0) if standardise else cls(name, 0.0, 1.0)
 
     @property
@@ -116,8 +119,11 @@ class Amount(Target):
         return 1
 
     def encode(self, values: pd.Series[Any]) -> Tensor:
-        scaled = (_read(self.name, values) - self.offset) / self.scale
+        scaled = (_read(self, values, "finite numbers") - self.offset) / self.scale
         return torch.tensor(scaled, dtype=torch.float32).unsqueeze(1)
+
+    def knows(self, values: pd.Series[Any]) -> Values:
+        return np.isfinite(numbers(values))
 
     def decode(self, values: Values) -> Values:
         return np.asarray(values, dtype=np.float64) * self.scale + self.offset
@@ -129,17 +135,24 @@ class Count(Target):
 
     task = "count"
     likelihood = "poisson"
+    unknown = "no count 0, 1, 2, ..."
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any]) -> Count:
+        """The column, once all its training values are counts."""
+        _read(cls(name), values, "counts 0, 1, 2, ... (or --task amount)")
+        return cls(name)
 
     @property
     def outputs(self) -> int:
         return 1
 
     def encode(self, values: pd.Series[Any]) -> Tensor:
-        found = _read(self.name, values)
-        wrong = (found < 0) | (found != found.round())
-        if wrong.any():
-            raise expected(f"target {self.name!r}", "counts 0, 1, 2, ... (or --task amount)", values[wrong].iloc[0])
-        return torch.tensor(found, dtype=torch.float32).unsqueeze(1)
+        return torch.tensor(_read(self, values, "counts 0, 1, 2, ..."), dtype=torch.float32).unsqueeze(1)
+
+    def knows(self, values: pd.Series[Any]) -> Values:
+        found = numbers(values)
+        return (found >= 0) & (found == found.round())
 
     def decode(self, values: Values) -> Values:
         return np.asarray(values, dtype=np.float64)
@@ -153,12 +166,12 @@ def infer_target(name: str, values: pd.Series[Any], task: str | None, standardis
     if task is not None and task not in TASKS:
         raise expected("task", f"one of {sorted(TASKS)}", task)
     if task is None:
-        numbers = pd.to_numeric(values, errors="coerce")
-        whole = numbers.notna().all() and bool((numbers == numbers.round()).all())
-        task = "classes" if numbers.isna().any() or (whole and numbers.nunique() <= _FEW) else "amount"
+        found = pd.to_numeric(values, errors="coerce")
+        whole = found.notna().all() and bool((found == found.round()).all())
+        task = "classes" if found.isna().any() or (whole and found.nunique() <= _FEW) else "amount"
     if task == "classes":
         return Classes.of(name, values)
-    return Amount.of(name, values, standardise) if task == "amount" else Count(name)
+    return Amount.of(name, values, standardise) if task == "amount" else Count.of(name, values)
 
 
 def restore_target(settings: dict[str, Any]) -> Target:
@@ -169,13 +182,12 @@ def restore_target(settings: dict[str, Any]) -> Target:
     return TASKS[settings["task"]](**values)
 
 
-def _read(name: str, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    known = np.abs(found) < LARGEST
+def _read(target: Target, values: pd.Series[Any], wanted: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Values as numbers, once the target knows all of them."""
+    known = target.knows(values)
     if not known.all():
-        wrong = values[~known].iloc[0]
-        raise expected(f"target {name!r}", "finite numbers (or --task classes)", wrong)
-    return found
+        raise expected(f"target {target.name!r}", wanted, values[~known].iloc[0])
+    return numbers(values)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

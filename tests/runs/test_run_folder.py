@@ -188,6 +188,11 @@ def test_decisions(run, tmp_path):
         (tmp_path / "d.csv").write_text(wrong)
         with pytest.raises(InvalidInput, match=why):
             Decisions.read(tmp_path / "d.csv")
+    labels = pd.DataFrame({"id": [1.0, 2.0], "decision": "relabel", "label": ["1.0", " None "]})
+    labels.to_csv(tmp_path / "d.csv", index=False)
+    assert Decisions.read(tmp_path / "d.csv").relabelled == {1: "1.0", 2: "None"}
+    labels.assign(label=[1.0, 2.5]).to_parquet(tmp_path / "d.parquet")
+    assert Decisions.read(tmp_path / "d.parquet").relabelled == {1: "1", 2: "2.5"}
 
 
 def test_decisions_about_amounts(tmp_path):

@@ -36,7 +36,7 @@ class Decisions:
         for name in ("id", "decision"):
             if name not in table:
                 raise expected(f"{path}", "the columns id, decision and label", list(table))
-        labels = as_text(table["label"]) if "label" in table else [""] * len(table)
+        labels = _labels(table["label"]) if "label" in table else [""] * len(table)
         found: dict[int, tuple[str, str]] = {}
         for line, (i, decision, label) in enumerate(zip(as_text(table["id"]), as_text(table["decision"]), labels), 2):
             if not i.lstrip("-").isdigit():
@@ -63,6 +63,11 @@ def _as_written(path: Path) -> pd.DataFrame:
         return pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
     except ValueError as why:
         raise RefusedFile(f"{path}: expected a readable csv file, got {why}") from why
+
+
+def _labels(values: pd.Series[Any]) -> list[str]:
+    """Labels as they are written: a class may be called "1.0"."""
+    return [value.strip() if isinstance(value, str) else text for value, text in zip(values, as_text(values))]
 
 
 def proposal(suspects: pd.DataFrame) -> pd.DataFrame:

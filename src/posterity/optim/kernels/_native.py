@@ -20,7 +20,7 @@ GRAIN = 16  # blocks of noise that are worth a thread
 
 
 class Work(ctypes.Structure):
-    """`Work` of `native.c`."""
+    """`Work` of `native_memory.h`."""
 
     _fields_ = (
         *(

@@ -52,11 +52,12 @@ def require_positive(what: str, value: float) -> None:
 
 
 def require_whole(what: str, value: Any, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number, of Python's or numpy's, that is large enough.
+    """Raise unless ``value`` is a whole number, of Python's or numpy's, that is large enough (True is none).
 
     Examples:
         >>> require_whole("samples", 2.5)
         Traceback (most recent call last):
         posterity.errors.InvalidInput: samples: expected a whole number >= 1, got 2.5
     """
-    require(isinstance(value, Integral) and int(value) >= least, what, f"a whole number >= {least}", value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    require(whole, what, f"a whole number >= {least}", value)

@@ -1,5 +1,6 @@
 """Bad input gets an error that names what was expected and what came."""
 
+import inspect
 import math
 
 import pytest
@@ -8,10 +9,11 @@ from torch import nn
 
 from optim.reference import data, loss, network
 from posterity.errors import InvalidInput
-from posterity.optim import IVON
+from posterity.optim import EVON, IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
 from posterity.posterior import Diagonal, Full
 
 WEIGHT = nn.Parameter(torch.zeros(2))
+FAMILY = (IVON, EVON, VOGN, OGN, SOBA, Vadam, VariationalNewton, BayesianSAM, SAM, BayesBiNN, STE)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +39,28 @@ WEIGHT = nn.Parameter(torch.zeros(2))
         ({"mc_samples": 0}, "mc_samples: .*got 0"),
         ({"hess_approx": "fisher"}, "hess_approx: expected 'price' or 'gradsq', got 'fisher'"),
         ({"hess_approx": "gradsq"}, 'batch_size, for "gradsq": .*got None'),
+        ({"total_steps": -5}, "total_steps, .*got -5"),
+        ({"debias": None}, "debias: expected True or False, got None"),
+        ({"fused": "yes"}, "fused: expected True or False, got 'yes'"),
     ],
 )
 def test_hyperparameters(options, message):
     with pytest.raises(ValueError, match=message):
         IVON([WEIGHT], **{"lr": 0.1, "ess": 10, **options})
+
+
+@pytest.mark.parametrize("kind", FAMILY, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("value", ["0.1", None, True, 1j, [0.1], torch.tensor([0.1, 0.2]), torch.tensor(0.1), math.nan])
+def test_no_number_is_a_word_a_truth_value_or_a_tensor(kind, value):
+    settings = inspect.signature(kind).parameters
+    numbers = [name for name, setting in settings.items() if setting.annotation in ("float", "int", "float | Tensor")]
+    assert {"lr"} <= set(numbers)
+    for name in numbers:
+        if name == "lr" and isinstance(value, torch.Tensor) and value.ndim == 0:
+            continue
+        given = {"lr": 0.1, **({"ess": 10} if "ess" in settings else {}), name: value}
+        with pytest.raises(InvalidInput, match=f"{name}|learning rate|epsilon|beta parameter|Tensor lr"):
+            kind([nn.Parameter(torch.zeros(2))], **given)
 
 
 def test_a_bad_group_is_refused_and_not_added():

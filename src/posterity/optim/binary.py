@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import InvalidInput, Undefined, expected, require, require_positive
+from posterity.errors import InvalidInput, Undefined, expected
 from posterity.likelihoods import Likelihood
 from posterity.noise import normal
 from posterity.optim import _priors
 from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_betas, check_lr, check_seed, number
+from posterity.optim._options import check_beta, check_betas, check_eps, check_lr, check_number, check_seed, number
 from posterity.optim._passes import Apart
 from posterity.optim._points import Point
 from posterity.optim._variational import Group, VariationalOptimizer
@@ -86,8 +86,8 @@ class BayesBiNN(VariationalOptimizer):
         group = {**self.defaults, **param_group}
         check_lr(group["lr"])
         for name in ("ess", "temperature", "natural_init"):
-            require_positive(name, group[name])
-        check_beta(group["beta"], 0)
+            check_number(name, group[name], "a positive finite number")
+        check_beta(group["beta"])
         check_seed(group["seed"])
         super().add_param_group(param_group)
         _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
@@ -231,8 +231,8 @@ class STE(Point):
         group = {**self.defaults, **param_group}
         check_lr(group["lr"])
         check_betas(group["betas"])
-        require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
-        require(0 < group["latent_init"] <= 1, "latent_init", "a number in (0, 1]", group["latent_init"])
+        check_eps(group["eps"])
+        check_number("latent_init", group["latent_init"], "a number in (0, 1]")
         super().add_param_group(param_group)
         _write_signs(self.param_groups[-1]["params"], 1.0)
 

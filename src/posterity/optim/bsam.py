@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
-from posterity.optim._options import check_betas, check_posterior, number
+from posterity.optim._options import check_betas, check_number, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._two_pass import TwoPass
 from posterity.optim._variational import Group
@@ -78,7 +77,7 @@ class BayesianSAM(TwoPass):
         group = {**self.defaults, **param_group}
         check_posterior(group)
         for name in ("rho", "damping"):
-            require(group[name] >= 0, name, "a number >= 0", group[name])
+            check_number(name, group[name], "a number >= 0")
         check_betas(group["betas"])
         super().add_param_group(param_group)
 

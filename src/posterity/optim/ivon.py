@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import expected, require, require_whole
+from posterity.errors import require, require_whole
 from posterity.optim._distributed import Noise, every, summed
-from posterity.optim._options import check_betas, check_posterior, number
+from posterity.optim._options import check_betas, check_flag, check_number, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
@@ -110,6 +110,8 @@ class IVON(VariationalOptimizer):
             "total_steps": total_steps,
             "batch_size": batch_size,
         }
+        if fused is not None:
+            check_flag("fused", fused)
         super().__init__(
             params, defaults, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
         )
@@ -255,10 +257,11 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
 def _check(group: Group) -> None:
     check_posterior(group)
     check_betas(group["betas"], auto=True)
-    if group["betas"][1] == "auto":
+    if group["betas"][1] == "auto" or group["total_steps"] is not None:
         require_whole('total_steps, for beta2="auto"', group["total_steps"])
-    require(group["clip_radius"] > 0, "clip_radius", "a positive number", group["clip_radius"])
-    if group["hess_approx"] == "gradsq":
+    check_number("clip_radius", group["clip_radius"], "a positive number")
+    for name in ("debias", "rescale_lr"):
+        check_flag(name, group[name])
+    require(group["hess_approx"] in ("price", "gradsq"), "hess_approx", "'price' or 'gradsq'", group["hess_approx"])
+    if group["hess_approx"] == "gradsq" or group["batch_size"] is not None:
         require_whole('batch_size, for "gradsq"', group["batch_size"])
-    elif group["hess_approx"] != "price":
-        raise expected("hess_approx", "'price' or 'gradsq'", group["hess_approx"])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
-from posterity.optim._options import check_lr, check_weight_decay, number
+from posterity.optim._options import check_lr, check_number, check_weight_decay, number
 from posterity.optim._points import Point
 from posterity.optim._two_pass import TwoPass, joint_norm, scaled
 from posterity.optim._variational import Group
@@ -61,8 +58,8 @@ class SAM(Point, TwoPass):
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         check_lr(group["lr"])
-        require(0 <= group["rho"] < math.inf, "rho", "a number >= 0", group["rho"])
-        require(0 <= group["momentum"] < 1, "Invalid momentum value", "a number in [0, 1)", group["momentum"])
+        check_number("rho", group["rho"], "a number >= 0")
+        check_number("Invalid momentum value", group["momentum"], "a number in [0, 1)")
         check_weight_decay(group["weight_decay"])
         super().add_param_group(param_group)
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
-from posterity.optim._options import check_posterior, number
+from posterity.optim._options import check_number, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -73,7 +72,7 @@ class SOBA(VariationalOptimizer):
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         check_posterior(group)
-        require(0 < group["rho"] <= 1, "rho", "a number in (0, 1]", group["rho"])
+        check_number("rho", group["rho"], "a number in (0, 1]")
         super().add_param_group(param_group)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require
-from posterity.optim._options import check_betas, check_posterior, number
+from posterity.optim._options import check_betas, check_eps, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -75,7 +74,7 @@ class Vadam(VariationalOptimizer):
         group = {**self.defaults, **param_group}
         check_posterior(group)
         check_betas(group["betas"])
-        require(group["eps"] >= 0, "Invalid epsilon value", "a number >= 0", group["eps"])
+        check_eps(group["eps"])
         super().add_param_group(param_group)
 
     def initial_state(self, p: Tensor, group: Group) -> Views:

@@ -13,7 +13,7 @@ from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_posterior, number
+from posterity.optim._options import check_beta, check_number, check_posterior, number
 from posterity.optim._paired import Paired
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
@@ -84,8 +84,8 @@ class VariationalNewton(Paired):
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         check_posterior(group)
-        require(0 < group["rho"] <= 1, "rho", "a number in (0, 1]", group["rho"])
-        check_beta(group["beta1"], 0)
+        check_number("rho", group["rho"], "a number in (0, 1]")
+        check_beta(group["beta1"])
         begun = any("step" in state for state in self.state.values())
         require(not begun, "add_param_group", "all parameters before the first step", "a group after it")
         super().add_param_group(param_group)

@@ -10,10 +10,9 @@ from torch.optim.optimizer import ParamsT
 
 from posterity.batches import Batch
 from posterity.curvature import gradient_moments
-from posterity.errors import require
 from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
-from posterity.optim._options import check_betas, check_posterior, number
+from posterity.optim._options import check_betas, check_number, check_posterior, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views
@@ -85,7 +84,7 @@ class VOGN(VariationalOptimizer):
         group = {**self.defaults, **param_group}
         check_posterior(group)
         check_betas(group["betas"])
-        require(group["damping"] >= 0, "damping", "a number >= 0", group["damping"])
+        check_number("damping", group["damping"], "a number >= 0")
         super().add_param_group(param_group)
 
     def backward(self, model: nn.Module, inputs: Inputs, targets: Tensor, likelihood: str | Likelihood) -> None:

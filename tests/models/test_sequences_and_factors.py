@@ -162,6 +162,14 @@ def test_factors_do_not_depend_on_where_zero_is():
     assert (np.diff(there.lower_bounds_) >= -1e-8).all()
 
 
+def test_factors_do_not_depend_on_units():
+    rows = RNG.normal(size=(200, 2)) @ RNG.normal(size=(2, 6)) + 0.5 * RNG.normal(size=(200, 6))
+    units = np.array([1e-12, 1e-6, 1e-3, 1.0, 1e3, 1e9])
+    plain, scaled = (FactorAnalysis(2, random_state=0).fit(unit * rows) for unit in (1.0, units))
+    np.testing.assert_allclose(scaled.get_covariance() / np.outer(units, units), plain.get_covariance(), rtol=1e-9)
+    assert scaled.score(units * rows) == pytest.approx(plain.score(rows) - np.log(units).sum())
+
+
 def test_factors_and_topics_name_their_columns():
     counts = pd.DataFrame(RNG.poisson(3.0, size=(20, 4)), columns=list("abcd"))
     for model in (FactorAnalysis(2), LatentDirichletAllocation(2, max_iter=1)):

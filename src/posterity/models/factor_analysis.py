@@ -15,6 +15,8 @@ from posterity.families import Gaussian
 from posterity.models._base import Estimator
 from posterity.progress import track
 
+_LEAST = 1e-12  # of a column's variance, that noise keeps where factors explain it all
+
 
 class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """x = Wz + m + ε, z ~ N(0, I), ε_j ~ N(0, ψ_j): what many columns have in common.
@@ -56,7 +58,8 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         spread = X.square().sum(0) / seen.sum(0).clamp(min=1.0)
         draws = torch.randn(X.shape[1], self.n_components, dtype=torch.float64, generator=self._generator())
         self._loadings = draws * (0.5 * spread / self.n_components).sqrt().unsqueeze(-1)
-        self.noise_variance_ = (0.5 * spread).clamp(min=1e-12).numpy()
+        self._least = _LEAST * torch.where(spread > 0.0, spread, 1.0)
+        self.noise_variance_ = torch.maximum(0.5 * spread, self._least).numpy()
         self.lower_bounds_: list[float] = []
         for _ in track(range(self.max_iter), "expectation maximisation", total=self.max_iter):
             self.posterior_ = self._posterior(X, seen)
@@ -131,7 +134,7 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         solution = torch.linalg.solve(inner, outer)
         squares = (seen * X**2).sum(0) - (solution * outer).sum(-1)
         self._loadings, self.mean_ = solution[:, :-1], solution[:, -1].numpy()
-        self.noise_variance_ = (squares / seen.sum(0).clamp(min=1.0)).clamp(min=1e-12).numpy()
+        self.noise_variance_ = torch.maximum(squares / seen.sum(0).clamp(min=1.0), self._least).numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -89,6 +89,22 @@ def test_new_pictures_are_brought_to_the_form_of_the_old(inside):
     assert RunFolder.open("more").data("train").inputs.shape == (told["rows"]["train"] + 21, 1, 8, 8)
 
 
+def test_a_run_among_the_pictures_is_none_of_them(inside):
+    data = as_pictures(inside)
+    posterity("fit", data, "--out", "pictures/run", *QUICK)
+    (inside / "pictures" / "run" / "plots").mkdir()
+    Image.new("L", (9, 9)).save(inside / "pictures" / "run" / "plots" / "calibration.png")
+    assert "most suspicious" in posterity("map", "pictures/run", "--top", 1)
+    assert set(RunFolder.open("pictures/run").class_names) == set("0123456789")
+    posterity("fit", data, "--out", "again", *QUICK)
+    assert RunFolder.open("again").class_names == RunFolder.open("pictures/run").class_names
+    with pytest.raises(InvalidInput, match="a folder without pictures"):
+        posterity("fit", data, "--out", "pictures/3", *QUICK)
+    Image.new("L", (9, 9)).save(inside / "pictures" / "3" / "new.png")
+    with pytest.raises(RefusedFile, match="a folder of pictures that has changed"):
+        posterity("map", "pictures/run")
+
+
 def test_vectors_stand_in_for_texts_at_every_step(inside):
     rng, labels = np.random.default_rng(0), np.arange(60) % 2
     texts = [f"some words about thing number {i} and no more" for i in range(60)]

@@ -86,7 +86,8 @@ class Source:
             if _hash(path) == self.sha256:
                 return path
         if found:
-            raise RefusedFile(f"{found[0]}: expected the data that the run was made from, got a file that has changed")
+            got = "a folder of pictures" if found[0].is_dir() else "a file"
+            raise RefusedFile(f"{found[0]}: expected the data that the run was made from, got {got} that has changed")
         raise RefusedFile(f"{self.path}: expected the data that the run was made from, got no such file; put it back")
 
 

@@ -28,11 +28,12 @@ from posterity.runs.data import Data
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.readers import PICTURES
 from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
-from posterity.runs.store import locked
+from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.targets import Classes
 
-TRAINING, WORK = "training.json", "training"  # what is known of a training under way, and where it works
+WORK = "training"  # where a training works
 CHECKPOINT = "checkpoint"  # in the folder of work
 LOCK = ".training.lock"  # held while a training goes on
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
@@ -145,7 +146,7 @@ def reopen(folder: Path) -> Plan:
     """The training that was under way in a folder."""
     path = folder / TRAINING
     if not path.is_file():
-        got = "a run that is finished; every other command takes it" if (folder / "run.json").exists() else "none"
+        got = "a run that is finished; every other command takes it" if (folder / LIST).exists() else "none"
         raise RefusedFile(f"{folder}: expected an unfinished training to resume, got {got}")
     content = read_sealed(path)
     try:
@@ -197,7 +198,7 @@ def refuse_occupied(folder: Path, overwrite: bool) -> None:
             raise InvalidInput(
                 f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
             )
-    if (folder / "run.json").exists() and not overwrite:
+    if (folder / LIST).exists() and not overwrite:
         raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another --out, or --overwrite")
 
 
@@ -209,13 +210,15 @@ def discard(folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise where a training would write into, and in the end remove, what is somebody else's."""
+    """Raise where a training would write into, and in the end remove, what is somebody else's, or hide pictures."""
     if (folder / TRAINING).exists():
         read_sealed(folder / TRAINING)
     elif (folder / WORK).exists():
         raise InvalidInput(
             f"{folder / WORK}: expected nothing there, where training works, got files; choose another --out"
         )
+    elif not (folder / LIST).exists() and any(path.suffix.lower() in PICTURES for path in folder.glob("*")):
+        raise InvalidInput(f"{folder}: expected a folder without pictures, got one with some; choose another --out")
 
 
 def build(plan: Plan) -> nn.Module:

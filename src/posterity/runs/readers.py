@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
+from posterity.runs.store import LIST, TRAINING
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _MISSING = ["?", "n/a", "NA", "N/A", "null", "NULL", "None", "none", "nan", "NaN", ""]
@@ -227,8 +228,10 @@ def without_packing(path: Path) -> Path:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """The pictures of a folder, in order; hidden files, which systems leave beside them, are none."""
-    seen = (path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    """The pictures of a folder, in order; those in hidden files, and in a run that lies in the folder, are not."""
+    paths = [path.relative_to(folder) for path in folder.rglob("*")]
+    runs = {path.parent for path in paths if path.name in (LIST, TRAINING)} - {Path()}
+    seen = (path for path in paths if path.suffix.lower() in PICTURES and runs.isdisjoint(path.parents))
     return sorted(folder / path for path in seen if not any(part.startswith(".") for part in path.parts))
 
 

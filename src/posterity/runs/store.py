@@ -21,7 +21,7 @@ from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, sha256, write_bytes, write_sealed
 
 VERSION = 1
-LIST = "run.json"
+LIST, TRAINING = "run.json", "training.json"  # of a run, and what is known of a training under way
 NOTES = ".writing"  # names of what a writer makes and replaces, one a line
 
 
@@ -190,7 +190,7 @@ def _outside(path: str) -> bool:
 
 def _instead(folder: Path) -> str:
     """What is there where a run should be."""
-    if (folder / "training.json").exists():
+    if (folder / TRAINING).exists():
         return f"a training that was not finished: posterity fit --resume --out {folder}"
     if folder.is_dir():
         return f"a folder without {LIST}"

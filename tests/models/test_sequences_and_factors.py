@@ -142,6 +142,14 @@ def test_state_space_by_em():
             chain.fit(bad)
 
 
+def test_state_spaces_do_not_depend_on_units():
+    walk = np.cumsum(RNG.normal(size=(150, 2)), 0) + RNG.normal(size=(150, 2))
+    units = np.array([1e-9, 1e6])
+    plain, scaled = (LinearGaussianStateSpace(2, random_state=0).fit(unit * walk) for unit in (1.0, units))
+    np.testing.assert_allclose(scaled.predict(units * walk, 3) / units, plain.predict(walk, 3), rtol=1e-6)
+    assert scaled.score(units * walk) == pytest.approx(plain.score(walk) - 150 * np.log(units).sum())
+
+
 def test_factors_are_those_of_scikit_learn():
     rows = RNG.normal(size=(200, 2)) @ RNG.normal(size=(2, 6)) + 0.5 * RNG.normal(size=(200, 6)) + 3.0
     ours = FactorAnalysis(2, tol=1e-10, max_iter=5000, random_state=0).fit(rows)

@@ -124,7 +124,7 @@ class LinearGaussianStateSpace(Estimator):
     def _first(self, seen: Tensor) -> LinearStateSpace:
         """States that linger, seen through a random lens, with noise of the size of the data."""
         d, k = self.n_states, seen.shape[1]
-        scale = seen[~seen.isnan().any(-1)].var(0).clamp(min=1e-6)
+        scale = seen[~seen.isnan().any(-1)].var(0)
         lens = torch.randn(k, d, dtype=torch.float64, generator=self._generator()) * scale.sqrt().unsqueeze(-1)
         one = torch.eye(d, dtype=torch.float64)
         return LinearStateSpace(0.9 * one, 0.2 * one, lens, torch.diag(scale), torch.zeros_like(one[0]), one)
@@ -133,15 +133,23 @@ class LinearGaussianStateSpace(Estimator):
 def _maximised(states: StateBeliefs, seen: Tensor) -> LinearStateSpace:
     """The M-step: regressions of each state on the one before, and of the observations on the states."""
     assert states.lagged is not None
-    mean, there = states.mean, ~seen.isnan().any(-1)
-    second = states.covariance + mean.unsqueeze(-1) * mean.unsqueeze(-2)  # E[x xᵀ]
-    next_by_last = (states.lagged + mean[1:].unsqueeze(-1) * mean[:-1].unsqueeze(-2)).sum(0)
-    last, following = second[:-1].sum(0), second[1:].sum(0)
+    mean, spread, lagged, there = states.mean, states.covariance, states.lagged.sum(0), ~seen.isnan().any(-1)
+    last, next_by_last = _second(mean[:-1], spread[:-1]), lagged + mean[1:].mT @ mean[:-1]
     transition = torch.linalg.solve(last, next_by_last.mT).mT
-    move_noise = (following - transition @ next_by_last.mT) / (len(mean) - 1)
-    y, x, inner = seen[there], mean[there], second[there].sum(0)
-    lens = torch.linalg.solve(inner, x.mT @ y).mT
-    noise = (y.mT @ y - lens @ x.mT @ y) / len(y)
+    # Squared residuals: differences of second moments lose their digits where states stand far from zero.
+    turned = transition @ lagged.mT
+    around = spread[1:].sum(0) - turned - turned.mT + transition @ spread[:-1].sum(0) @ transition.mT
+    surprise = mean[1:] - mean[:-1] @ transition.mT
+    move_noise = (around + surprise.mT @ surprise) / (len(mean) - 1)
+    y, x, unsure = seen[there], mean[there], spread[there]
+    lens = torch.linalg.solve(_second(x, unsure), x.mT @ y).mT
+    error = y - x @ lens.mT
+    noise = (error.mT @ error + lens @ unsure.sum(0) @ lens.mT) / len(y)
     return LinearStateSpace(
         transition, symmetrise(move_noise), lens, symmetrise(noise), mean[0].clone(), states.covariance[0].clone()
     )
+
+
+def _second(mean: Tensor, covariance: Tensor) -> Tensor:
+    """Σ_t E[x_t x_tᵀ]."""
+    return covariance.sum(0) + mean.mT @ mean

@@ -16,7 +16,7 @@ Where each process draws its own samples, averaging over processes mixes the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,11 +26,12 @@ from torch import Tensor
 
 from posterity.errors import expected
 from posterity.optim._distributed import local, on_all, sharded
-from posterity.optim.kernels import Numbers, Views, like, require_dense, swap
+from posterity.optim.kernels import Numbers, Views, largest, like, require_dense, swap
 from posterity.trees import state_dtype
 
 SKIPPED = (
-    "a step was skipped because its gradients were NaN, infinite or too large to square; `diagnostics()` counts them"
+    "a step was skipped because its gradients were NaN, infinite or too large for ess times their squares; "
+    "`diagnostics()` counts them"
 )
 NOISELESS = (
     "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
@@ -239,14 +240,17 @@ class Samples:
         self.finished = self.closed = 0
         self.lazy = self.lazy and bool(self.means)
 
-    def finite(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether all gradients and products are, here and on the other processes."""
-        products = [self.kept[p].product for p in parameters if p in self.kept]
-        tensors = [t for t in (*(p.grad for p in parameters), *products) if t is not None]
-        for t in tensors:
-            require_dense(t)
-        norms = [norm(t) for t in tensors]
-        return not norms or on_all(torch.stack([n.to(norms[0]) for n in norms]).isfinite().all(), parameters)
+    def finite(self, sizes: Mapping[Tensor, float]) -> bool:
+        """Whether all gradients and products are, here and on the other processes, and the gradients small enough.
+
+        Args:
+            sizes: The parameters, and the effective sample size of each.
+        """
+        products = [self.kept[p].product for p in sizes if p in self.kept]
+        found = [(p.grad, max(ess, 1.0) ** 0.5 / largest(state_dtype(p.dtype))) for p, ess in sizes.items()]
+        found += [(product, 0.0) for product in products]
+        norms = [_measured(t, unit) for t, unit in found if t is not None]
+        return not norms or on_all((torch.stack([n.to(norms[0]) for n in norms]) < 1).all(), sizes)
 
     def factor(self, p: Tensor) -> Tensor | float:
         """What happened to p.grad since the last sample was taken away, as one factor."""
@@ -270,6 +274,12 @@ class Samples:
 def _take_product(kept: Kept, sample: Tensor, gradient: Tensor) -> None:
     """Add noise times gradient for a gradient that is about to be accumulated."""
     kept.accumulate(sample, kept.buffer, gradient)
+
+
+def _measured(t: Tensor, unit: float) -> Tensor:
+    """The norm of a tensor in some unit; NaN with a unit of 0 unless it is finite."""
+    require_dense(t)
+    return norm(t) * unit
 
 
 def norm(gradient: Tensor) -> Tensor:

@@ -244,7 +244,7 @@ class VariationalOptimizer(Optimizer):
         ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
         try:
             self._replicas.average(self._samples, [p for _, p in ready])
-            if self._samples.finite([p for _, p in ready]):
+            if self._samples.finite({p: float(group["ess"]) if "hess_init" in group else 1.0 for group, p in ready}):
                 if not self._fast.update([p for _, p in ready], estimates):
                     self._update([self._evidence(p, group, estimates) for group, p in ready])
                 self._say_if_noiseless(ready)

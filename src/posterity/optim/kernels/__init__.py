@@ -2,7 +2,7 @@
 
 from posterity.optim.kernels._addresses import Entry, laid_out, like, require_dense
 from posterity.optim.kernels._choice import kernels_for, usable
-from posterity.optim.kernels._contract import Kernels
+from posterity.optim.kernels._contract import Kernels, largest
 from posterity.optim.kernels._eager import average, perturb, statistics, update
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
 
@@ -15,6 +15,7 @@ __all__ = [
     "average",
     "kernels_for",
     "laid_out",
+    "largest",
     "like",
     "perturb",
     "require_dense",

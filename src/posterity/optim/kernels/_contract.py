@@ -5,7 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
+
 from posterity.optim.kernels._addresses import Entry, Marks, Table, Tensors
+
+
+def largest(dtype: torch.dtype) -> float:
+    """The largest |gradient| · √ess that is learnt from: thousands of its squares, times those of noise, fit a dtype.
+
+    The Hessian takes in ĥ²/(h + δ) = ess · ε² · gradient², and its scatter is measured on a sum of these.
+    """
+    return float(torch.finfo(dtype).max ** 0.5 / 1024)
 
 
 class Kernels(ABC):
@@ -44,7 +54,7 @@ class Kernels(ABC):
         held: bool = False,
         ahead: bool = False,
     ) -> None:
-        """Update everything, or skip it all if a gradient is not finite.
+        """Update everything, or skip it all if a gradient is not finite or too large.
 
         Args:
             gradients: Of each entry.

@@ -12,7 +12,7 @@ import torch
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
 from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
-from posterity.optim.kernels._contract import Kernels
+from posterity.optim.kernels._contract import Kernels, largest
 from posterity.optim.kernels._fused import SOME
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -39,13 +39,14 @@ class Way(ctypes.Structure):
 
 
 def definitions() -> list[str]:
-    """The layout of the table and the rounds of the hash, as macros of `native.c`."""
+    """The layout of the table, the rounds of the hash and some sizes, as macros of `native.c`."""
     tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "MARK": MARKS}
     places = [f"{table}_{name.upper()}={i}" for table, names in tables.items() for i, name in enumerate(names)]
     widths = [f"{table}_WIDTH={len(names)}" for table, names in tables.items()]
     shifts = [f"S{i}={shift}" for i, (shift, _) in enumerate(ROUNDS, 1)]
     multipliers = [f"M{i}={multiplier}u" for i, (_, multiplier) in enumerate(ROUNDS, 1)]
-    return [*places, *widths, *shifts, *multipliers, f"HALF={HALF}", f"SOME={SOME}"]
+    sizes = [f"HALF={HALF}", f"SOME={SOME}", f"LARGEST={largest(torch.float32)}"]
+    return [*places, *widths, *shifts, *multipliers, *sizes]
 
 
 @cache

@@ -127,15 +127,15 @@ void swap(const Work *work, int threads) {
 
 /* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether all squares of the gradients of a block are finite: by the exponents, which no compiler takes for granted. */
+/* Whether all gradients of a block can be learnt from: by their bits, as no compiler takes it for granted. */
 static int finite(const Block *block, int64_t address) {
-    uint32_t wrong = 0;
+    uint32_t wrong = 0, limit = as_bits((float)(LARGEST / sqrt(fmax(block->number[NUMBER_ESS], 1))));
     if (block->dtype == FLOAT32) {
         const uint32_t *bits = (uint32_t *)place(block, address);
-        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7F800000u) >= 0x5F800000u; /* 2^64 */
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7FFFFFFFu) >= limit;
     } else {
-        const uint16_t *bits = (uint16_t *)place(block, address), limit = block->dtype == BFLOAT16 ? 0x5F80 : 0x7C00;
-        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7FFF) >= limit;
+        const uint16_t *bits = (uint16_t *)place(block, address), most = block->dtype == BFLOAT16 ? limit >> 16 : 0x7C00;
+        for (int j = 0; j < block->size; j++) wrong |= (bits[j] & 0x7FFF) >= most;
     }
     return !wrong;
 }
@@ -280,7 +280,7 @@ static void measure(const Work *work, int64_t t, Way way) {
     work->measured[2 * t + 1] = (float)rate;
 }
 
-/* Update everything, or skip it all if a gradient is not finite; what is put back or ahead is so whatever happens. */
+/* Update everything, or skip it all if a gradient is too large; what is put back or ahead is so whatever happens. */
 void step(const Work *work, Way way, int threads) {
     int wrong = 0;
 #pragma omp parallel num_threads(threads)

@@ -238,12 +238,14 @@ def test_a_task_that_is_half_learnt_is_not_built_upon(tmp_path):
     assert torch.equal(model.weight, whole.weight)
 
 
-def test_the_heads_of_other_tasks_stay_as_wide_as_they_were():
+@pytest.mark.parametrize("method", ["ivon", "bayes_by_backprop"])
+def test_the_heads_of_other_tasks_stay_as_wide_as_they_were(method):
     x, y = images(80)
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
     torch.manual_seed(0)
     model = MultiHead(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), heads=2)
-    strategy = VCL({"epochs": 10, "batch_size": 20, "lr": 0.1, "hess_init": 0.5}, 3.0, method="ivon")
+    ivon = {"lr": 0.1, "hess_init": 0.5} if method == "ivon" else {}
+    strategy = VCL({"epochs": 10, "batch_size": 20, **ivon}, 3.0, method=method)
     learn_stream(model, tasks, strategy, stop_after=1)
     head = strategy.anchor.precision["body.2.weight"]
     assert (head[:2] > 4).all()
@@ -253,6 +255,8 @@ def test_the_heads_of_other_tasks_stay_as_wide_as_they_were():
     head = strategy.anchor.precision["body.2.weight"]
     assert torch.equal(head[:2], first)
     assert (head[2:] > 4).all()
+    assert not model._forward_pre_hooks
+    assert not any(p._backward_hooks for p in model.parameters())
 
 
 def test_small_tasks_are_remembered_whole():

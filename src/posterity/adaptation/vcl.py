@@ -3,8 +3,8 @@
 q_t = argmin_q E_q[Σ ℓ] + KL(q ‖ q_{t−1})
 
 By Bayes by backprop (VCL) or by IVON. A weight that no task has needed is as wide as the prior, and the next task would
-drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need. IVON
-tells which weights had no gradient at all, those of another task's head: their q_t is q_{t−1}, whatever the start.
+drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need. What
+the data do not reach at all, such as another task's head, stays as wide as it was, whatever the start.
 Coresets are kept out of training and learnt just before prediction, from where q_t is, by a copy that is thrown away.
 Where everything is linear and Gaussian, q_t is the posterior given all data.
 """
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,10 +28,9 @@ from posterity.adaptation.selection import select
 from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
 from posterity.adaptation.streams import Data, Task
 from posterity.batches import Batch
-from posterity.learning import Callback, Moment
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
-from posterity.trees import snapshot, trainable
+from posterity.trees import Tree, snapshot, trainable
 
 
 @dataclass
@@ -91,32 +92,40 @@ class VCL(Strategy):
         given = {"prior": prior, "schedule": "constant", **options}
         if self.method == "bayes_by_backprop":
             given["sigma_init"] = {name: v.sqrt().clamp_max(width) for name, v in prior.variance.items()}
-        watch = Moved(model) if self.method == "ivon" else None
-        if watch is not None:
-            given["callbacks"] = [*given.get("callbacks", ()), watch]
-        run = trained(model, data, method=self.method, seed=seed, **given)
+        with data_reach(model) as reached:
+            run = trained(model, data, method=self.method, seed=seed, **given)
         structure = run.posterior.structure
         assert isinstance(structure, Diagonal)
-        precision = structure.precision_diagonal()
-        if watch is not None:
-            before = prior.precision_diagonal()
-            precision = {name: torch.where(watch.moved[name], p, before[name]) for name, p in precision.items()}
+        before = prior.precision_diagonal()
+        precision = {
+            name: torch.where(reached[name], p, before[name]) for name, p in structure.precision_diagonal().items()
+        }
         return Diagonal(snapshot(trainable(model)), precision)
 
 
-class Moved(Callback):
-    """Which weights the data have moved: those that ever had a gradient.
+@contextmanager
+def data_reach(model: nn.Module) -> Iterator[Tree]:
+    """Which weights the data reach: those that ever have a gradient through the model's outputs while this is open.
 
-    Args:
-        model: The model before training.
+    Weights that are drawn in place of the model's own are watched where they are used, so that no gradient of a prior
+    counts. Only layers that draw their outputs (`local=True`) use the means themselves, where it does.
     """
+    reached = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in trainable(model).items()}
+    own: set[str] = set()  # parameters themselves are watched once, what is drawn in their place each time
 
-    def __init__(self, model: nn.Module) -> None:
-        self.moved = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in trainable(model).items()}
+    def note(name: str, gradient: Tensor) -> None:
+        reached[name] |= gradient != 0
 
-    @torch.no_grad()
-    def step(self, moment: Moment) -> None:
-        """Note the gradients of the step that was just taken."""
-        for name, p in trainable(moment.model).items():
-            if p.grad is not None:
-                self.moved[name] |= p.grad != 0
+    def watch(module: nn.Module, args: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        used = {name: t for name, t in module.named_parameters() if t.requires_grad and name not in own}
+        for name in used.keys() & reached.keys():
+            handle = used[name].register_hook(partial(note, name))
+            if used[name].is_leaf:
+                own.add(name)
+                stack.callback(handle.remove)
+
+    with ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(watch).remove)
+        yield reached

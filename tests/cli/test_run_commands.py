@@ -150,6 +150,7 @@ def test_a_report(run):
         (("predict", "run", "new.csv", "--threshold", "7"), "confidence", 2),
         (("predict", "run", "new.csv", "--out", "new.csv"), "another file", 2),
         (("map", "run", "--out", "."), "a file to write", 2),
+        (("predict", "run", "new.csv", "--out", "new.xlsx"), "ends in .csv or .parquet", 2),
         (("adapt", "run", "--out", "z"), "--decisions", 2),
         (("compare", "run", "nowhere"), "expected a run", 2),
         (("map", "run", "--by", "beauty"), "a column among", 2),

@@ -1,14 +1,21 @@
 """`posterity next`: from a run and a pool to rows to label, and back into the run."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from posterity.cli import app
 from posterity.errors import PosterityError
+from posterity.runs import RunFolder
 
 
 def invoke(*arguments):
@@ -81,6 +88,32 @@ def test_labels_are_not_written_over(folder, tmp_path):
     with pytest.raises(PosterityError, match="decisions: expected a new file"):
         invoke("map", folder / "run", "--decisions", tmp_path / "labels.csv")
     assert (tmp_path / "labels.csv").read_text() == "kind,a,b\nleft,1,2\n"
+
+
+def test_what_is_said_to_come_next_works_for_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pixels, labels = load_digits(n_class=3, return_X_y=True)
+    for number, (picture, label) in enumerate(zip(pixels[:90], labels)):
+        path = tmp_path / ("pool" if number >= 60 else f"my digits/{label}") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((picture.reshape(8, 8) * 15).astype(np.uint8)).save(path)
+    fit = ("--model", "linear", "--epochs", 20, "--lr", 0.5, "--hess-init", 1, "--test", 0)
+    assert invoke("fit", "my digits", *fit).exit_code == 0
+    run = "my digits-run"
+    for round in (1, 2):
+        said = invoke("next", run, "pool", "-k", 6).output.splitlines()
+        ask = re.fullmatch(r"to label, in the column 'label': (.*)", said[-2])[1]
+        table = pd.read_csv(ask)
+        table["label"] = [str(labels[int(name.removesuffix(".png"))]) for name in table["file"]]
+        table.to_csv(ask, index=False)
+        words = shlex.split(said[-1].removeprefix("then: posterity "))
+        assert "6 rows added" in invoke(*words).output
+        run = words[-1]
+        inputs, targets, ids = RunFolder.open(run).data("train")
+        assert (len(ids), int(ids[-1])) == (60 + 6 * round, 59 + 6 * round)
+        assert targets[-6:].tolist() == table["label"].astype(int).tolist()
+        fresh = RunFolder.open(run).preprocessing.inputs(RunFolder.open(run).read(Path("pool")), [])
+        assert torch.equal(inputs[-6:], fresh[table["row"].tolist()])
 
 
 def test_columns_of_the_data_keep_their_values(folder):

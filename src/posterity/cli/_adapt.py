@@ -19,7 +19,7 @@ def adapt(
         Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
     ] = None,
     embeddings: Annotated[
-        Path | None, typer.Option(help="An npz with a vector for each new row, for runs trained with such.")
+        Path | None, typer.Option(help="An npz with a vector, or a picture, for each new row of a table.")
     ] = None,
     memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
     method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterity.cli._output import Json, dump, say, show_table
+from posterity.cli._output import Json, dump, say, show_table, successor, then
 from posterity.errors import expected
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def memory_map(
         _tell(found, counts, worst, by)
     if decisions is not None and not as_json:
         say(f"decisions to go through (keep, drop or relabel): {decisions}")
-        say(f"then: posterity adapt {run} --decisions {decisions} --out {run}-2")
+        then("adapt", run, "--decisions", decisions, "--out", successor(run))
     if in_browser:
         from posterity.app import serve
 

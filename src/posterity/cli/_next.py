@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posterity.cli._output import Json, dump, notes, say, show_table, stem
+from posterity.cli._output import Json, dump, notes, numbered, say, show_table, stem, successor, then
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -45,25 +44,28 @@ def next_rows(
 ) -> None:
     """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
     from posterity.runs import RunFolder
+    from posterity.runs.readers import write_block
     from posterity.runs.tables import write_table
 
-    if out is not None and out.exists():
-        raise expected("out", "a new file (labels may stand in an old one)", str(out))
     opened = RunFolder.open(run)
     rows, target = opened.read(pool, embeddings), opened.dataset.target
+    path, arrays = _places(out, stem(pool), rows)
     unusual: list[str] = []
     picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
     table = _to_label(rows, picks, target)
-    path = out or _unused(stem(pool))
     write_table(table, path)
+    if arrays is not None and rows.block is not None:
+        write_block(rows.block[picks.ids.numpy()], arrays)
     notes(unusual)
+    written = {"written": path} if arrays is None else {"written": path, "embeddings": arrays}
     if as_json:
-        dump({"criterion": criterion, "rows": picks.table.to_dict("records"), "notes": unusual, "written": str(path)})
+        dump({"criterion": criterion, "rows": picks.table.to_dict("records"), "notes": unusual, **written})
         return
     place, _, reason = _about(rows, target)
     show_table(table[[place, reason, *[name for name in rows.table.columns if name != target]]])
     say(f"to label, in the column {target!r}: {path}")
-    say(f"then: posterity adapt {run} --add {path} --out {run}-2")
+    beside = () if arrays is None else ("--embeddings", arrays)
+    then("adapt", run, "--add", path, *beside, "--out", successor(run))
 
 
 def _picked(
@@ -119,10 +121,14 @@ def _taken(opened: RunFolder, rows: Rows, inputs: Tensor) -> list[bool]:
     return taken
 
 
-def _unused(stem: str) -> Path:
-    """A name that no file has: labels are written into these by hand."""
-    names = (Path(f"{stem}-next{'' if k == 1 else f'-{k}'}.csv") for k in itertools.count(1))
-    return next(path for path in names if not path.exists())
+def _places(out: Path | None, stem: str, rows: Rows) -> tuple[Path, Path | None]:
+    """Where to write the chosen rows, and their arrays if they have any: no file with labels is written over."""
+    files = [out] if out is not None else (Path(f"{name}.csv") for name in numbered(f"{stem}-next"))
+    for path in files:
+        arrays = None if rows.block is None else path.with_suffix(".npz")
+        if not path.exists() and (arrays is None or not arrays.exists()):
+            return path, arrays
+    raise expected("out", "a new file (labels may stand in an old one)", str(out))
 
 
 def _to_label(rows: Rows, picks: Picks, target: str) -> pd.DataFrame:

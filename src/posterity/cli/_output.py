@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +29,21 @@ _LONGEST = 40  # characters of a cell
 def say(text: str) -> None:
     """Say something on standard output."""
     typer.echo(text)
+
+
+def then(*words: str | Path) -> None:
+    """Say which command of posterity comes next, as it can be typed."""
+    say("then: " + shlex.join(["posterity", *map(str, words)]))
+
+
+def numbered(name: str) -> Iterator[str]:
+    """A name, and others for when it is taken: NAME, NAME-2, NAME-3, ..."""
+    return (name if k == 1 else f"{name}-{k}" for k in itertools.count(1))
+
+
+def successor(run: Path) -> Path:
+    """A name for the run that comes of another."""
+    return next(path for path in map(Path, numbered(str(run))) if not path.exists())
 
 
 def notes(lines: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
+from posterity.files import write_bytes
 from posterity.runs.store import LIST, TRAINING
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -103,6 +105,13 @@ def with_block(rows: Rows, path: Path, inputs: str | None) -> Rows:
         got = "none" if block is None else f"{len(block)}"
         raise expected("embeddings", f"one vector for each of the {len(rows)} rows", got)
     return replace(rows, block=block)
+
+
+def write_block(block: np.ndarray[Any, Any], path: Path) -> None:
+    """Write an array for each of some rows, as `with_block` reads it."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, inputs=block)
+    write_bytes(path, packed.getvalue())
 
 
 def _csv(path: Path, separator: str = ",") -> Rows:

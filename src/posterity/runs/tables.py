@@ -32,8 +32,10 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write a table atomically, in the format of its name."""
     if path.is_dir():
         raise expected("out", "a file to write", f"the folder {path}")
+    if path.suffix not in (".csv", ".parquet"):
+        raise expected("out", "a name that ends in .csv or .parquet", path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, packed(table, ".parquet" if path.suffix == ".parquet" else ".csv"))
+    write_bytes(path, packed(table, path.suffix))
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -93,6 +93,14 @@ def test_two_mappings_are_two_examples_not_two_columns() -> None:
     assert batches(rows).n == 2
 
 
+def test_numpys_integers_and_arrays_that_walk_backwards() -> None:
+    data = batches((X.numpy()[::-1], Y.numpy()[::-1]), batch_size=np.int64(3), shuffle=True, seed=np.int32(5))
+    found = gathered(data, np.int32(2))
+    assert torch.equal(found.inputs, X.flip(0)[found.ids])
+    plain = batches((X.flip(0), Y.flip(0)), batch_size=3, shuffle=True, seed=5)
+    assert torch.equal(found.targets, gathered(plain, 2).targets)
+
+
 def test_shuffling_is_a_function_of_seed_and_epoch() -> None:
     data = batches((X, Y), batch_size=2, shuffle=True, seed=4)
     first, again, second = gathered(data, 0), gathered(data, 0), gathered(data, 1)
@@ -175,6 +183,8 @@ def test_inputs_of_several_arguments() -> None:
         ((X, Y, Y[:3]), "inputs, targets and ids: expected 7 examples each, got 3"),
         ((X, [0] * 7), "targets and ids: expected tensors or arrays, like the inputs, got 'list'"),
         ((X, Y, Y.float()), "ids: expected an integer for each example"),
+        ((X, Y, Y > 3), "ids: expected an integer for each example"),
+        ((X[0, 0], Y), "data: expected a data set with a length"),
         ((np.array(["a", "b"]), Y[:2]), "data: expected arrays of numbers"),
     ],
 )
@@ -191,6 +201,7 @@ def test_what_holds_no_examples_is_refused(data, message: str) -> None:
         ([{"x": 1.0}], "batch: expected a key among"),
         ([1.0, 2.0], "batch: expected .* got Tensor"),
         ([(X[0], 1, "cat")], "ids: expected an integer for each example"),
+        ((X.tolist(), Y.tolist()), r"data: expected examples that can be stacked, or tensors \(inputs, targets\)"),
     ],
 )
 def test_batches_without_targets_or_with_odd_ids_are_refused(rows, message: str) -> None:

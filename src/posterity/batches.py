@@ -108,7 +108,16 @@ class Batches:
             inputs = over_tensors(lambda column: column[positions], self.source[0])
             ids = self.source[2][positions] if len(self.source) == 3 else positions
             return Batch(inputs, self.source[1][positions], ids)
-        return _unpack(default_collate([self.source[int(i)] for i in positions]), positions)
+        return _unpack(_collated([self.source[int(i)] for i in positions]), positions)
+
+
+def _collated(examples: list[Any]) -> Any:
+    try:
+        return default_collate(examples)
+    except TypeError as error:  # lists of rows and of labels, say, look like two examples
+        raise InvalidInput(
+            f"data: expected examples that can be stacked, or tensors (inputs, targets), got {error}"
+        ) from error
 
 
 def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: int = 0) -> Batches:
@@ -128,6 +137,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     if isinstance(data, Batches):
         return data
     require_whole("batch_size", batch_size)
+    batch_size = int(batch_size)  # torch does not split by numpy's integers
     if isinstance(data, DataLoader):
         return _of_loader(data, seed)
     if _is_columns(data):
@@ -238,7 +248,8 @@ def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
     columns = tuple(as_tensor(part) for part in data)
     n = _length(columns[1])
     for column in (*tensors(columns[0]), *columns[2:]):
-        require(len(column) == n, "inputs, targets and ids", f"{n} examples each", len(column))
+        found = _length(column)
+        require(found == n, "inputs, targets and ids", f"{n} examples each", found)
     if len(columns) == 3:
         _ids(columns[2])
     return columns
@@ -282,7 +293,7 @@ def _unpack(item: Any, positions: Tensor | None) -> Batch:
 
 
 def _ids(ids: Any) -> Tensor:
-    integers = isinstance(ids, Tensor) and ids.ndim == 1 and not ids.is_floating_point()
+    integers = isinstance(ids, Tensor) and ids.ndim == 1 and not ids.is_floating_point() and ids.dtype != torch.bool
     require(integers, "ids", "an integer for each example", ids)
     return ids
 
@@ -312,6 +323,7 @@ def as_tensor(part: Any) -> Any:
         return part
     array = np.asarray(part)
     try:
-        return torch.as_tensor(array if array.flags.writeable else array.copy())
+        # torch neither writes to what is read-only nor walks backwards
+        return torch.as_tensor(array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy())
     except TypeError:
         raise expected("data", "arrays of numbers", f"an array of {array.dtype}") from None

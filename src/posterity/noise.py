@@ -55,7 +55,7 @@ def own_seed(seed: int, number: int) -> int:
         >>> own_seed(3, 1), own_seed(-1, 0)
         (3000010, 18446744073708551613)
     """
-    return (operator.index(seed) * 1_000_003 + number) & 0xFFFFFFFFFFFFFFFF
+    return (operator.index(seed) * 1_000_003 + operator.index(number)) & 0xFFFFFFFFFFFFFFFF
 
 
 def words(key: Key) -> tuple[int, int]:

@@ -15,13 +15,16 @@ from torch import Tensor
 
 import posterity as po
 
-UNLABELLED = 11
+CLASSES = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+UNLABELLED = len(CLASSES)
 PASSES = 40
 
 
 def class_weights(labels: Tensor) -> Tensor:
     """Median-frequency balancing: rare classes count more."""
-    counts = torch.bincount(labels[labels != UNLABELLED], minlength=11).float().clamp_min(1)
+    counts = torch.bincount(labels[labels != UNLABELLED], minlength=UNLABELLED).float().clamp_min(1)
     return counts.median() / counts
 
 
@@ -36,7 +39,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     start = time.perf_counter()
     run = po.fit(
         model, data, method="dropout", likelihood="categorical", epochs=options.epochs, batch_size=8, n=len(x), lr=1e-3,
-        ignore_index=UNLABELLED, class_weights=class_weights(y.cpu()), seed=options.seed,
+        ignore_index=UNLABELLED, class_weights=class_weights(y.cpu()), class_names=CLASSES, seed=options.seed,
     )  # fmt: skip
     seconds = time.perf_counter() - start
     for name, samples in (("weight averaging", 0), (f"MC dropout, {PASSES} passes", PASSES)):
@@ -47,14 +50,14 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         yield {
             "name": name, "epochs": options.epochs, "seconds": seconds,
             "accuracy": (guess == y_test)[known].float().mean().item(),
-            "iou": po.metrics.mean_iou(guess, y_test, classes=11, ignore_index=UNLABELLED),
+            "iou": po.metrics.mean_iou(guess, y_test, classes=UNLABELLED, ignore_index=UNLABELLED),
             "auroc": po.metrics.auroc(entropy[known], (guess != y_test)[known]),
             "nll": po.metrics.nll(probs[known], y_test[known]),
         }  # fmt: skip
     if options.picture:
         from posterity import plots
 
-        shown = slice(20, 23)
+        shown = torch.arange(1, 4) * len(x_test) // 4  # three different streets
         prediction = po.predict(model, run.posterior, x_test[shown], samples=PASSES)
         figure = plots.segmentation(x_test[shown], prediction, y_test[shown], ignore_index=UNLABELLED)
         Path(options.picture).parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,8 @@ def main() -> None:
     for place, name in ((-1.0, "narrow valley: the start"), (1.2, "wide valley")):
         right.axhline(place, color=MUTED, linestyle=":", linewidth=1)
         right.text(1.0, place + 0.05, name, ha="right", color=MUTED, fontsize=9)
-    right.set(xlabel="scale", ylabel="end", title="How far must they look to leave the narrow valley?")
+    right.set(xlabel="how far they look: radius, σ", ylabel="weight after training")
+    right.set_title("How far must they look to leave the narrow valley?")
     right.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.75))
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)

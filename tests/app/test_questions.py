@@ -1,5 +1,7 @@
 """Neighbours and first-order effects against Jacobians written out by autograd."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from posterity.app.questions import Questions
 from posterity.errors import PosterityError
 from posterity.learning import laplace
 from posterity.memory import memory_map
+from posterity.optim import IVON
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,20 @@ def test_a_loader_that_brings_others_each_time_is_refused(maps, digits):
     for ask in (Questions(m, test).effects, lambda: m.influence(test)):
         with pytest.raises(PosterityError, match="data: expected the same examples at every pass"):
             ask()
+
+
+def test_answers_leave_the_model_alone(maps, digits):
+    """It may be training while a page is open."""
+    model = copy.deepcopy(maps[1].trained.model)
+    optimizer = IVON(model.parameters(), lr=0.1, ess=240)
+    optimizer.attach(model)
+    source = from_map(memory_map(model, maps[1].posterior, digits[0]), test=digits[1])
+    before = [(p.clone(), p._version) for p in model.parameters()]
+    model.register_forward_hook(lambda *_: pytest.fail("the model was asked"))
+    assert source.what_if([3], {}).examples == 100
+    assert len(source.neighbours(3, 2)) == len(source.influences(3, 2)) == 2
+    assert len(source.effects()) == 240
+    assert all(torch.equal(p, was) and p._version == number for p, (was, number) in zip(model.parameters(), before))
 
 
 def test_test_data_keep_their_order(maps, digits):

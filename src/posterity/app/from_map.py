@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from posterity.app.pictures import kind_of, previews, search
-from posterity.app.questions import Questions
+from posterity.app.questions import Questions, with_own_model
 from posterity.app.source import Kind, Preview, Source
 from posterity.batches import Batches
 from posterity.errors import require
@@ -53,7 +53,7 @@ def from_map(
         A `Source` for `serve` and `write_html`.
     """
     table, classes = _table(m)
-    answers = Questions(m, test) if m.trained is not None else None
+    answers = Questions(with_own_model(m), test) if m.trained is not None else None
     tests = answers is not None and test is not None
     kind, preview = _previews(examples, None if m.trained is None else m.trained.data, len(table))
     rows = {int(i): row for row, i in enumerate(table["id"])}

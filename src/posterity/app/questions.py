@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +30,7 @@ CANDIDATES = 8  # times k: how many the first look at neighbours keeps for the s
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A memory map that answers, one question at a time: each borrows the model and brings it to its mean.
+    """A memory map that answers, one question at a time: each brings the model to its mean and back.
 
     Args:
         m: A map with its model and data at hand.
@@ -199,6 +200,13 @@ class Questions:
                     relabelled[rows] = (e - law.residual(f, new)).mul(moved).sum(-1).double().cpu().numpy()
         columns = {"id": self.m.columns["id"].to_numpy(), "remove": removed}
         return pd.DataFrame(columns if relabelled is None else columns | {"relabel": relabelled})
+
+
+def with_own_model(m: MemoryMap) -> MemoryMap:
+    """The same map with a copy of its model: questions come at any time, when the model itself may be training."""
+    if m.trained is None:
+        return m
+    return replace(m, trained=replace(m.trained, model=copy.deepcopy(m.trained.model)))
 
 
 def _single(y: Tensor) -> np.ndarray[Any, Any]:

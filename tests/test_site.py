@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+
+import posterity
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -40,6 +43,22 @@ def test_the_reference_documents_what_it_names(site):
         text = (site / "api" / page.name).with_suffix(".html").read_text(encoding="utf-8")
         for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert f'id="{name}"' in text, name
+
+
+def public(package):
+    """The classes and functions that a package offers: its `__all__`, or what its `__init__` takes from its modules."""
+    names = getattr(package, "__all__", [name for name in vars(package) if not name.startswith("_")])
+    return {name for name in names if isinstance(getattr(package, name), (type, FunctionType))}
+
+
+def test_the_reference_leaves_no_public_name_out():
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
+    described = set(re.findall(r"^::: posterity\.(\S+)$", pages, re.MULTILINE))
+    packages = {
+        name: getattr(posterity, name) for name in posterity.__all__ if hasattr(getattr(posterity, name), "__path__")
+    }
+    offered = {f"{name}.{thing}" for name, package in packages.items() for thing in public(package)}
+    assert offered - described == set()
 
 
 def test_every_table_of_measurements_is_listed():

@@ -274,7 +274,7 @@ def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:
     """
     if axis is None:
         axis = 1 if logits.ndim >= 4 else -1
-    return logits.movedim(axis, -1)
+    return logits if axis == -1 else logits.movedim(axis, -1)
 
 
 _BY_NAME: dict[str, type[Likelihood]] = {

@@ -57,6 +57,59 @@ def test_logits_are_drawn_from_the_tangent_model(kind):
     np.testing.assert_allclose(p.probs, draws.softmax(-1).mean(0), atol=1e-12)
 
 
+class Steps(nn.Module):
+    """Tokens whose logits read the steps before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(5, 4), nn.Linear(4, 3)
+
+    def forward(self, ids):
+        return self.out(torch.tanh(self.table(ids).cumsum(1)))
+
+
+def _map():
+    return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 3, 1))
+
+
+IDS = torch.arange(8).reshape(2, 4) % 5
+PIXELS = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(2, 2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "axis", "likelihood"),
+    [
+        (Steps, IDS, -1, "categorical"),
+        (Steps, IDS, -1, "gaussian"),
+        (_map, PIXELS, 1, "categorical"),
+        (_map, PIXELS, -1, "bernoulli"),
+    ],
+)
+def test_sequences_and_maps_have_the_tangent_model_of_every_position(make, inputs, axis, likelihood):
+    torch.manual_seed(0)
+    model = make().double()
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: 5 + torch.rand_like(t) for name, t in mean.items()})
+    posterior = Posterior.of(model, q, prior=q, n=9, ess=9, likelihood=likelihood)
+    jacobian = jacrev(lambda w: functional_call(model, w, (inputs,)).movedim(axis, -1))(mean)
+    f = model(inputs).detach().movedim(axis, -1)
+    rows = torch.cat([j.reshape(*f.shape, -1) for j in jacobian.values()], -1)
+    V = rows / to_vector(q.precision) @ rows.mT
+    v = V.diagonal(dim1=-2, dim2=-1)
+    p = predict(model, posterior, inputs, samples=4000, method="linearised", keep_samples=True)
+    deviations = p.outputs - f
+    np.testing.assert_allclose(p.outputs.mean(0), f, atol=1e-12)  # pairs ±
+    found = torch.einsum("s...k,s...l->...kl", deviations, deviations) / 4000
+    np.testing.assert_allclose(found, V, atol=0.1 * V.abs().max().item())
+    if likelihood == "gaussian":
+        np.testing.assert_allclose(p.std, (v + 1).sqrt(), atol=1e-12)
+        return
+    link = (lambda t: t.softmax(-1)) if likelihood == "categorical" else torch.sigmoid
+    np.testing.assert_allclose(p.probs, link(p.outputs).mean(0), atol=1e-12)
+    moderated = predict(model, posterior, inputs, method="probit").probs
+    np.testing.assert_allclose(moderated, link(f / (1 + torch.pi / 8 * v).sqrt()), atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", GAUSSIANS)
 def test_probit_divides_logits_by_their_own_variance(kind):
     case = make_case(kind)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
 from posterity.curvature.covariance import Bases
@@ -37,6 +37,11 @@ class Call:
     input: Tensor
     edge: GradientEdge
     shape: torch.Size  # of the output
+
+    @classmethod
+    def of(cls, x: Tensor, output: Tensor) -> Call:
+        """The call that made `output` of x."""
+        return cls(x.detach(), get_gradient_edge(output), output.shape)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,11 @@ class Layer:
     calls: list[Call]
     sites: dict[str, Site]
 
+    @classmethod
+    def of(cls, module: nn.Module, calls: list[Call], names: dict[str, str]) -> Layer:
+        """A supported module and its calls; `names` maps its own parameter names to those in the model."""
+        return cls(module, calls, {name: _site(module, own, calls) for own, name in names.items()})
+
     def gather(self, signals: list[Tensor]) -> Tensor:
         """Signals (R, B, ...) at the outputs of all calls, joined to (R, B, T, out)."""
         parts = [_unfold(self.module, signal, lead=2) for signal in signals]
@@ -104,11 +114,6 @@ def unsupported(module: nn.Module) -> str | None:
     if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
         return "an Embedding with max_norm or scale_grad_by_freq has no closed form"
     return None
-
-
-def layer(module: nn.Module, calls: list[Call], names: dict[str, str]) -> Layer:
-    """A supported module and its calls; `names` maps its own parameter names to those in the model."""
-    return Layer(module, calls, {name: _site(module, own, calls) for own, name in names.items()})
 
 
 def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:

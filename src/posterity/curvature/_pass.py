@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posterity.curvature import _rest
 from posterity.curvature._gradients import Gradient, Rows
-from posterity.curvature._layers import Layer
+from posterity.curvature._layers import Call, Layer
 from posterity.curvature._sites import split
 from posterity.inputs import Inputs, take
 from posterity.trees import state_dtype
@@ -43,6 +44,25 @@ class Pass:
         edge = self.layers[0].calls[0].edge
         at_the_end = edge.node is self.logits.grad_fn and edge.output_nr == self.logits.output_nr
         return at_the_end and isinstance(self.layers[0].module, nn.Linear)
+
+    def head_alone(self) -> Pass:
+        """The linear layer that gives the logits in a pass of its own, in which every position is an example."""
+        head = self.layers[0]
+        x = head.calls[0].input.flatten(0, -2)
+        assert isinstance(head.module, nn.Linear)
+        with torch.enable_grad():
+            logits = F.linear(x, head.module.weight, head.module.bias)
+        own = {key: name for key, name in self.tape.own(head.module).items() if name in head.sites}
+        return replace(self, logits=logits, layers=[Layer.of(head.module, [Call.of(x, logits)], own)])
+
+    def at_positions(self, directions: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """Directions (R, n, K) made from outputs (n, K), at one position after the other: (R, n, ..., K)."""
+        flat = self.outputs.reshape(len(self.logits), -1, self.logits.shape[-1])
+        for position in range(flat.shape[1]):
+            own = directions(flat[:, position])
+            v = own.new_zeros(len(own), *flat.shape)
+            v[:, :, position] = own
+            yield v.reshape(len(own), *self.logits.shape)
 
     def signals(self, v: Tensor) -> Iterator[tuple[Layer, Tensor]]:
         """b = (∂f/∂y)ᵀ v at the output y of each layer, (R, B, T, out), for output directions v (R, B, ..., K)."""
@@ -105,7 +125,8 @@ class Pass:
 
     def _rest_rows(self, v: Tensor, examples: slice) -> dict[str, Tensor]:
         parameters = {name: self.tape.parameters[name] for name in self.rest}
-        found = _rest.rows(self.tape.model, parameters, take(self.inputs, examples), v.to(self.logits))
+        inputs, axis = take(self.inputs, examples), self.tape.class_axis
+        found = _rest.rows(self.tape.model, parameters, inputs, v.to(self.logits), axis)
         return {name: rows.to(v) for name, rows in found.items()}
 
     def split(self, numbers: int) -> list[slice]:

@@ -12,6 +12,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posterity.inputs import Inputs, call, length, over_tensors, take, tensors
+from posterity.likelihoods import classes_last
 from posterity.trees import Tree
 
 
@@ -32,11 +33,13 @@ def transformable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> Tree:
+def rows(
+    model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor, class_axis: int | None = -1
+) -> Tree:
     """J_nᵀ v_rn for each example and root: output directions v (R, B, ..., K) to rows (R, B, numel) by name."""
 
     def one(v_n: Tensor, *x: Tensor) -> Tree:
-        pull = vjp(_output(model, inputs, x), _detached(parameters))[1]
+        pull = vjp(_output(model, inputs, x, class_axis), _detached(parameters))[1]
         each = [pull(v_rn)[0] for v_rn in v_n]  # a vmap in the other gives wrong gradients of nn.PReLU
         return {name: torch.stack([g[name] for g in each]) for name in parameters}
 
@@ -47,7 +50,7 @@ def rows(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: 
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # an operation that vmap does not know (recurrent layers, custom functions)
-            found = _rows_one_by_one(model, parameters, inputs, v)
+            found = _rows_one_by_one(model, parameters, inputs, v, class_axis)
     return {name: g.transpose(0, 1).reshape(*v.shape[:2], -1) for name, g in found.items()}
 
 
@@ -83,14 +86,17 @@ def tangent(outputs: Tensor, parameters: Sequence[Tensor], along: Sequence[Tenso
     return changes[0]
 
 
-def _output(model: nn.Module, inputs: Inputs, x: Sequence[Tensor]) -> Callable[[Tree], Tensor]:
+def _output(
+    model: nn.Module, inputs: Inputs, x: Sequence[Tensor], class_axis: int | None = -1
+) -> Callable[[Tree], Tensor]:
     """The output of the single example x, nested as `inputs`, as a function of some of the parameters."""
     fixed = _detached(dict(model.named_parameters()))
 
     def output(some: Tree) -> Tensor:
         leaves = iter(x)
         single = over_tensors(lambda _: next(leaves).unsqueeze(0), inputs)
-        return call(lambda *args, **kwargs: functional_call(model, {**fixed, **some}, args, kwargs), single)[0]
+        f = call(lambda *args, **kwargs: functional_call(model, {**fixed, **some}, args, kwargs), single)
+        return classes_last(f, class_axis)[0]
 
     return output
 
@@ -99,11 +105,13 @@ def _detached(parameters: Mapping[str, Tensor]) -> Tree:
     return {name: p.detach() for name, p in parameters.items()}
 
 
-def _rows_one_by_one(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> Tree:
+def _rows_one_by_one(
+    model: nn.Module, parameters: Mapping[str, Tensor], inputs: Inputs, v: Tensor, class_axis: int | None
+) -> Tree:
     every = []
     for n in range(length(inputs)):
         with torch.enable_grad():
-            f = call(model, take(inputs, slice(n, n + 1)))
+            f = classes_last(call(model, take(inputs, slice(n, n + 1))), class_axis)
         # What one example alone does not use, such as an expert that another one is sent to, has gradient zero.
         every += [
             torch.autograd.grad(f[0], list(parameters.values()), v_rn, retain_graph=True, materialize_grads=True)

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
-from posterity.curvature._layers import Call, Layer, layer, unsupported
+from posterity.curvature._layers import Call, Layer, unsupported
 from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, call, length, over_tensors, take
+from posterity.likelihoods import classes_last
 from posterity.trees import Tree, attributes_kept, state_dtype, trainable
 
 _PICKS = ("Index", "Scatter", "Gather", "MaskedSelect", "MaskedScatter")  # operations that route rows, as to experts
@@ -45,7 +46,13 @@ class Tape:
     inference mode. It is left exactly as it was found: modes, gradients and hooks.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str] | None = None, memory: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str] | None = None,
+        memory: int | None = None,
+        class_axis: int | None = -1,
+    ) -> None:
         known = dict(model.named_parameters())
         self.names = list(trainable(model)) if names is None else list(names)
         require(bool(self.names), "parameters", "at least one that requires a gradient", "none")
@@ -54,6 +61,7 @@ class Tape:
                 raise expected("names", f"parameters among {list(known)}", name)
         self.model = model
         self.parameters = {name: known[name] for name in self.names}
+        self.class_axis = class_axis  # of the model's outputs, as `classes_last` takes it
         self.memory = _default_memory(self.device) if memory is None else memory
         self._by_id = {id(p): name for name, p in self.parameters.items()}
         self._calls: dict[nn.Module, list[Call]] = {}
@@ -82,7 +90,7 @@ class Tape:
                 stack.callback(p.requires_grad_, p.requires_grad)
                 p.requires_grad_(True)
             for module in self.model.modules():
-                if own := self._own(module):
+                if own := self.own(module):
                     reason = unsupported(module)
                     if reason is not None:
                         self._reasons.update(dict.fromkeys(own.values(), reason))
@@ -129,7 +137,7 @@ class Tape:
         self._calls, self._examples, self._recording = {}, length(inputs), True
         try:
             with torch.enable_grad(), transformable():
-                logits = call(self.model, inputs)
+                logits = classes_last(call(self.model, inputs), self.class_axis)
         finally:
             self._recording = False
         wanted = f"logits shaped ({self._examples}, ..., K)"
@@ -150,7 +158,7 @@ class Tape:
         if module in self._same_for_all:
             # Written out for each example, it has signals for each.
             x, output = (t.expand(self._examples, *t.shape[1:]) for t in (x, output))
-        self._calls.setdefault(module, []).append(Call(x.detach(), get_gradient_edge(output), output.shape))
+        self._calls.setdefault(module, []).append(Call.of(x, output))
         return output
 
     def _probe(self, few: Inputs) -> None:
@@ -206,17 +214,17 @@ class Tape:
         for module, calls in self._calls.items():
             if module in self._off_axis or any(entry.shape[0] != len(logits) for entry in calls):
                 reason = f"its {type(module).__name__} does not keep the examples apart on the first axis"
-                self._reasons.update(dict.fromkeys(self._own(module).values(), reason))
+                self._reasons.update(dict.fromkeys(self.own(module).values(), reason))
                 continue
             # Under another name (weight_orig of pruning), the layer makes its weight from it.
-            own = {key: name for key, name in self._own(module).items() if key in ("weight", "bias")}
+            own = {key: name for key, name in self.own(module).items() if key in ("weight", "bias")}
             fits = {key: name for key, name in own.items() if uses[name] == len(calls)}
             if fits:
-                layers.append(layer(module, calls, fits))
+                layers.append(Layer.of(module, calls, fits))
         closed = {name for entry in layers for name in entry.sites}
         return layers, [name for name in self.names if name not in closed and uses[name]]
 
-    def _own(self, module: nn.Module) -> dict[str, str]:
+    def own(self, module: nn.Module) -> dict[str, str]:
         """The watched parameters that a module holds itself: its own names for them, and the model's."""
         return {own: self._by_id[id(p)] for own, p in module._parameters.items() if id(p) in self._by_id}
 

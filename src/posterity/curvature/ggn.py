@@ -158,9 +158,4 @@ def _passes(tape: Tape, data: Data, likelihood: Likelihood) -> Iterator[Pass]:
 
 def _roots(step: Pass, likelihood: Likelihood) -> Iterator[Tensor]:
     """Output directions (R, n, ..., K) whose outer products sum to the curvature Λ."""
-    flat = step.outputs.reshape(len(step.outputs), -1, step.outputs.shape[-1])  # (n, positions, K)
-    for position in range(flat.shape[1]):
-        root = likelihood.curvature_root(flat[:, position]).movedim(-1, 0)  # (R, n, K)
-        v = root.new_zeros(len(root), *flat.shape)
-        v[:, :, position] = root
-        yield v.reshape(len(root), *step.logits.shape)
+    return step.at_positions(lambda f: likelihood.curvature_root(f).movedim(-1, 0))

@@ -16,7 +16,12 @@ from posterity.inputs import Inputs
 
 
 def prediction_covariance(
-    model: nn.Module, inputs: Inputs, covariance: Covariance, *, memory: int | None = None
+    model: nn.Module,
+    inputs: Inputs,
+    covariance: Covariance,
+    *,
+    class_axis: int | None = -1,
+    memory: int | None = None,
 ) -> Tensor:
     """The covariance V_n = J_n Σ J_nᵀ of each example's outputs, when the weights have covariance Σ.
 
@@ -25,16 +30,18 @@ def prediction_covariance(
 
         V_kl = Σ_o b_ko b_lo (S a² + s)_o
 
-    A Kronecker Σ is the same in the coordinates of its bases. No Jacobian is formed.
+    A Kronecker Σ is the same in the coordinates of its bases. No Jacobian is formed. Sequences and maps have a
+    covariance at each of their positions, at the cost of as many backward passes, unless Σ is of the last layer alone.
 
     Args:
-        model: Network with outputs (B, K).
+        model: Network with outputs (B, ..., K).
         inputs: A batch of inputs.
         covariance: Σ over some or all trainable parameters; the others are fixed.
+        class_axis: Where the outputs have their K classes; None takes axis 1 of maps (B, K, H, W), otherwise the last.
         memory: Bytes that may be held at a time beside the model, the data and the result; a modest amount by default.
 
     Returns:
-        V, (B, K, K).
+        V, (B, ..., K, K).
 
     Examples:
         >>> from posterity.curvature import DiagonalCovariance
@@ -44,9 +51,11 @@ def prediction_covariance(
         tensor([[[1.9000]]])
     """
     found = []
-    with watch(model, covariance, memory) as tape:
+    with watch(model, covariance, memory, class_axis) as tape:
         for _, step in tape.passes(inputs):
-            found.append(gram(step, every_output(step.outputs), covariance))
+            rows = step.head_alone() if step.is_head else step
+            each = [gram(rows, v, covariance) for v in rows.at_positions(every_output)]
+            found.append(torch.stack(each, 1).reshape(*step.logits.shape, step.logits.shape[-1]))
     return torch.cat(found)
 
 
@@ -86,14 +95,14 @@ def self_influence(
     return torch.cat(found)
 
 
-def watch(model: nn.Module, covariance: Covariance, memory: int | None) -> Tape:
+def watch(model: nn.Module, covariance: Covariance, memory: int | None, class_axis: int | None = -1) -> Tape:
     """A tape for the parameters that a covariance covers, after a look at its shapes."""
     sizes = (
         {name: shape.numel() for name, shape in covariance.shapes.items()}
         if isinstance(covariance, FullCovariance)
         else {name: v.numel() for name, v in covariance.variance.items()}
     )
-    tape = Tape(model, list(sizes), memory)
+    tape = Tape(model, list(sizes), memory, class_axis)
     for name, p in tape.parameters.items():
         require(sizes[name] == p.numel(), f"covariance of {name!r}", f"{p.numel()} variances", sizes[name])
     return tape

@@ -82,19 +82,20 @@ def _covariance(question: Question) -> Covariance:
 
 
 def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Mean (B, K) and covariance (B, K, K) of the outputs."""
+    """Mean (B, ..., K) and covariance (B, ..., K, K) of the outputs."""
     f = question.arranged(attempt(question.model, inputs))
-    require(f.ndim == 2, "model outputs", "(batch, outputs) for a linearised prediction", tuple(f.shape))
+    require(f.ndim > 1, "model outputs", "(batch, ..., outputs) for a linearised prediction", tuple(f.shape))
     require_finite(f)
     f = f.to(state_dtype(f.dtype))
-    return f, prediction_covariance(question.model, inputs, covariance).to(f.dtype)
+    return f, prediction_covariance(question.model, inputs, covariance, class_axis=question.axis).to(f.dtype)
 
 
 def _noise(question: Question, V: Tensor) -> Tensor:
-    """Draws (S, B, K) of N(0, V), in pairs ±.
+    """Draws (S, B, ..., K) of N(0, V), in pairs ±.
 
-    All examples share the standard normals, and the symmetric root V^½ depends smoothly on V: like a drawn network,
-    a draw varies smoothly over inputs and does not depend on how they are batched. Pairs leave the mean unmoved.
+    All examples and positions share the standard normals, and the symmetric root V^½ depends smoothly on V: like a
+    drawn network, a draw varies smoothly over inputs and does not depend on how they are batched. Pairs leave the mean
+    unmoved.
     """
     values, vectors = torch.linalg.eigh(V)
     root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT  # V may be singular: no Cholesky factor
@@ -103,4 +104,4 @@ def _noise(question: Question, V: Tensor) -> Tensor:
         for k in range((question.samples + 1) // 2)
     ]
     both = torch.stack([sign * noise for noise in pairs for sign in (1.0, -1.0)])[: question.samples]
-    return torch.einsum("bkl,sl->sbk", root, both)
+    return torch.einsum("...kl,sl->s...k", root, both)

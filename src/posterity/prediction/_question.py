@@ -40,12 +40,17 @@ class Question:
         """What the outputs mean."""
         return self.posterior.likelihood
 
+    @property
+    def axis(self) -> int | None:
+        """Where the outputs have their classes, as `classes_last` takes it."""
+        return self.class_axis if isinstance(self.likelihood, CategoricalLikelihood) else -1
+
     def arranged(self, f: Tensor) -> Tensor:
         """Outputs with their classes last, or an error if they do not fit the likelihood."""
         if not isinstance(self.likelihood, CategoricalLikelihood):
             return f
         require(f.ndim > 1, "model outputs", "(batch, ..., classes) for a categorical likelihood", tuple(f.shape))
-        f = classes_last(f, self.class_axis)
+        f = classes_last(f, self.axis)
         names = self.posterior.class_names
         enough = f.shape[-1] > 1 and (names is None or f.shape[-1] == len(names))
         wanted = f"{len(names)} classes" if names is not None else "at least 2 classes"

@@ -1,0 +1,112 @@
+"""Covariances of outputs that are sequences and maps, against Jacobians written out by torch.func."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from curvature.cases import K, covariance, dense
+from posterity.curvature import FullCovariance, KroneckerCovariance, kernel, prediction_covariance
+from posterity.curvature.covariance import Covariance, DiagonalCovariance
+from posterity.errors import InvalidInput
+from posterity.trees import trainable
+
+pytestmark = pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
+B, T = 3, 3
+
+
+class Mixing(nn.Module):
+    """Every step reads those before it, through a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4)
+        self.rnn = nn.GRU(4, 3, batch_first=True)
+        self.out = nn.Linear(3, K)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.rnn(self.table(ids))[0])
+
+
+def _map() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.PReLU(4), nn.GroupNorm(2, 4), nn.Conv2d(4, K, 1))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], int]] = {
+    "steps": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, K)), lambda: torch.randn(B, T, 4), -1),
+    "mixing": (Mixing, lambda: torch.randint(0, 6, (B, T)), -1),
+    "map": (_map, lambda: torch.randn(B, 2, 1, 2), 1),
+    "signal": (lambda: nn.Conv1d(2, K, 2), lambda: torch.randn(B, 2, T), -2),
+}
+
+
+def build(name: str) -> tuple[nn.Module, Tensor, int]:
+    torch.manual_seed(0)
+    make, inputs, axis = CASES[name]
+    model, x = make().double().eval(), inputs()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.6)
+    return model, x.double() if x.is_floating_point() else x, axis
+
+
+def blocks(model: nn.Module, x: Tensor, axis: int, names: list[str], matrix: Tensor) -> Tensor:
+    """J Σ Jᵀ at every position, from the Jacobian of all outputs at once."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    found = jacrev(lambda some: functional_call(model, {**weights, **some}, (x,)).movedim(axis, -1))(
+        {name: weights[name] for name in names}
+    )
+    f = model(x).movedim(axis, -1)
+    j = torch.cat([found[name].reshape(*f.shape, -1) for name in names], dim=-1)
+    return j @ matrix @ j.mT
+
+
+@pytest.mark.parametrize("shape", ["diagonal", "kronecker", "full"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_position_has_the_covariance_of_its_own_jacobian(name: str, shape: str) -> None:
+    model, x, axis = build(name)
+    sigma = covariance(model, shape)
+    wanted = blocks(model, x, axis, list(trainable(model)), dense(sigma))
+    found = prediction_covariance(model, x, sigma, class_axis=axis)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_little_memory_changes_nothing() -> None:
+    model, x, _ = build("steps")
+    sigma = covariance(model, "diagonal")
+    little, much = (prediction_covariance(model, x, sigma, memory=memory) for memory in (1, None))
+    torch.testing.assert_close(little, much)
+
+
+def test_maps_have_their_classes_on_axis_one_unless_said() -> None:
+    model, x, _ = build("map")
+    sigma = covariance(model, "diagonal")
+    by_default = prediction_covariance(model, x, sigma, class_axis=None)
+    torch.testing.assert_close(by_default, prediction_covariance(model, x, sigma, class_axis=1))
+
+
+def only(sigma: Covariance, names: list[str], like: dict[str, Tensor]) -> Covariance:
+    """The part of a covariance that belongs to some of the parameters."""
+    if isinstance(sigma, FullCovariance):
+        size = sum(like[name].numel() for name in names)
+        return FullCovariance({name: like[name].shape for name in names}, sigma.matrix[-size:, -size:])
+    variance = {name: sigma.variance[name] for name in names}
+    if isinstance(sigma, DiagonalCovariance):
+        return DiagonalCovariance(variance)
+    return KroneckerCovariance({name: sigma.bases[name] for name in names}, variance)
+
+
+@pytest.mark.parametrize("names", [["out.weight", "out.bias"], ["out.weight"], ["out.bias"]])
+@pytest.mark.parametrize("shape", ["diagonal", "kronecker", "full"])
+def test_the_last_layer_of_a_sequence(shape: str, names: list[str]) -> None:
+    model, x, axis = build("mixing")
+    sigma = only(covariance(model, shape), names, trainable(model))
+    wanted = blocks(model, x, axis, names, dense(sigma))
+    torch.testing.assert_close(prediction_covariance(model, x, sigma), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_kernels_of_sequences_are_refused() -> None:
+    model, x, _ = build("steps")
+    with pytest.raises(InvalidInput, match=r"model output: expected shape \(B, K\)"):
+        kernel(model, x, x, covariance(model, "diagonal"))

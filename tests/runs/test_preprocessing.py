@@ -122,6 +122,23 @@ def test_kinds_are_inferred():
     assert infer("x", pd.Series(long)).kind == "text"
 
 
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([f"{900 + 7 * i:,}.50" for i in range(60)], "numbers with commas, such as 1,005.50; with points alone"),
+        ([f"{i},25" for i in range(60)], "numbers with commas, such as 0,25"),
+        ([f"{1 + i % 28:02d}/{1 + i // 28:02d}/2019" for i in range(60)], "dates such as 01/01/2019; written as 2020"),
+        ([f"{1 + i % 28}.{1 + i // 28}.19 12:00" for i in range(60)], "dates such as 1.1.19 12:00"),
+        ([*map(str, range(59)), "-"], "1 of 60 values are no numbers, such as '-'; left empty they would be used"),
+        ([f"C{i}" for i in range(60)], "60 different values in 60 rows look like names"),
+    ],
+)
+def test_what_nothing_is_made_of_comes_with_the_reason(values, why):
+    column = infer("x", pd.Series(values))
+    assert column.kind == "ignored"
+    assert column.reason.startswith(why)
+
+
 def test_numbers_of_rows_are_not_learnt_from_unseen(tmp_path):
     table(30).to_csv(tmp_path / "t.csv")  # with the numbers of rows in a column without a name
     found = Preprocessing.of(read_rows(tmp_path / "t.csv"), "rich")

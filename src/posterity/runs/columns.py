@@ -21,6 +21,8 @@ _FEW = 50  # a column of no more distinct values is a category, however short th
 _FEWEST = 10  # steps that are enough to tell that a column rises
 _WORD = re.compile(r"\w\w+")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?")
+_OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
+_WITH_COMMAS = re.compile(r"[-+]?\d[\d.]*,[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
         return Ignored(name, "text") if text is False else Text.of(name, values)
     if distinct <= max(_FEW, len(known) / 20):
         return Category.of(name, values)
-    return Ignored(name, f"{distinct} different values in {len(known)} rows look like names or numbers of rows")
+    return Ignored(name, _unusable(known))
 
 
 def counts_rows(values: pd.Series[Any]) -> bool:
@@ -243,6 +245,20 @@ def _canonical(value: Any) -> str:
         return str(int(value))
     text = str(value).strip()
     return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+def _unusable(known: pd.Series[Any]) -> str:
+    """Why nothing is made of a column with many different values, and what would help where something would."""
+    texts = [text for text, number in zip(as_text(known), np.isfinite(numbers(known))) if not number]
+    if all(map(_WITH_COMMAS.fullmatch, texts)):
+        return f"numbers with commas, such as {texts[0]}; with points alone they would be used"
+    if all(map(_OTHER_DATE.fullmatch, texts)):
+        return f"dates such as {texts[0]}; written as 2020-12-31 they would be used"
+    if len(texts) < len(known) / 2:
+        return (
+            f"{len(texts)} of {len(known)} values are no numbers, such as {texts[0]!r}; left empty they would be used"
+        )
+    return f"{known.nunique()} different values in {len(known)} rows look like names or numbers of rows"
 
 
 def _is_numeric(values: pd.Series[Any]) -> bool:

@@ -37,6 +37,12 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         posterior_: q(z) of the rows it was learnt from, a `Gaussian` with a member for each.
         lower_bounds_: Log-likelihood before each iteration; it never falls.
         n_iter_: Iterations taken.
+
+    Examples:
+        >>> z, noise = np.random.default_rng(0).normal(size=(2, 200, 3))
+        >>> model = FactorAnalysis(1, random_state=0).fit(z[:, :1] * [[2.0, -2.0, 0.0]] + noise)
+        >>> np.abs(model.components_).round(1), model.noise_variance_.round(1)
+        (array([[2. , 1.9, 0. ]]), array([1. , 1. , 0.9]))
     """
 
     def __init__(

@@ -50,6 +50,13 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         lower_bounds_: The evidence bound (log-likelihood for EM) before the first sweep and after each.
         n_iter_, converged_: Sweeps taken; whether λ came to rest.
         empty_: Which components hold no observation.
+
+    Examples:
+        >>> X = np.random.default_rng(0).normal(size=(100, 2)) + np.repeat([[0, 0], [9, 9]], 50, axis=0)
+        >>> mixture = GaussianMixture(2, random_state=0).fit(X)
+        >>> labels = mixture.predict([[0, 0], [9, 9]])
+        >>> bool(labels[0] != labels[1]), mixture.posterior_["weights"].mean.numpy().round(1)
+        (True, array([0.5, 0.5]))
     """
 
     def __init__(

@@ -208,6 +208,13 @@ class GaussianProcess(_Process):
         posterior_: The sites, which with kernel_ and X_ are the posterior.
         kernel_, noise_variance_: As learnt.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first step and after each; how many.
+
+    Examples:
+        >>> X = np.linspace(-3, 3, 30).reshape(-1, 1)
+        >>> process = GaussianProcess().fit(X, np.sin(X[:, 0]))
+        >>> mean, std = process.predict([[0.0], [20.0]], return_std=True)
+        >>> np.abs(mean).round(2), bool(std[1] > 10 * std[0])
+        (array([0., 0.]), True)
     """
 
     def __init__(
@@ -262,6 +269,12 @@ class SparseGaussianProcess(_Process):
         inducing_: The inducing points (M, d).
         kernel_, noise_variance_: As learnt.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first step and after each; how many.
+
+    Examples:
+        >>> X = np.linspace(-3, 3, 100).reshape(-1, 1)
+        >>> process = SparseGaussianProcess(n_inducing=8, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> process.inducing_.shape, bool(np.abs(process.predict(X) - np.sin(X[:, 0])).max() < 0.05)
+        ((8, 1), True)
     """
 
     def __init__(

@@ -86,6 +86,12 @@ class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # typ
         posterior_: {"w": Gaussian}; the intercept is the last of w.
         coef_, intercept_: The posterior mean of w.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first sweep and after each; how many.
+
+    Examples:
+        >>> X = np.linspace(-1, 1, 50).reshape(-1, 1)
+        >>> model = BayesianPoissonRegression().fit(X, np.exp(1 + X[:, 0]).round())
+        >>> model.coef_.round(1), round(float(model.intercept_), 1)
+        (array([1.]), 1.0)
     """
 
     _likelihood = "poisson"
@@ -142,6 +148,12 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
         classes_: The two classes.
         coef_, intercept_: The posterior mean of w.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first sweep and after each; how many.
+
+    Examples:
+        >>> X = np.linspace(-2, 2, 50).reshape(-1, 1)
+        >>> model = BayesianLogisticRegression().fit(X, np.where(X[:, 0] > 0, "yes", "no"))
+        >>> model.predict([[1.0], [-1.0]]), model.predict_proba([[0.0]]).round(1)
+        (array(['yes', 'no'], dtype='<U3'), array([[0.5, 0.5]]))
     """
 
     _likelihood = "bernoulli"

@@ -40,6 +40,13 @@ class HiddenMarkovModel(Estimator):
         posterior_: {"initial": Dirichlet, "transitions": Dirichlet, "components": NormalWishart or Dirichlet}.
         startprob_, transmat_: Chances of first states (K,) and of moves (K, K).
         lower_bounds_, n_iter_, converged_: The bound (log-likelihood for EM) before the first sweep and after each.
+
+    Examples:
+        >>> X = np.random.default_rng(0).normal(size=(100, 1)) + np.repeat([[-5.0], [5.0]], 50, axis=0)
+        >>> model = HiddenMarkovModel(2, random_state=0).fit(X)
+        >>> states = model.predict(X)
+        >>> np.flatnonzero(np.diff(states)), bool(model.transmat_.diagonal().min() > 0.9)
+        (array([49]), True)
     """
 
     def __init__(

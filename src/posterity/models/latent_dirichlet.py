@@ -44,6 +44,12 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         components_: Its concentration.
         lower_bounds_: The evidence bound, estimated on the minibatch for "svi".
         n_iter_: Steps taken.
+
+    Examples:
+        >>> counts = np.kron(np.eye(2, dtype=int), np.full((20, 3), 4))  # two kinds of documents, three words each
+        >>> topics = LatentDirichletAllocation(2, random_state=0).fit(counts)
+        >>> topics.transform(counts[[0, -1]]).max(1).round(1)
+        array([1., 1.])
     """
 
     def __init__(

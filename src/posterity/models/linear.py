@@ -29,6 +29,13 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
             zero that double precision cannot tell weights from intercept have predictions, but no such Gaussian.
         coef_, intercept_: The posterior mean of w.
         lower_bounds_, n_iter_, converged_: The evidence bound before the first sweep and after each; how many.
+
+    Examples:
+        >>> X = np.linspace(-1, 1, 40).reshape(-1, 1)
+        >>> model = BayesianRidge().fit(X, 3 * X[:, 0] + 1 + 0.1 * np.cos(50 * X[:, 0]))
+        >>> mean, std = model.predict([[0.5], [9.0]], return_std=True)
+        >>> mean.round(1), bool(std[1] > std[0])
+        (array([ 2.5, 28. ]), True)
     """
 
     def __init__(

@@ -35,6 +35,13 @@ class MixtureApproximation(Estimator):
         weights_, means_, covariances_: Of its components.
         lower_bounds_: The bound E_q[log p] + H(q) after each step, as the estimator sees it.
         n_iter_: Steps taken.
+
+    Examples:
+        >>> def two_peaks(theta):
+        ...     return -0.25 * ((theta**2 - 4) ** 2).sum()
+        >>> approximation = MixtureApproximation(2, lr=0.5, max_iter=50).fit(two_peaks, start=[[-1.0], [1.0]])
+        >>> approximation.means_.ravel().round(), approximation.weights_.round(1)
+        (array([-2.,  2.]), array([0.5, 0.5]))
     """
 
     def __init__(

@@ -96,6 +96,12 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         lower_bounds_: The evidence bound −E_q[loss] − KL(q ‖ prior) after the training, estimated on the last epoch.
         n_iter_: Epochs of the first training.
         classes_: The classes.
+
+    Examples:
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> model = BayesianMLPClassifier((16,), epochs=30, random_state=0).fit(X, X[:, 0] * X[:, 1] > 0)
+        >>> model.predict([[2.0, 2.0], [2.0, -2.0]]), model.posterior_.n
+        (array([ True, False]), 200)
     """
 
     _likelihood = "categorical"
@@ -152,6 +158,13 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         lower_bounds_: The evidence bound −E_q[loss] − KL(q ‖ prior) after the training, estimated on the last epoch,
             for targets in units of their standard deviation.
         n_iter_: Epochs of the first training.
+
+    Examples:
+        >>> X = np.linspace(-2, 2, 200).reshape(-1, 1)
+        >>> model = BayesianMLPRegressor((16,), epochs=60, random_state=0).fit(X, np.sin(2 * X[:, 0]))
+        >>> mean, std = model.predict([[0.0], [6.0]], return_std=True)
+        >>> bool(abs(mean[0]) < 0.3), bool(std[1] > std[0])
+        (True, True)
     """
 
     _likelihood = "gaussian"

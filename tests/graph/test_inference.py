@@ -270,6 +270,48 @@ def test_parameters_that_do_not_fit_the_data_are_refused():
         cvi(DenseGaussian(EYE), one[:2], "gaussian", start=Sites.none(3))
 
 
+def test_plates_that_a_factor_does_not_know_are_refused():
+    several, one = Gaussian(torch.zeros(3, 2, dtype=DOUBLE), EYE), Gaussian.standard(2)
+    linear, shrinkage = Linear("w", "tau", X, X[:, 0]), Shrinkage("w", "tau")
+    for prior, factor in (
+        ({"w": several, "tau": Gamma(1.0, 1.0)}, linear),
+        ({"w": one, "tau": Gamma([1.0, 1.0], 1.0)}, linear),
+        ({"w": several, "tau": Gamma(1.0, 1.0)}, shrinkage),
+    ):
+        with pytest.raises(InvalidInput, match=r"plates of '\w+': expected \(\), a single member, got"):
+            vmp(Model(prior, [factor]))
+    moves = Dirichlet(torch.ones(3, 2, dtype=DOUBLE))
+    model = chain_model()
+    with pytest.raises(InvalidInput, match=r"shape of 'moves': expected \(3, 3\), got \(3, 2\)"):
+        vmp(replace(model, priors={**model.priors, "moves": moves}), CHAIN_START)
+    with pytest.raises(InvalidInput, match=r"inputs: expected rows \(N, d\), got \(2,\)"):
+        Linear("w", "tau", X[0], X[0])
+    with pytest.raises(InvalidInput, match=r"targets: expected 2, one for each point, got \(2, 1\)"):
+        cvi(DenseGaussian(EYE), EYE[:, :1], "gaussian")
+    with pytest.raises(InvalidInput, match="jitter: expected a variance >= 0"):
+        gaussian(X, jitter=-1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+def test_data_and_beliefs_of_any_type_say_the_same():
+    labels, flat = torch.tensor([0, 2, 1, 2]), Dirichlet(torch.ones(3))
+    for same in (labels.to(torch.uint8), labels.int(), labels.numpy(), labels.tolist()):
+        fit = vmp(Model({"p": flat}, [Observed("p", categorical(same, 3))]))
+        assert fit.q["p"].concentration.tolist() == [2.0, 2.0, 3.0]
+    counts = torch.eye(4) + 1.0
+    narrow = Model(
+        {"b": Dirichlet(torch.rand(2, 4))}, [Topics("t", "b", counts)], local={"t": Dirichlet(torch.ones(2))}
+    )
+    wide = vmp(narrow, steps=5, tolerance=0.0).q["b"].concentration
+    for same in (counts.numpy(), counts.int(), counts.to_sparse_csr()):
+        model = replace(narrow, factors=[Topics("t", "b", same)])
+        torch.testing.assert_close(vmp(model, steps=5, tolerance=0.0).q["b"].concentration, wide)
+    svi(replace(narrow, factors=[Topics("t", "b", counts.to_sparse_csr())]), batch_size=2, steps=2)
+    weights = {"w": Gaussian.standard(2), "tau": Gamma(1.0, 1.0)}
+    both = (vmp(Model(weights, [Linear("w", "tau", x, x[:, 0])])).q["w"].mean for x in (X, X.numpy()))
+    torch.testing.assert_close(*both)
+
+
 def test_masks_of_numpy_are_masks():
     mask = torch.arange(len(X)) % 2 == 0
     for emission in (gaussian, diagonal_gaussian):

@@ -71,7 +71,8 @@ def cvi(
     require(0.0 < lr <= 1.0, "lr", "a number in (0, 1]", lr)
     require_whole("steps", steps)
     gradient, n = gradient or Quadrature(), prior.size
-    require(len(targets) == n, "targets", f"{n}, one for each point", len(targets))
+    targets = torch.as_tensor(targets)
+    require(targets.shape == (n,), "targets", f"{n}, one for each point", tuple(targets.shape))
     loss = LinearLoss(inputs=torch.eye(n, dtype=torch.float64), targets=targets, likelihood=likelihood)
     sites = start or Sites.none(n)
     require(len(sites.linear) == n, "start", f"{n} sites, one for each point", len(sites.linear))

@@ -10,7 +10,7 @@ from typing import Self
 
 from torch import Tensor
 
-from posterity.errors import InvalidInput, expected
+from posterity.errors import InvalidInput, expected, require
 from posterity.families import Coordinates, Family
 from posterity.graph.modes import Point
 
@@ -88,3 +88,9 @@ class Factor(ABC):
 def batch_shape(q: Family) -> tuple[int, ...]:
     """The plates of a variable."""
     return tuple(q.log_partition().shape)
+
+
+def require_one(q: Mapping[str, Family], *names: str) -> None:
+    """Raise unless each of these variables is a single member."""
+    for name in names:
+        require(batch_shape(q[name]) == (), f"plates of {name!r}", "(), a single member", batch_shape(q[name]))

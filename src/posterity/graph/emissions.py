@@ -51,7 +51,7 @@ class Emission:
 
     def energies(self, expectation: Coordinates) -> Tensor:
         """E_q[log p(x_n | θ_k)], (N, K); zero for observations that are missing."""
-        weights = self.pack(expectation)
+        weights = self.pack(expectation).to(torch.float64)
         fits = weights.ndim == 2 and weights.shape[1] == self.width
         what, wanted = f"parameters of {self.family.__name__}", f"{self.width} for each component, as the data have"
         require(fits, what, wanted, tuple(weights.shape[1:]))
@@ -102,7 +102,8 @@ def gaussian(x: Tensor, *, jitter: float = 0.0, mask: Tensor | None = None) -> E
         jitter: Variance with which each observation is smeared, xxᵀ + jitter·I: no component can shrink to a point.
         mask: Which rows are observed, (N,).
     """
-    x, present = _observed(x, mask, 2)
+    x, present = _observed(x, mask)
+    require(jitter >= 0.0, "jitter", "a variance >= 0", jitter)
     d = x.shape[-1]
     upper = torch.triu_indices(d, d, device=x.device)
     twice = torch.where(upper[0] == upper[1], 1.0, 2.0).to(x)
@@ -171,9 +172,11 @@ def categorical(labels: Tensor, classes: int, *, mask: Tensor | None = None) -> 
         classes: V.
         mask: Which are observed, (N,).
     """
-    require(labels.ndim == 1 and not labels.is_floating_point(), "labels", "integers (N,)", tuple(labels.shape))
+    labels = torch.as_tensor(labels)
+    row = labels.ndim == 1 and len(labels) > 0 and not labels.is_floating_point()
+    require(row, "labels", "integers (N,), at least one", f"{labels.dtype} {tuple(labels.shape)}")
     present = _mask(mask, labels.shape, labels.device)
-    seen = torch.where(present, labels, 0)
+    seen = torch.where(present, labels.long(), 0)
     require(bool(((seen >= 0) & (seen < classes)).all()), "labels", f"integers in 0..{classes - 1}", "others")
 
     def features(rows: Tensor) -> Tensor:
@@ -196,16 +199,16 @@ def _independent(
 
 def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The observations with zeros where they are missing, and a one for each that is there."""
-    if mask is not None and mask.ndim == 1:
-        mask = torch.as_tensor(mask).unsqueeze(-1).expand(x.shape)
-    x, seen = _observed(x, mask, 2, entries=True)
+    if mask is not None and (rows := torch.as_tensor(mask)).ndim == 1:
+        mask = rows.unsqueeze(-1).expand(x.shape)
+    x, seen = _observed(x, mask, entries=True)
     return torch.where(seen, x, 0.0), seen.to(x)
 
 
-def _observed(x: Tensor, mask: Tensor | None, ndim: int, entries: bool = False) -> tuple[Tensor, Tensor]:
+def _observed(x: Tensor, mask: Tensor | None, entries: bool = False) -> tuple[Tensor, Tensor]:
     """The data with zeros where masked, and the mask; an error where what is left is not finite."""
     x = torch.as_tensor(x).to(torch.float64)
-    require(x.ndim == ndim and len(x) > 0, "data", f"{ndim} axes, at least one row", f"shape {tuple(x.shape)}")
+    require(x.ndim == 2 and x.numel() > 0, "data", "2 axes, at least one row and column", f"shape {tuple(x.shape)}")
     shape = x.shape if entries else x.shape[:1]
     present = _mask(mask, shape, x.device)
     x = torch.where(present if entries else present.unsqueeze(-1), x, 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families import Dirichlet, Family
-from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
+from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape, require_one
 from posterity.graph.emissions import Emission
 
 _RARE = -100.0  # log-weight of moves above which no state that underflows can matter: others are reached as well
@@ -54,10 +54,11 @@ class Chain(Factor):
 
     def check(self, q: Mapping[str, Family]) -> None:
         super().check(q)
-        states = (q[self.initial].event_shapes[0][0],)
-        for name in (self.transitions, self.components):
-            plates = batch_shape(q[name])
-            require(plates[:1] == states, f"plates of {name!r}", f"{states}", plates)
+        require_one(q, self.initial)
+        states = q[self.initial].event_shapes[0][0]
+        moves, plates = tuple(q[self.transitions].natural[0].shape), batch_shape(q[self.components])
+        require(moves == (states, states), f"shape of {self.transitions!r}", f"({states}, {states})", moves)
+        require(plates[:1] == (states,), f"plates of {self.components!r}", f"({states}, ...)", plates)
 
     def evaluate(self, q: Beliefs) -> Evaluation:
         states, moves, value = self.paths(q)

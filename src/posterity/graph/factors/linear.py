@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families import Family, Gamma, Gaussian
-from posterity.graph._factor import Beliefs, Evaluation, Factor
+from posterity.graph._factor import Beliefs, Evaluation, Factor, require_one
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Linear(Factor):
     targets: Tensor
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "targets"):
+            numbers = torch.as_tensor(getattr(self, name)).to(torch.float64)
+            require(bool(numbers.isfinite().all()), name, "finite numbers (leave out rows that lack some)", "others")
+            object.__setattr__(self, name, numbers)
+        require(self.inputs.ndim == 2, "inputs", "rows (N, d)", tuple(self.inputs.shape))
         rows = (len(self.inputs),)
         require(tuple(self.targets.shape) == rows, "targets", f"shape {rows}", tuple(self.targets.shape))
-        for name, numbers in (("inputs", self.inputs), ("targets", self.targets)):
-            require(bool(numbers.isfinite().all()), name, "finite numbers (leave out rows that lack some)", "others")
-            object.__setattr__(self, name, numbers.to(torch.float64))
 
     @property
     def size(self) -> int:
@@ -52,6 +54,7 @@ class Linear(Factor):
 
     def check(self, q: Mapping[str, Family]) -> None:
         super().check(q)
+        require_one(q, self.weights, self.noise)
         columns = q[self.weights].event_shapes[0][0]
         require(self.inputs.shape[-1] == columns, "inputs", f"{columns} columns, as the weights", self.inputs.shape[-1])
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families import Family, Gamma, Gaussian
-from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape
+from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape, require_one
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Shrinkage(Factor):
 
     def check(self, q: Mapping[str, Family]) -> None:
         super().check(q)
+        require_one(q, self.weights)
         d, plates = q[self.weights].event_shapes[0][0], batch_shape(q[self.precision])
         require(self.count is None or 0 < self.count <= d, "count", f"1 to {d}, as the weights have", self.count)
         d = self.count or d

@@ -53,8 +53,11 @@ class Topics(Factor):
     separable = True
 
     def __post_init__(self) -> None:
-        require(self.counts.ndim == 2, "counts", "documents by words (D, V)", tuple(self.counts.shape))
-        values = self.counts if self.counts.layout == torch.strided else self.counts.to_sparse_coo().coalesce().values()
+        counts = torch.as_tensor(self.counts)
+        counts = counts if counts.layout == torch.strided else counts.to_sparse_coo().coalesce()
+        object.__setattr__(self, "counts", counts)
+        require(counts.ndim == 2, "counts", "documents by words (D, V)", tuple(counts.shape))
+        values = counts.values() if counts.is_sparse else counts
         fine = bool((torch.isfinite(values) & (values >= 0)).all())
         require(fine, "counts", "finite numbers >= 0", "negative or NaN")
 
@@ -79,7 +82,7 @@ class Topics(Factor):
         require(words == self.counts.shape[1], "counts", f"{words} words, as the topics have", self.counts.shape[1])
 
     def take(self, rows: Tensor) -> Self:
-        counts = self.counts[rows] if self.counts.layout == torch.strided else self.counts.index_select(0, rows)
+        counts = self.counts.index_select(0, rows) if self.counts.is_sparse else self.counts[rows]
         return type(self)(self.proportions, self.topics, counts)
 
     @cached_property
@@ -110,7 +113,7 @@ class Topics(Factor):
     def _topics(self, belief: Belief) -> tuple[Tensor, Tensor, list[Tensor | None]]:
         known = self._gathered.get(self.topics)
         if known is None or known[0] is not belief:
-            (log_beta,) = belief.expectation
+            log_beta = belief.expectation[0].to(torch.float64)
             # Each side is shifted by its largest entry, so that nothing underflows that another topic could explain.
             highest = log_beta.amax(0)
             beta = (log_beta - highest).exp().mT.contiguous()
@@ -120,7 +123,7 @@ class Topics(Factor):
         return known[1:]
 
     def evaluate(self, q: Beliefs) -> Evaluation:
-        (log_theta,) = q[self.proportions].expectation
+        log_theta = q[self.proportions].expectation[0].to(torch.float64)
         highest, beta, gathered = self._topics(q[self.topics])
         top = log_theta.amax(-1, keepdim=True)
         theta = (log_theta - top).exp()

@@ -72,3 +72,11 @@ def test_matrices_without_a_factor_are_refused_with_the_reason() -> None:
         linalg.cholesky(torch.diag(torch.tensor([1.0, -1.0])), "S")
     with pytest.raises(InvalidInput, match="S: expected finite entries"):
         linalg.cholesky(torch.full((2, 2), float("nan")), "S")
+    with pytest.raises(InvalidInput, match=r"S: expected single or double precision, got torch\.float16"):
+        linalg.cholesky(torch.eye(2).half(), "S")
+
+
+def test_roots_of_singular_matrices() -> None:
+    columns = torch.randn(2, 4, 3, dtype=torch.float64)  # of rank 3
+    root = linalg.root_psd(columns @ columns.mT)
+    torch.testing.assert_close(root @ root.mT, columns @ columns.mT)

@@ -17,6 +17,8 @@ def cholesky(matrix: Tensor, what: str = "matrix") -> Tensor:
     """Cholesky factor of a positive-definite matrix, or an error that names its smallest eigenvalue."""
     if not torch.isfinite(matrix).all():
         raise InvalidInput(f"{what}: expected finite entries, got NaN or infinity")
+    if matrix.dtype in (torch.float16, torch.bfloat16):
+        raise InvalidInput(f"{what}: expected single or double precision, got {matrix.dtype}")
     factor, info = torch.linalg.cholesky_ex(symmetrise(matrix))
     if (info != 0).any():
         smallest = torch.linalg.eigvalsh(symmetrise(matrix)).amin().item()
@@ -37,6 +39,12 @@ def inverse_psd(matrix: Tensor, what: str = "matrix") -> Tensor:
 def log_det_psd(factor: Tensor) -> Tensor:
     """Log-determinant of S from its Cholesky factor."""
     return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def root_psd(matrix: Tensor) -> Tensor:
+    """R with S = RRᵀ, which exists where S is singular and has no Cholesky factor."""
+    values, vectors = torch.linalg.eigh(symmetrise(matrix))
+    return vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
 
 
 def retract(precision: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from scipy import integrate, stats
 from sklearn.decomposition import FactorAnalysis as TheirFactors
 
+from posterity.algorithms import LinearStateSpace
 from posterity.errors import InvalidInput
 from posterity.models import (
     FactorAnalysis,
@@ -140,6 +141,18 @@ def test_state_space_by_em():
     for bad in (seen[:1], np.full((9, 1), np.nan), np.ones((9, 1))):
         with pytest.raises(InvalidInput, match="at least 2 rows observed, and columns that vary"):
             chain.fit(bad)
+
+
+def test_sequences_are_drawn_where_moves_are_partly_certain():
+    """An autoregression of order 2: the second state is the first of the step before."""
+    autoregression = np.array([[0.5, 0.3], [1.0, 0.0]]), np.diag([1.0, 0.0])
+    seen = np.array([[1.0, 0.0]]), np.array([[0.01]])
+    chain = LinearStateSpace(*autoregression, *seen, np.zeros(2), np.eye(2))
+    model = LinearGaussianStateSpace(2, model=chain, max_iter=0, random_state=0).fit(SIGNAL[:, :1])
+    _, states = model.sample(20_000)
+    np.testing.assert_allclose(states[1:, 1], states[:-1, 0], atol=1e-12)
+    surprise = states[1:, 0] - states[:-1] @ [0.5, 0.3]
+    assert surprise.std() == pytest.approx(1.0, abs=0.02)
 
 
 def test_state_spaces_do_not_depend_on_units():

@@ -12,9 +12,8 @@ from torch import Tensor
 from posterity.algorithms._base import unit
 from posterity.errors import require
 from posterity.families import Gaussian
-from posterity.families._checks import positive_definite
 from posterity.gradients import Delta, Loss
-from posterity.linalg import inverse_psd
+from posterity.linalg import inverse_psd, symmetrise
 from posterity.rule import BayesianLearningRule
 
 
@@ -24,8 +23,8 @@ class LinearStateSpace:
 
         x₁ ~ N(m₁, P₁),   x_t ~ N(A x_{t−1}, Q),   y_t ~ N(C x_t, R)
 
-    The rule works with precisions: Q, R and P₁ must be positive definite, and digits are lost as one of them comes
-    close to singular.
+    The rule works with precisions: to `kalman_filter` and `kalman_smoother` Q, R and P₁ must be positive definite, and
+    digits are lost as one of them comes close to singular.
 
     Args:
         transition: A (d, d).
@@ -48,13 +47,17 @@ class LinearStateSpace:
         shapes: dict[str, tuple[int, ...]] = {"transition": (d, d), "transition_noise": (d, d), "observation": (k, d)}
         shapes |= {"observation_noise": (k, k), "initial_mean": (d,), "initial_covariance": (d, d)}
         for name, shape in shapes.items():
-            found = tuple(getattr(self, name).shape)
-            require(found == shape, name, f"shape {shape}", found)
+            part = torch.as_tensor(getattr(self, name))
+            require(tuple(part.shape) == shape, name, f"shape {shape}", tuple(part.shape))
+            require(bool(part.isfinite().all()), name, "finite entries", "NaN or infinity")
+            object.__setattr__(self, name, part)
+        for name in ("transition_noise", "observation_noise", "initial_covariance"):
+            _require_covariance(name, getattr(self, name))
 
     @cached_property
     def first(self) -> Gaussian:
         """p(x₁)."""
-        return Gaussian(self.initial_mean, _inverse(self.initial_covariance, "initial_covariance"))
+        return Gaussian(self.initial_mean, inverse_psd(self.initial_covariance, "initial_covariance"))
 
     def move_loss(self, before: Tensor, after: Tensor) -> Tensor:
         """−log p(x_t | x_{t−1}), for states (..., d)."""
@@ -157,10 +160,13 @@ def _checked(model: LinearStateSpace, observations: Tensor) -> Tensor:
     return observations
 
 
+def _require_covariance(name: str, matrix: Tensor) -> None:
+    """Raise unless a matrix is symmetric and, but for rounding, has no negative eigenvalue."""
+    size = matrix.abs().amax().item()
+    require(bool(((matrix - matrix.mT).abs() <= 1e-4 * size).all()), name, "a symmetric matrix", "another")
+    smallest = torch.linalg.eigvalsh(symmetrise(matrix.double())).amin().item()
+    require(smallest >= -1e-6 * size, name, "a covariance", f"smallest eigenvalue {smallest:.3g}")
+
+
 def _centred(covariance: Tensor, what: str) -> Gaussian:
-    return Gaussian(torch.zeros_like(covariance[0]), _inverse(covariance, what))
-
-
-def _inverse(covariance: Tensor, what: str) -> Tensor:
-    symmetric, _ = positive_definite(what, covariance)
-    return inverse_psd(symmetric, what)
+    return Gaussian(torch.zeros_like(covariance[0]), inverse_psd(covariance, what))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.linalg import cholesky, log_det_psd, solve_psd
+from posterity.linalg import cholesky, log_det_psd, root_psd, solve_psd
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class DenseGaussian(LatentGaussian):
     """
 
     def __init__(self, covariance: Tensor) -> None:
+        covariance = torch.as_tensor(covariance)
         require(
             covariance.ndim == 2 and covariance.shape == covariance.mT.shape, "covariance", "(N, N)", covariance.shape
         )
@@ -84,9 +85,7 @@ class DenseGaussian(LatentGaussian):
 
     @cached_property
     def _root(self) -> Tensor:
-        """R with K = RRᵀ, which exists where K has no Cholesky factor."""
-        values, vectors = torch.linalg.eigh(self.covariance)
-        return vectors * values.clamp(min=0.0).sqrt()
+        return root_psd(self.covariance)
 
     def _solved(self, sites: Sites) -> tuple[Tensor, Tensor, Tensor]:
         """V, K⁻¹m and log det(I + KW), for w of any sign."""
@@ -141,8 +140,8 @@ class SparseGaussian(LatentGaussian):
     """
 
     def __init__(self, projection: Tensor, prior_variance: Tensor) -> None:
-        self.projection, self.size = projection.to(torch.float64), len(projection)
-        self.left_open = (prior_variance - self.projection.square().sum(-1)).clamp(min=0.0)
+        self.projection, self.size = torch.as_tensor(projection).to(torch.float64), len(projection)
+        self.left_open = (torch.as_tensor(prior_variance) - self.projection.square().sum(-1)).clamp(min=0.0)
 
     def weights(self, sites: Sites) -> tuple[Tensor, Tensor]:
         """m_v, and the Cholesky factor of S."""

@@ -102,6 +102,7 @@ class _Forward:
 
 def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
     """The filter; step by step until covariances stand still, then a stretch at a time."""
+    observations = torch.as_tensor(observations)
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
     seen = observations.cpu().numpy()

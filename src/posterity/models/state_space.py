@@ -12,7 +12,7 @@ from torch import Tensor
 from posterity.algorithms import LinearStateSpace
 from posterity.errors import require
 from posterity.graph import StateBeliefs, filter_states, smooth_states
-from posterity.linalg import cholesky, symmetrise
+from posterity.linalg import root_psd, symmetrise
 from posterity.models._base import Estimator
 from posterity.progress import track
 
@@ -109,7 +109,7 @@ class LinearGaussianStateSpace(Estimator):
 
         def noise(covariance: Tensor) -> Tensor:
             draws = torch.randn(n_samples, len(covariance), dtype=torch.float64, generator=generator)
-            return draws @ cholesky(covariance).mT
+            return draws @ root_psd(covariance).mT
 
         moves, around = noise(m.transition_noise), noise(m.observation_noise)
         states = [m.initial_mean + noise(m.initial_covariance)[0]]

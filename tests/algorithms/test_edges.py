@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from posterity.algorithms import (
 from posterity.errors import InvalidInput
 from posterity.families import Beta, Categorical, Gamma, NormalGamma
 from posterity.gradients import Enumeration
+from posterity.graph import filter_states
 
 DOUBLE = torch.float64
 
@@ -44,6 +46,17 @@ def test_torchs_optimizers_at_any_scale_of_the_loss(ours, theirs, scale, start, 
     tolerance = 4.0 * torch.finfo(dtype).eps * max(start, 1.0) + 1e-6 * way
     assert (q.mean - weights.detach()).abs().max().item() < tolerance
     assert way > 0.01
+
+
+def test_starts_are_numbers():
+    at_three = torch.full((2,), 3.0, dtype=DOUBLE)
+    for start in ([0, 0], np.zeros(2)):
+        torch.testing.assert_close(newton().run(start, lambda theta: ((theta - 3.0) ** 2).sum(), 1).mean, at_three)
+    with pytest.raises(InvalidInput, match="θ: expected at least 1 axes"):
+        newton().run(torch.tensor(0.0), lambda theta: theta**2, 1)
+    for prior, family in ((Beta(1.0, 1.0), beta_bernoulli), (Gamma(1.0, 1.0), gamma_poisson)):
+        for seen in ([0, 1, 1], np.array([0, 1, 1]), torch.tensor([False, True, True])):
+            assert family(prior, seen).natural[0].item() == 2.0
 
 
 def test_many_starts_at_once():
@@ -90,9 +103,26 @@ def test_statistics_of_another_shape_are_refused():
         beta_bernoulli(Beta(1.0, 1.0), torch.tensor([[1, 0], [1, 1]]))
 
 
-def test_a_covariance_that_is_not_symmetric_is_refused():
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        ([[1.0, 0.5], [0.0, 1.0]], "transition_noise: expected a symmetric matrix"),
+        ([[1.0, 2.0], [2.0, 1.0]], "transition_noise: expected a covariance, got 'smallest eigenvalue -1'"),
+        ([[torch.nan, 0.0], [0.0, 1.0]], "transition_noise: expected finite entries"),
+        ([1.0, 1.0], r"transition_noise: expected shape \(2, 2\), got \(2,\)"),
+    ],
+)
+def test_what_is_no_covariance_is_refused(noise, message):
     eye = torch.eye(2, dtype=DOUBLE)
-    skewed = torch.tensor([[1.0, 0.5], [0.0, 1.0]], dtype=DOUBLE)
-    model = LinearStateSpace(eye, skewed, eye, eye, torch.zeros(2, dtype=DOUBLE), eye)
-    with pytest.raises(InvalidInput, match="transition_noise: expected a symmetric matrix"):
-        kalman_filter(model, torch.zeros(3, 2, dtype=DOUBLE))
+    with pytest.raises(InvalidInput, match=message):
+        LinearStateSpace(eye, torch.tensor(noise, dtype=DOUBLE), eye, eye, eye[0], eye)
+
+
+def test_state_spaces_of_numpy():
+    one, start = np.eye(2), np.zeros(2)
+    ours = LinearStateSpace(0.9 * one, one, one, one, start, one)
+    eye = torch.eye(2, dtype=DOUBLE)
+    tensors = LinearStateSpace(0.9 * eye, eye, eye, eye, torch.zeros(2, dtype=DOUBLE), eye)
+    seen = torch.arange(6, dtype=DOUBLE).reshape(3, 2)
+    assert kalman_filter(ours, seen).log_likelihood == kalman_filter(tensors, seen).log_likelihood
+    assert filter_states(ours, seen.numpy()).log_likelihood == filter_states(tensors, seen).log_likelihood

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.families import Categorical, DiagonalGaussian, FixedGaussian, Gaussian, MixtureOfGaussians
+from posterity.families._checks import parameters
 from posterity.gradients import AnyFamily, AnyLoss
 from posterity.rule import BayesianLearningRule
 
@@ -36,6 +37,7 @@ class Algorithm(Generic[Q]):
 
     def run(self, theta: Tensor, loss: AnyLoss | Iterable[AnyLoss], steps: int, **options: Any) -> Q:
         """Run the rule from θ; options are those of `BayesianLearningRule.run`."""
+        (theta,) = parameters({"θ": (theta, 1)})
         return self.rule.run(self.start(theta), loss, steps, **options)
 
     def but(self, **changes: Any) -> Algorithm[Q]:

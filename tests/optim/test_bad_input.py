@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from optim.conformance import all_optimizers
 from optim.reference import data, loss, network
 from posterity.errors import InvalidInput
 from posterity.optim import EVON, IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
@@ -94,6 +95,17 @@ def test_sparse_gradients_are_refused_at_the_mean():
         pass
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
     assert not optimizer.state
+
+
+@all_optimizers
+def test_sparse_gradients_are_refused_by_all(make):
+    torch.manual_seed(0)
+    layer = nn.Embedding(5, 3, sparse=True)
+    optimizer = make(layer.parameters())
+    before = layer.weight.detach().clone()
+    with pytest.raises(InvalidInput, match="gradient: expected a dense tensor"):
+        optimizer.step(lambda: layer(torch.tensor([1, 2])).sum().backward())
+    assert torch.equal(layer.weight, before)
 
 
 def test_priors():

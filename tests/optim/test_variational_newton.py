@@ -145,6 +145,20 @@ def test_bad_input():
     optimizer.step(lambda: weight.sum().backward())
     with pytest.raises(InvalidInput, match="before the first step"):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    for name in ("ess", "rho"):
+        with pytest.raises(InvalidInput, match=f"{name}: expected the same for all parameter groups"):
+            small.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], name: 0.5})
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+def test_the_weights_that_share_a_precision_stay_the_same(frozen_first):
+    model = network()
+    optimizer = VariationalNewton(model.parameters(), lr=0.1, ess=10)
+    model[0].requires_grad_(not frozen_first)
+    optimizer.step(lambda: loss(model, *data()).backward())
+    model[0].requires_grad_(frozen_first)
+    with pytest.raises(InvalidInput, match="the same ones to train as at the first step"):
+        optimizer.step(lambda: loss(model, *data()).backward())
 
 
 class _Model(torch.nn.Module):

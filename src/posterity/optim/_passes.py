@@ -8,6 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from posterity.optim.kernels import require_dense
+
 
 class Apart:
     """A context that sets `.grad` aside; afterwards `found` holds what was computed inside."""
@@ -30,6 +32,8 @@ class Apart:
             self.found = {p: p.grad for p in self.aside if p.grad is not None}
         for p, gradient in self.aside.items():
             p.grad = gradient
+        for gradient in self.found.values():
+            require_dense(gradient)
 
     def add(self) -> None:
         """Add what was found to `.grad`."""

@@ -86,6 +86,9 @@ class VariationalNewton(Paired):
         check_posterior(group)
         check_number("rho", group["rho"], "a number in (0, 1]")
         check_beta(group["beta1"])
+        for name in ("ess", "rho"):
+            same = all(other[name] == group[name] for other in self.param_groups)
+            require(same, name, "the same for all parameter groups, which share one precision", group[name])
         begun = any("step" in state for state in self.state.values())
         require(not begun, "add_param_group", "all parameters before the first step", "a group after it")
         super().add_param_group(param_group)
@@ -99,10 +102,13 @@ class VariationalNewton(Paired):
     def _matrix(self) -> Tensor:
         """P, in float64; before the first step λ · hess_init · I + S₀."""
         trained = [(group, p) for group, p in self._parameters() if p.requires_grad]
-        rows = [self.state.get(p, {}).get("precision") for _, p in trained]
-        if any(row is None for row in rows):
+        if not any("precision" in state for state in self.state.values()):
             return torch.diag(_flat([torch.zeros_like(p) + self._initial(p, group) for group, p in trained]))
-        return torch.cat([row.reshape(-1, row.shape[-1]).double() for row in rows])
+        size = sum(p.numel() for _, p in trained)
+        rows = [self.state.get(p, {}).get("precision") for _, p in trained]
+        known = all(row is not None and row.shape[-1] == size for row in rows)
+        require(known, "params", "the same ones to train as at the first step", "some frozen or thawed since")
+        return torch.cat([row.reshape(-1, size).double() for row in rows])
 
     def _initial(self, p: Tensor, group: Group) -> Tensor | float:
         return self.precision(self._tensors(p), self.numbers(p, group))

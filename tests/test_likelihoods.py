@@ -77,11 +77,20 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
     torch.testing.assert_close(lik.residual(F, y.to(dtype)), lik.residual(F, y))
 
 
-def test_binary_targets_may_be_truth_values() -> None:
-    lik, y, _ = CASES["bernoulli"]
+@pytest.mark.parametrize("name", ["bernoulli", "poisson"])
+def test_zeros_and_ones_may_be_truth_values(name: str) -> None:
+    lik, y = likelihood(name), CASES["bernoulli"][1]
     lik.check(F, y.bool())
     torch.testing.assert_close(lik.residual(F, y.bool()), lik.residual(F, y))
     torch.testing.assert_close(lik.loss(F, y.bool()), lik.loss(F, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gaussian", "bernoulli", "poisson", "student_t"])
+def test_draws_have_the_precision_of_the_outputs(name: str, dtype: torch.dtype) -> None:
+    drawn = likelihood(name).sample(F.to(dtype))
+    assert (drawn.shape, drawn.dtype) == (F.shape, dtype)
+    assert drawn.isfinite().all()
 
 
 def test_extreme_logits_stay_finite() -> None:
@@ -105,6 +114,8 @@ def test_extreme_logits_stay_finite() -> None:
             r"targets: expected shape \(2, 1\) like the outputs, got \(2,\)",
         ),
         ("gaussian", torch.zeros(2, 1), torch.tensor([[0.0], [float("nan")]]), "targets: expected finite numbers"),
+        ("gaussian", torch.zeros(2, 1), torch.ones(2, 1).bool(), "targets: expected numbers, got 'truth values'"),
+        ("student_t", torch.zeros(2, 1), torch.ones(2, 1).bool(), "targets: expected numbers, got 'truth values'"),
         ("bernoulli", torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]), r"values in \[0, 1\], got 'values from 0 to 2'"),
         ("bernoulli", torch.zeros(2, 1), torch.zeros(2), "targets: expected shape"),
         ("categorical", torch.zeros(2, 3), torch.tensor([0, 3]), "labels: expected integers in 0..2"),

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import expected, require, require_positive
+from posterity.trees import state_dtype
 
 
 class Likelihood(ABC):
@@ -95,8 +96,7 @@ class GaussianLikelihood(Likelihood):
         return f + noise / math.sqrt(self.precision)
 
     def check(self, f: Tensor, y: Tensor) -> None:
-        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
-        require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
+        _check_numbers(f, y)
 
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "precision": float(self.precision)}
@@ -192,7 +192,7 @@ class PoissonLikelihood(Likelihood):
         return (f.exp() - y * f + torch.lgamma(y + 1.0)).sum(-1)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
-        return f.exp() - y
+        return f.exp() - y.to(torch.promote_types(f.dtype, y.dtype))
 
     def curvature(self, f: Tensor) -> Tensor:
         return torch.diag_embed(f.exp())
@@ -208,7 +208,7 @@ class PoissonLikelihood(Likelihood):
 
     def check(self, f: Tensor, y: Tensor) -> None:
         require(f.shape == y.shape, "counts", f"shape {tuple(f.shape)} like the log-rates", tuple(y.shape))
-        whole = (y >= 0) & (y == y.round()) & y.isfinite()
+        whole = (y >= 0) & (y % 1 == 0)
         require(bool(whole.all()), "counts", "whole numbers >= 0", _range(y))
 
 
@@ -252,13 +252,12 @@ class StudentTLikelihood(Likelihood):
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         normal = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
-        shape = torch.full_like(f, 0.5 * self.degrees)
-        mixing = torch._standard_gamma(shape, generator=generator) / shape
-        return f + self.scale * normal / mixing.sqrt()
+        shape = torch.full(f.shape, 0.5 * self.degrees, dtype=state_dtype(f.dtype), device=f.device)
+        mixing = torch._standard_gamma(shape, generator=generator) / shape  # unknown to torch in half precision
+        return f + (self.scale * normal / mixing.sqrt()).to(f.dtype)
 
     def check(self, f: Tensor, y: Tensor) -> None:
-        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
-        require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
+        _check_numbers(f, y)
 
     def settings(self) -> dict[str, Any]:
         return {"name": self.name, "degrees": float(self.degrees), "scale": float(self.scale)}
@@ -308,6 +307,12 @@ def _laplacian(weights: Tensor) -> Tensor:
     """
     off_diagonal = weights - torch.diag_embed(weights.diagonal(dim1=-2, dim2=-1))
     return torch.diag_embed(off_diagonal.sum(-1)) - off_diagonal
+
+
+def _check_numbers(f: Tensor, y: Tensor) -> None:
+    require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
+    require(y.dtype != torch.bool, "targets", "numbers", "truth values")
+    require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
 
 
 def _range(y: Tensor) -> str:

@@ -17,6 +17,9 @@ import posterity as po
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+PERCENT = ("accuracy", "top-5")
+BREAKDOWN = 10.0  # points of accuracy behind the best run of its kind, from which a run counts as broken down
+
 
 def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -172,20 +175,36 @@ def scores(probs: Tensor, y: Tensor, bins: int) -> dict[str, float]:
 def publish_scores(
     name: str, title: str, lines: list[report.Line], columns: list[str], out: str | None, **facts: object
 ) -> None:
-    """A table with a row for each way to train and predict."""
-    rows = []
-    for label in dict.fromkeys(line["name"] for line in lines):
-        mine = [line for line in lines if line["name"] == label]
-        cells = [
-            report.spread([line["scores"][c] for line in mine], 2 if c in ("accuracy", "top-5") else 3) for c in columns
-        ]
-        minutes = sum(line["minutes"] for line in mine) / len(mine)
-        rows.append([label, mine[0]["settings"], *cells, f"{minutes:.1f}", len(mine)])
-    facts |= {"epochs": lines[0]["epochs"], "seeds": sorted({line["seed"] for line in lines})}
+    """A table with a row for each way to train and predict, and one table for each length of training."""
+    lengths = sorted({line["epochs"] for line in lines})
+    facts |= {"epochs": ", ".join(map(str, lengths)), "seeds": sorted({line["seed"] for line in lines})}
     if lines[0].get("tune"):
         facts["tested_on"] = "the last 5000 training images (for choosing settings)"
     text = report.header(title, lines, **facts)
-    report.publish(name, text + "\n" + report.table(["method", "settings", *columns, "minutes", "runs"], rows), out)
+    for length in lengths:
+        text += f"\n### {length} epochs\n" if len(lengths) > 1 else ""
+        text += "\n" + score_table([line for line in lines if line["epochs"] == length], columns)
+    report.publish(name, text, out)
+
+
+def score_table(lines: list[report.Line], columns: list[str]) -> str:
+    """A row for each way; runs that broke down have rows of their own, so that no mean hides them."""
+    rows = []
+    for label in dict.fromkeys(line["name"] for line in lines):
+        mine = [line for line in lines if line["name"] == label]
+        best = max(line["scores"]["accuracy"] for line in mine)
+        broken = [line for line in mine if line["scores"]["accuracy"] < best - BREAKDOWN]
+        whole = [line for line in mine if line not in broken]
+        for shown, ways in ((label, whole), (f"{label}: broke down", broken)):
+            if ways:
+                rows.append([shown, ways[0]["settings"], *cells(ways, columns), len(ways)])
+    return report.table(["method", "settings", *columns, "minutes", "runs"], rows)
+
+
+def cells(lines: list[report.Line], columns: list[str]) -> list[str]:
+    """Mean and spread of each score, and the mean of minutes."""
+    found = [report.spread([line["scores"][c] for line in lines], 2 if c in PERCENT else 3) for c in columns]
+    return [*found, f"{sum(line['minutes'] for line in lines) / len(lines):.1f}"]
 
 
 def add_options(arguments: argparse.ArgumentParser, rows: Iterable[str], epochs: int, batch: int) -> None:

@@ -31,6 +31,20 @@ class Tokens(nn.Module):
         return self.out(self.scale(torch.tanh(self.step(self.norm(self.table(ids))))).mean(1))
 
 
+class Bags(nn.Module):
+    """Bags of tokens, summed by weight, averaged and maximised, without those that are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum, self.mean, self.max = (
+            nn.EmbeddingBag(6, 4, mode=mode, padding_idx=0) for mode in ("sum", "mean", "max")
+        )
+        self.out = nn.Linear(4, K)
+
+    def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.sum(ids, per_sample_weights=weights) + self.mean(ids) * self.max(ids)))
+
+
 class Positions(nn.Module):
     """A table of positions looked up once for all examples, a linear layer on top of it, and ids without an axis."""
 
@@ -247,6 +261,7 @@ CASES = {
     "signal": Case(_signal, _normal(2, 6)),
     "volume": Case(_volume, _normal(1, 3, 3, 3)),
     "tokens": Case(Tokens, lambda: torch.randint(0, 6, (B, 7))),
+    "bags": Case(Bags, lambda: {"ids": torch.randint(0, 6, (B, 3)).tril(), "weights": _normal(3)()}, False),
     "positions": Case(Positions, lambda: {"ids": torch.randint(0, 6, (B, 3)), "kind": torch.randint(0, 5, (B,))}),
     "constant": Case(Constant, _normal(4), False),
     "grid": Case(_grid, _normal(3, 2, 4)),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from posterity.curvature._bags import WrittenOutBags
 from posterity.curvature._layers import Call, Layer, unsupported
 from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
@@ -86,6 +87,8 @@ class Tape:
                 # Those of cuDNN have no gradients in evaluation mode.
                 stack.callback(setattr, torch.backends.cudnn, "enabled", torch.backends.cudnn.enabled)
                 torch.backends.cudnn.enabled = False
+            if any(isinstance(module, nn.EmbeddingBag) for module in self.model.modules()):
+                stack.enter_context(WrittenOutBags())
             for p in self.parameters.values():
                 stack.callback(p.requires_grad_, p.requires_grad)
                 p.requires_grad_(True)

@@ -5,6 +5,8 @@ Prints one line for each check and ends with an error if one fails; needs nothin
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable
 
 import torch
@@ -130,6 +132,9 @@ def sampled(device: str) -> Tensor:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("gpu_checks: expected a GPU, got none")
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False  # ten bits of a weight would hide, and make, differences
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -5,6 +5,7 @@
 The environment needs bayespy and hmmlearn, nothing of this project.
 """
 
+import argparse
 import json
 import warnings
 
@@ -63,6 +64,8 @@ def chain():
 
 
 def main():
+    shown = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=shown).parse_args()
     import bayespy
     import hmmlearn
 

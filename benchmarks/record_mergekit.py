@@ -1,19 +1,20 @@
-"""Record what mergekit itself answers on small tensors, for the tests; run in an environment that has mergekit.
+"""Record what mergekit itself answers on small tensors, for the tests.
 
-python benchmarks/record_mergekit.py tests/merging/mergekit.json
+    ENVIRONMENT/bin/python benchmarks/record_mergekit.py tests/merging/mergekit.json
+
+The environment needs mergekit, nothing of this project.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from mergekit.merge_methods import merge_tensors
 
 WEIGHTS = [0.7, 0.4, 1.2]
 CASES: dict[str, dict[str, Any]] = {
@@ -28,6 +29,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def answer(method: str, options: dict[str, Any], base: torch.Tensor, models: list[torch.Tensor]) -> dict[str, Any]:
     """What mergekit makes of the tensors, with the masks that it drew meanwhile."""
+    from mergekit.merge_methods import merge_tensors
+
     masks = []
     draw = torch.bernoulli
 
@@ -48,6 +51,10 @@ def answer(method: str, options: dict[str, Any], base: torch.Tensor, models: lis
 
 
 def main() -> None:
+    shown = argparse.RawDescriptionHelpFormatter
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    arguments.add_argument("out", type=Path, help="the file to write")
+    out = arguments.parse_args().out
     torch.manual_seed(0)
     base = torch.randn(6, 5)
     models = [base + 0.1 * torch.randn(6, 5) for _ in WEIGHTS]
@@ -58,7 +65,7 @@ def main() -> None:
         "weights": WEIGHTS,
         "cases": {name: answer(name, options, base, models) for name, options in CASES.items()},
     }
-    Path(sys.argv[1]).write_text(json.dumps(recorded) + "\n")
+    out.write_text(json.dumps(recorded) + "\n")
 
 
 if __name__ == "__main__":

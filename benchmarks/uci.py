@@ -1,4 +1,4 @@
-"""UCI regression, standard splits: test log-likelihood and RMSE of five kinds of posterior over one small network.
+"""UCI regression, standard splits: log-likelihood and RMSE of a point and five kinds of posterior, one small network.
 
 One hidden layer (50 units, 100 for protein), inputs and targets standardised on the training part. All splits train at
 once: their networks are stacked along a leading axis and every method sees the sum of the splits' losses, which leaves

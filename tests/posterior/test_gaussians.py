@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import linalg, stats
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from posterior import cases
 from posterity.curvature.covariance import DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank, Rotated
+from posterity.posterior._structure import standard_normal
 from posterity.trees import Tree, from_vector, to_vector
 
 
@@ -76,6 +78,15 @@ def test_draws_have_the_covariance(q: Gaussian) -> None:
     assert deviation < 6 * scale * (2 / 1000) ** 0.5  # six standard errors of a variance
     errors = (draws.mean(0) - to_vector(q.mean)) / (reference(q).variance / 1000).sqrt()
     assert errors.abs().max() < 5
+
+
+@pytest.mark.parametrize("build", [cases.kronecker, cases.rotated])
+def test_draws_do_not_depend_on_the_eigenvectors_that_a_machine_finds(build: Callable[[], Gaussian]) -> None:
+    q = build()
+    noise = to_vector(standard_normal(q.mean, 3, 11)).double().numpy()
+    root = linalg.sqrtm(np.linalg.inv(dense_precision(q).numpy()))
+    expected = to_vector(q.mean).numpy() + root @ noise
+    np.testing.assert_allclose(to_vector(q.sample(3, seed=11)).numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("one", "two"), list(itertools.product(cases.GAUSSIANS, repeat=2)))

@@ -23,6 +23,14 @@ class Eigen(NamedTuple):
     bases: Factors
     values: Tensor
 
+    def coordinates(self, x: Tensor) -> Tensor:
+        """(U₁ ⊗ U₂)ᵀ x."""
+        return rotate(x.reshape(self.values.shape).to(self.values), tuple(u.mT for u in self.bases))
+
+    def root_covariance(self, x: Tensor) -> Tensor:
+        """Σ^½ x, by the symmetric root."""
+        return rotate(self.coordinates(x) * self.values.rsqrt(), self.bases)
+
 
 class InEigenbasis(Gaussian):
     """A Gaussian with one block for each parameter, each with its `Eigen`."""
@@ -40,19 +48,14 @@ class InEigenbasis(Gaussian):
 
     def sample(self, k: int, seed: int = 0) -> Tree:
         noise = standard_normal(self.mean, k, seed)
-        steps = self._shaped(
-            {
-                name: rotate(noise[name].reshape(e.values.shape).to(e.values) * e.values.rsqrt(), e.bases)
-                for name, e in self.eigen.items()
-            }
-        )
+        # By the symmetric root of Σ: which eigenvectors a machine finds, up to signs and order, makes no difference.
+        steps = self._shaped({name: e.root_covariance(noise[name]) for name, e in self.eigen.items()})
         return {name: (m + steps[name]).to(m.dtype) for name, m in self.mean.items()}
 
     def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
         terms = []
         for name, e in self.eigen.items():
-            rotated = rotate(tree[name].reshape(e.values.shape).to(e.values), tuple(u.mT for u in e.bases))
-            terms.append(e.values * rotated.square())
+            terms.append(e.values * e.coordinates(tree[name]).square())
         return total(terms)
 
     def log_det_precision(self) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from posterity.cli._output import show_table, stem
+from posterity.cli._output import show_table, stem, successor, then
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ def test_names_of_folders_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "photos.v2")
     assert stem(Path()) == stem(tmp_path / "photos.v2") == "photos.v2"
     assert stem(Path("..")) == tmp_path.name
+
+
+def test_what_comes_of_a_run_is_numbered(tmp_path, capsys):
+    for name in ("my run", "my run-2", "alone-7"):
+        (tmp_path / name).mkdir()
+    assert successor(tmp_path / "my run") == successor(tmp_path / "my run-2") == tmp_path / "my run-3"
+    assert successor(tmp_path / "alone-7") == tmp_path / "alone-7-2"
+    then("adapt", Path("my run"), "--out", Path("my run-3"))
+    assert capsys.readouterr().out == "then: posterity adapt 'my run' --out 'my run-3'\n"
 
 
 def test_columns_of_the_same_name_are_told_apart(capsys):

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +43,10 @@ def numbered(name: str) -> Iterator[str]:
 
 
 def successor(run: Path) -> Path:
-    """A name for the run that comes of another."""
-    return next(path for path in map(Path, numbered(str(run))) if not path.exists())
+    """A name for the run that comes of another: RUN-2, and RUN-3 of that."""
+    first = Path(re.sub(r"-\d+$", "", str(run)))
+    names = numbered(str(first if first.exists() else run))
+    return next(path for path in map(Path, names) if not path.exists())
 
 
 def notes(lines: Iterable[str]) -> None:

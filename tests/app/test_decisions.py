@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pandas as pd
 import pytest
@@ -68,7 +69,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
     assert json.loads(content)["error"] == "d.csv cannot be written: No such file or directory"
 
 
-@pytest.mark.parametrize("label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "é漢字🙂", "<b>"])
+@pytest.mark.parametrize("label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "1.0", "é漢字🙂", "<b>"])
 def test_names_are_read_as_they_were_written(tmp_path, label):
     kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0})
     decisions.write(tmp_path / "d.csv", kept)
@@ -116,6 +117,26 @@ def test_marks_wait_for_a_server_that_answers(browser, keeping):
     page.evaluate("() => posterity.mark([6], 'keep')")
     eventually(page, "document.querySelector('.problem').textContent === ''")
     assert path.read_text() == "id,decision,label\n105,drop,\n106,keep,\n"
+
+
+def test_marks_outlive_the_server(browser, tmp_path):
+    table = pd.DataFrame({"id": [0, 1], "label": 0, "prediction": 0, "error": [0.1, 0.2], "leverage": 0.1})
+    source = Source(table, ranking="error", title="A title that is long enough", decisions=tmp_path / "d.csv")
+    first = serve(source, browser=False, block=False)
+    page = visit(browser, first.url)
+    first.stop()
+    page.evaluate("() => posterity.mark([1], 'drop')")
+    eventually(page, "document.querySelector('.problem').textContent.includes('Is it still running?')")
+    cut = page.evaluate(
+        "() => [...document.querySelectorAll('#bar :not(input)')].filter((e) => e.scrollWidth > e.clientWidth + 1).length"
+    )
+    assert cut == 0
+    again = serve(source, port=urlsplit(first.url).port, browser=False, block=False)
+    page.context.new_page().goto(again.url)
+    page.evaluate("() => dispatchEvent(new Event('focus'))")  # back from the other tab
+    eventually(page, "posterity.unsaved.size === 0")
+    assert (tmp_path / "d.csv").read_text() == "id,decision,label\n1,drop,\n"
+    again.stop()
 
 
 def test_marks_of_a_file_are_not_left_behind_unasked(browser, keeping, tmp_path):

@@ -108,6 +108,7 @@ def test_without_the_token(raw, cookie):
     given = {"Cookie": cookie.format(port=raw.port, token=raw.token)}
     for path in ("/", "/api/columns", "/static/main.js", "/?token=wrong", f"/api/columns?token={raw.token}"):
         assert raw(path, headers=given)[0] == 401
+    assert raw("/", headers=given)[2].startswith(b"posterity: open the address")  # for whoever reloads a page
 
 
 @pytest.mark.parametrize("other", ['prefs={"a": "b"}', "a[b]=1", "flag", "Path=/", "x=caf\xe9", "posterity=no"])

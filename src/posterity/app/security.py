@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ONWARDS = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">The memory map</a>'
@@ -81,7 +81,7 @@ class Wall:
         if elsewhere:
             return _refuse(403, "requests from other sites are refused")
         if not self._is_token(_cookie(headers, self.cookie)):
-            return _refuse(401, "open the address that the terminal printed; it carries the token")
+            return _unknown(scope["path"])
         return _refuse_body(method, headers)
 
     def _welcome(self, elsewhere: bool) -> Response:
@@ -132,6 +132,11 @@ def _cookie(headers: Headers, name: str) -> str:
     """Our cookie, whatever other servers on this machine have left beside it: cookies do not know ports."""
     pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return next((value for key, _, value in pairs if key == name), "")
+
+
+def _unknown(path: str) -> Response:
+    why = "open the address that the terminal printed; it carries the token"
+    return PlainTextResponse(f"posterity: {why}", 401) if path == "/" else _refuse(401, why)  # people see the first
 
 
 def _refuse(status: int, why: str) -> Response:

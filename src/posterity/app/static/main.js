@@ -140,6 +140,7 @@ function start(data, answers) {
   side.append(...tabs(model, panes), detail.element);
   tip(model);
   addEventListener("beforeunload", (event) => (model.unsaved.size || model.loose) && event.preventDefault());
+  addEventListener("focus", () => model.unsaved.size && model.keep()); // the server may be back meanwhile
   keyboard(model, actions, { table, whatIf, detail, panes });
   model.set({});
   if (model.view.q || model.view.hide) model.filter();

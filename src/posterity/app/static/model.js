@@ -272,7 +272,7 @@ export class Model {
         if (decisions) news = this.#found(decisions) || news;
       }
     } catch (error) {
-      unkept = `Not saved: ${error.message}`;
+      unkept = `Not saved, unless you export: ${error.message}`;
     }
     this.#keeping = false;
     news ||= unkept !== this.unkept;

@@ -190,3 +190,10 @@ def test_a_loaded_posterior_knows_its_architecture(tmp_path: Path) -> None:
     cases.posterior().save(tmp_path)
     with pytest.raises(InvalidInput, match=r"0\.weight"):
         Posterior.load(tmp_path).apply(cases.network(hidden=7))
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", torch.device("cuda", 99)])
+def test_a_device_that_is_not_there_is_named_and_not_the_file(tmp_path: Path, device: str | torch.device) -> None:
+    cases.posterior().save(tmp_path)
+    with pytest.raises(InvalidInput, match="device: expected one that torch can use here, such as 'cpu', got"):
+        Posterior.load(tmp_path, device=device)

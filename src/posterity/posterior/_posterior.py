@@ -209,7 +209,7 @@ class Posterior:
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> Self:
-        """Read a posterior; a damaged, foreign or newer one is refused (`RefusedFile`) with the reason."""
+        """Read a posterior onto a device; one that is damaged, foreign or newer is refused (`RefusedFile`)."""
         return store.load(cls, folder, device)
 
     @torch.no_grad()

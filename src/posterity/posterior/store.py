@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from posterity.errors import PosterityError, RefusedFile
+from posterity.errors import PosterityError, RefusedFile, expected
 from posterity.files import Record, load_record, save_record
 from posterity.likelihoods import likelihood
 from posterity.posterior._memory import Memory
@@ -56,12 +56,19 @@ def save(posterior: Posterior, folder: str | Path) -> None:
 
 
 def load(kind: type[P], folder: str | Path, device: str | torch.device = "cpu") -> P:
-    """Read a posterior; whatever does not make one is refused."""
-    record = load_record(folder, NAME, version=VERSION, device=device)
+    """Read a posterior, all of it on one device; whatever does not make one is refused."""
+    record = load_record(folder, NAME, version=VERSION, device=_usable(device))
     try:
         return kind(**_parts(record))
     except (PosterityError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RefusedFile(f"{folder}: expected a posterior, got a record that makes none ({error})") from error
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as why:
+        raise expected("device", "one that torch can use here, such as 'cpu'", device) from why
 
 
 def _parts(record: Record) -> dict[str, Any]:

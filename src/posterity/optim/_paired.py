@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput
-from posterity.optim._passes import Apart
-from posterity.optim._variational import VariationalOptimizer
+from posterity.optim._received import Received
 from posterity.optim.kernels import Piece
 
 
-class Paired(VariationalOptimizer):
+class Paired(Received):
     """Hands noise and gradient of each sample to `remember`, until a step or `zero_grad` asks to `forget_pairs`."""
 
     @abstractmethod
@@ -30,30 +27,19 @@ class Paired(VariationalOptimizer):
         super()._forget_transients()
         self.forget_pairs()
 
-    @contextmanager
-    def sampled_params(self, train: bool = False) -> Iterator[None]:
-        """As for every variational optimizer; noise and gradient of each sample are remembered as a pair."""
-        if not train:
-            with super().sampled_params(train):
-                yield
-            return
-        self._apart = Apart(self._trained())
-        with super().sampled_params(train):
-            if not self._samples.finished:  # a step was skipped, or gradients were taken away
-                self.forget_pairs()
-            with self._apart:
-                yield
-            if self._apart.found:
-                with torch.no_grad():
-                    means, dtype = self._samples.means, torch.float64
-                    self.remember({p: p.to(dtype) - m.to(dtype) for p, m in means.items()}, self._apart.found)
-            self._apart.add()
+    @torch.no_grad()
+    def received(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Remember noise and gradient of the sample in place as a pair."""
+        if not self._samples.finished:  # a step was skipped, or gradients were taken away
+            self.forget_pairs()
+        if gradients:
+            means, dtype = self._samples.means, torch.float64
+            self.remember({p: p.to(dtype) - m.to(dtype) for p, m in means.items()}, gradients)
+        return gradients
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        if self._context_open:
-            self._apart.drop()
-        else:
+        if not self._context_open:
             self.forget_pairs()
 
     def lone_noise(self, piece: Piece) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,9 @@ from posterity.optim import _priors
 from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._options import check_beta, check_betas, check_eps, check_lr, check_number, check_seed, number
-from posterity.optim._passes import Apart
 from posterity.optim._points import Point
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim._received import Received
+from posterity.optim._variational import Group
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Signs, Structure
 from posterity.trees import state_dtype
@@ -27,7 +26,7 @@ from posterity.trees import state_dtype
 TINY = 1e-10  # at temperatures below it the slope is 1/(1 − μ² + TINY) for every sample: the published algorithm
 
 
-class BayesBiNN(VariationalOptimizer):
+class BayesBiNN(Received):
     """The rule for random signs: P(w = 1) = σ(2λ), with the Gumbel relaxation for the gradient.
 
         w = tanh((λ + δ)/T),  δ = ½ log u/(1 − u),  u uniform
@@ -129,19 +128,9 @@ class BayesBiNN(VariationalOptimizer):
             overwritten.append(piece)
             p.copy_(torch.tanh(shifted / piece.numbers["temperature"]) if self._samples.train else _sign(shifted))
 
-    @contextmanager
-    def sampled_params(self, train: bool = False) -> Iterator[None]:
-        """Hold soft signs to train with, or signs to predict with, in the parameters while the context is open."""
-        if not train:
-            with super().sampled_params(train):
-                yield
-            return
-        self._apart = Apart(self._trained())
-        with super().sampled_params(train):
-            with self._apart:
-                yield
-            self._apart.found = {p: g * self._slope(p).to(g) for p, g in self._apart.found.items()}
-            self._apart.add()
+    def received(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """ĝ, the gradients in the means."""
+        return {p: g * self._slope(p).to(g) for p, g in gradients.items()}
 
     @torch.no_grad()
     def _slope(self, p: Tensor) -> Tensor:
@@ -151,11 +140,6 @@ class BayesBiNN(VariationalOptimizer):
         natural = _natural(self._tensors(p), mean, numbers)
         certain = 1 / natural.cosh().square()  # 1 − μ², which does not cancel
         return (1 - p.detach().to(natural).square() + TINY) / (numbers["temperature"] * (certain + TINY))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        if self._context_open:
-            self._apart.drop()
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Not possible: the gradient has to be turned into that of the mean after each backward pass."""

@@ -109,6 +109,11 @@ def test_overlapping_components_keep_apart_and_come_closer_to_the_target():
 def test_bad_input():
     with pytest.raises(InvalidInput, match="at least one network"):
         MixtureIVON([], lr=0.1, ess=10)
+    for wrong in (nn.Linear(2, 1), [1, 2], None):
+        with pytest.raises(InvalidInput, match="models: expected a list of at least one network"):
+            MixtureIVON(wrong, lr=0.1, ess=10)
+    with pytest.raises(InvalidInput, match="weights of their own"):
+        MixtureIVON([nn.Linear(2, 1)] * 2, lr=0.1, ess=10)
     with pytest.raises(InvalidInput, match="models"):
         MixtureIVON([nn.Linear(2, 1), nn.Linear(3, 1)], lr=0.1, ess=10)
     assert math.isclose(MixtureIVON([nn.Linear(2, 1)], lr=0.1, ess=10).param_groups[0]["ess"], 10)

@@ -64,6 +64,12 @@ def test_a_loss_that_is_never_finite_is_said():
         suggest(network(), (inputs * torch.nan, labels))
 
 
+@pytest.mark.parametrize("tolerance", ["a", None, -0.1])
+def test_a_tolerance_is_a_number(tolerance):
+    with pytest.raises(InvalidInput, match="tolerance: expected a number >= 0"):
+        suggest(network(), blobs(50), tolerance=tolerance)
+
+
 def test_a_rate_that_only_a_sweep_survives_is_not_suggested():
     data = load_diabetes()
     rows = np.random.default_rng(12).permutation(len(data.data))[:30]

@@ -17,6 +17,7 @@ from posterity.batches import Batch, Batches, batches
 from posterity.errors import InvalidInput, require_whole
 from posterity.inputs import call
 from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.optim._options import check_number
 from posterity.optim.ivon import IVON
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -58,6 +59,7 @@ def suggest(
         seed: Seed of the batches' order.
     """
     require_whole("steps", steps)
+    check_number("tolerance", tolerance, "a number >= 0")
     source = batches(data, batch_size=batch_size, shuffle=True, seed=seed)
     meaning = likelihoods.likelihood(likelihood)
     floor = _floor(meaning)

@@ -52,12 +52,15 @@ class MixtureIVON(IVON):
     given = ()  # one prior for all components
 
     def __init__(self, models: Sequence[nn.Module], lr: float | Tensor, ess: float, **options: Any) -> None:
-        require(len(models) > 0, "models", "at least one network", "none")
+        networks = isinstance(models, (Sequence, nn.ModuleList)) and all(isinstance(m, nn.Module) for m in models)
+        require(networks and len(models) > 0, "models", "a list of at least one network", models)
         if "prior" in options:
             raise expected("options", "weight_decay for the prior of a mixture", "prior")
         trees = [trainable(model) for model in models]
         for tree in trees[1:]:
             check_same_shapes(tree, trees[0], "models")
+        own = len({p for tree in trees for p in tree.values()}) == sum(map(len, trees))
+        require(own, "models", "networks with weights of their own", "some that share theirs")
         self._models = list(models)
         params = [(f"{c}.{name}", p) for c, tree in enumerate(trees) for name, p in tree.items()]
         super().__init__(params, lr, ess, **options)

@@ -25,6 +25,7 @@ from posterity.adaptation import (
 )
 from posterity.adaptation.past import part_of
 from posterity.adaptation.penalty import gradient
+from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood, likelihood
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import snapshot, to_vector, trainable
@@ -239,6 +240,12 @@ def test_a_batch_of_memory_is_unbiased():
     some = Replay(memory, likelihood("bernoulli"), batch_size=3)
     draws = np.array([some.total(model).item() for _ in range(300)])
     assert abs(draws.mean() - whole) < 4 * draws.std() / np.sqrt(300)
+
+
+def test_a_name_is_no_likelihood():
+    memory = remember(nn.Linear(4, 1, dtype=torch.float64), logistic(7))
+    with pytest.raises(InvalidInput, match="likelihood: expected a Likelihood, such as that of a posterior"):
+        Replay(memory, "bernoulli")
 
 
 def test_one_place_divides_by_n(regression):

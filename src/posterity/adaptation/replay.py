@@ -35,6 +35,8 @@ class OverMemory(Penalty):
 
     def __post_init__(self) -> None:
         require(self.batch_size is None or self.batch_size >= 1, "batch_size", "an integer >= 1", self.batch_size)
+        known = isinstance(self.likelihood, Likelihood)
+        require(known, "likelihood", "a Likelihood, such as that of a posterior", self.likelihood)
 
     def total(self, model: nn.Module) -> Tensor:
         device = next(model.parameters()).device

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import posterity as po
+from adaptation.problems import logistic, tanh_network
 from posterity.adaptation import adapt, remember, select
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.heads import find_head, grown
@@ -312,3 +313,26 @@ def test_a_sharp_posterior_stays_sharp(digits):
         for model, posterior in ((run.model, run.posterior), (result.model, result.posterior))
     )
     assert after < before + 0.02
+
+
+@pytest.mark.parametrize(("memory", "worse"), [(6, True), (60, False)])
+def test_an_objective_that_rises_is_reported(memory, worse):
+    x, y = logistic(60)
+    model = tanh_network(x, y)
+    posterior = po.laplace(model, (x, y), likelihood="bernoulli", structure="diag", prior_precision=1.0)
+    kept = torch.arange(60) >= 10
+    retrained = tanh_network(x[kept], y[kept], start=model)
+
+    def objective(model):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x[kept]), y[kept], reduction="sum")
+        return (loss + 0.5 * sum(p.square().sum() for p in model.parameters())).item()
+
+    def away(model):
+        return (torch.sigmoid(model(x)) - torch.sigmoid(retrained(x))).norm().item()
+
+    result = adapt(model, posterior, data=(x, y), remove=range(10), memory=memory, epochs=100, lr=1e-2)
+    found = result.report.table["objective"]
+    assert found["no adaptation"] == pytest.approx(objective(model))
+    assert found["adapted"] == pytest.approx(objective(result.model))
+    assert (away(result.model) > away(model)) == worse
+    assert [note[:33] for note in result.report.notes] == ["the objective of retraining rose "] * worse

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from posterity.adaptation.by_descent import Settings, by_descent
 from posterity.adaptation.by_newton import by_newton, retrained
 from posterity.adaptation.changes import Remove, Request
-from posterity.adaptation.report import Report, distance, objective_gradient, row
+from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.adaptation.structure import structure_after
 from posterity.batches import Batch
@@ -22,6 +23,7 @@ from posterity.errors import expected, require
 from posterity.posterior import Diagonal, Memory, Posterior
 
 METHODS = ("kprior", "ewc", "combined")
+WORSE = 0.01  # share of the objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +145,8 @@ def _report(
         for name, model in models.items():
             if name == "no adaptation" and situation.other_model():
                 continue  # the objective is that of the new model
-            g = objective_gradient(model, whole, posterior.likelihood, situation.prior, situation.scale)
-            rows[name]["gradient"] = g.norm().item()
+            given = (model, whole, posterior.likelihood, situation.prior, situation.scale)
+            rows[name] |= {"objective": objective(*given), "gradient": objective_gradient(*given).norm().item()}
         found = rows["adapted"]["gradient"]
     for name, model in models.items() if "retrained" in models else ():
         rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)
@@ -164,8 +166,18 @@ def _report(
         added=_ids(change.added),
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
-        notes=notes,
+        notes=(*notes, *_worse(rows)),
     )
+
+
+def _worse(rows: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Where the objective that retraining lowers has become higher, and not just by rounding or a few steps."""
+    before, after = (rows[name].get("objective", math.nan) for name in ("no adaptation", "adapted"))
+    if after > before + WORSE * abs(before):
+        yield (
+            f"the objective of retraining rose from {before:.4g} to {after:.4g}: the model before may be nearer to its "
+            "minimum than this one; remember more examples, take smaller steps, or retrain"
+        )
 
 
 def _group(situation: Situation) -> str | None:

@@ -35,7 +35,8 @@ class Report:
         represented: How many examples the memory before stood for.
         added: Ids of the added examples.
         removed: Ids of the removed examples.
-        table: "no adaptation", "adapted" and perhaps "retrained", side by side.
+        table: "no adaptation", "adapted" and perhaps "retrained", side by side: losses, divergence from the old model
+            on the memory, and the objective of retraining (loss over all data and prior) where all data were at hand.
         notes: What is otherwise than one might expect.
     """
 
@@ -76,6 +77,14 @@ def row(
         weights = memory.weights.to(each)
         found["divergence on memory"] = ((weights * each).sum() / weights.sum()).item()
     return found
+
+
+def objective(model: nn.Module, batch: Batch, likelihood: Likelihood, prior: Diagonal, scale: float) -> float:
+    """The retraining objective, loss over all data and prior."""
+    there = dict(model.named_parameters())
+    away = {name: (there[name].detach() - m.to(there[name])).double().cpu() for name, m in prior.mean.items()}
+    pull = sum((prior.precision[name].double().cpu() * d.square()).sum().item() for name, d in away.items())
+    return likelihood.loss(outputs_of(model, batch), batch.targets).sum().item() + 0.5 * scale * pull
 
 
 def objective_gradient(model: nn.Module, batch: Batch, likelihood: Likelihood, prior: Diagonal, scale: float) -> Tensor:

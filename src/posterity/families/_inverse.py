@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import Undefined
-from posterity.families._special import log_minus_digamma, trigamma
+from posterity.families._special import log_minus_digamma, log_minus_digamma_slope, trigamma
 
 _MAX_STEPS = 200
 
@@ -18,9 +18,9 @@ _MAX_STEPS = 200
 def _gap(shape: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """d log a − Σ_{i<d} ψ(a − i/2) and its derivative in a."""
     halves = 0.5 * torch.arange(dim, dtype=shape.dtype, device=shape.device)
-    value, slope = log_minus_digamma(shape.unsqueeze(-1) - halves)
-    ratio = halves / shape.unsqueeze(-1)
-    return (value - torch.log1p(-ratio)).sum(-1), (slope - ratio / (shape.unsqueeze(-1) - halves)).sum(-1)
+    each, ratio = shape.unsqueeze(-1) - halves, halves / shape.unsqueeze(-1)
+    value, slope = log_minus_digamma(each) - torch.log1p(-ratio), log_minus_digamma_slope(each) - ratio / each
+    return value.sum(-1), slope.sum(-1)
 
 
 def shape_from_gap(gap: Tensor, start: Tensor | None = None, dim: int = 1) -> Tensor:

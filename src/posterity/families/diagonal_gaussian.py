@@ -10,7 +10,7 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
-from posterity.families.gaussian import LOG_2PI
+from posterity.families._special import LOG_2PI
 
 
 class DiagonalGaussian(CoordinateFamily):

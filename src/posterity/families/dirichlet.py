@@ -11,8 +11,23 @@ from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import concentration_from_mean_log
-from posterity.families._special import digamma
+from posterity.families._special import digamma, gamma_divergence, gamma_entropy
 from posterity.families.gamma import log_standard_gamma
+
+# Gammas of rate one, divided by their sum, are Dirichlet, and the sum is a gamma that knows nothing of the shares.
+# Entropies and divergences are therefore differences of those of gammas, whose terms do not cancel.
+
+
+def _entropy(alpha: Tensor) -> Tensor:
+    """H = Σ H(Gamma(α_k)) − H(Gamma(Σα)) − (K − 1)ψ(Σα): the last is the volume that the division takes."""
+    total = alpha.sum(-1)
+    return gamma_entropy(alpha).sum(-1) - gamma_entropy(total) - (alpha.shape[-1] - 1.0) * digamma(total)
+
+
+def _divergence(alpha: Tensor, beta: Tensor) -> Tensor:
+    """KL = Σ KL(Gamma(α_k) ‖ Gamma(β_k)) − KL(Gamma(Σα) ‖ Gamma(Σβ))."""
+    a, b = alpha.sum(-1), beta.sum(-1)
+    return gamma_divergence(alpha, beta, alpha / beta).sum(-1) - gamma_divergence(a, b, a / b)
 
 
 class Dirichlet(CoordinateFamily):
@@ -62,6 +77,12 @@ class Dirichlet(CoordinateFamily):
 
     def log_partition(self) -> Tensor:
         return torch.lgamma(self.concentration).sum(-1) - torch.lgamma(self._total).squeeze(-1)
+
+    def _entropy(self) -> Tensor:
+        return _entropy(self.concentration)
+
+    def _divergence(self, other: Self) -> Tensor:
+        return _divergence(self.concentration, other.concentration)
 
     def statistics(self, theta: Tensor) -> Coordinates:
         return (theta.log(),)
@@ -117,17 +138,28 @@ class Beta(CoordinateFamily):
     def from_expectation(cls, expectation: Coordinates, start: Self | None = None) -> Self:
         mean_log = torch.stack(cls._blocks("expectation", expectation), -1)
         between("log(exp(expectation[0]) + exp(expectation[1]))", mean_log.logsumexp(-1), -torch.inf, 0.0)
-        warm = None if start is None else torch.stack((start.a, start.b), -1)
+        warm = None if start is None else start._concentration
         return cls(*concentration_from_mean_log(mean_log, warm).unbind(-1))
 
     def log_partition(self) -> Tensor:
         return torch.lgamma(self.a) + torch.lgamma(self.b) - torch.lgamma(self.a + self.b)
 
+    def _entropy(self) -> Tensor:
+        return _entropy(self._concentration)
+
+    def _divergence(self, other: Self) -> Tensor:
+        return _divergence(self._concentration, other._concentration)
+
+    @property
+    def _concentration(self) -> Tensor:
+        """α = (a, b), (..., 2): the same number as a Dirichlet's."""
+        return torch.stack((self.a, self.b), -1)
+
     def statistics(self, theta: Tensor) -> Coordinates:
         return theta.log(), torch.log1p(-theta)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        success, failure = log_standard_gamma(torch.stack((self.a, self.b), -1), n, generator).unbind(-1)
+        success, failure = log_standard_gamma(self._concentration, n, generator).unbind(-1)
         limits = torch.finfo(success.dtype)
         return (success - failure).sigmoid().clamp(limits.tiny, 1.0 - 0.5 * limits.eps)
 

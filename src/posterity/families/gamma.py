@@ -10,7 +10,7 @@ from torch import Tensor
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
-from posterity.families._special import digamma
+from posterity.families._special import digamma, gamma_divergence, gamma_entropy
 
 
 def standard_gamma(shape: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -78,6 +78,12 @@ class Gamma(CoordinateFamily):
     def log_partition(self) -> Tensor:
         return torch.lgamma(self.shape) - self.shape * self.rate.log()
 
+    def _entropy(self) -> Tensor:
+        return gamma_entropy(self.shape) - self.rate.log()
+
+    def _divergence(self, other: Self) -> Tensor:
+        return gamma_divergence(self.shape, other.shape, self.mean / other.mean)
+
     def statistics(self, theta: Tensor) -> Coordinates:
         return theta.log(), theta
 
@@ -137,6 +143,12 @@ class InverseGamma(CoordinateFamily):
     def log_partition(self) -> Tensor:
         return torch.lgamma(self.shape) - self.shape * self.scale.log()
 
+    def _entropy(self) -> Tensor:
+        return gamma_entropy(self.shape) + self.scale.log() - 2.0 * digamma(self.shape)
+
+    def _divergence(self, other: Self) -> Tensor:
+        return gamma_divergence(self.shape, other.shape, self.expectation[1] / other.expectation[1])
+
     def statistics(self, theta: Tensor) -> Coordinates:
         return theta.log(), 1.0 / theta
 
@@ -192,6 +204,12 @@ class UnitGamma(CoordinateFamily):
 
     def log_partition(self) -> Tensor:
         return torch.lgamma(self.shape) - self.shape * self.shape.log()
+
+    def _entropy(self) -> Tensor:
+        return gamma_entropy(self.shape) - self.shape.log()
+
+    def _divergence(self, other: Self) -> Tensor:
+        return gamma_divergence(self.shape, other.shape, torch.ones_like(self.shape))
 
     def statistics(self, theta: Tensor) -> Coordinates:
         return (theta.log() - theta,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any, Self
 
@@ -12,9 +11,8 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates, Family
 from posterity.families._checks import parameters, positive_definite
+from posterity.families._special import LOG_2PI
 from posterity.linalg import inverse_psd, log_det_psd, solve_psd, symmetrise
-
-LOG_2PI = math.log(2.0 * math.pi)
 
 
 def _outer(vector: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters, positive_definite
-from posterity.families.gaussian import LOG_2PI
+from posterity.families._special import LOG_2PI
 from posterity.families.wishart import (
     Wishart,
     degrees_from_moments,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
 from posterity.families._checks import between, parameters
-from posterity.families.gaussian import LOG_2PI
+from posterity.families._special import LOG_2PI
 
 _LARGE = 1e4  # from here on series in 1/r are exact to the last bit
 

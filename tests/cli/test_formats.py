@@ -3,6 +3,7 @@
 import json
 import shlex
 import struct
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,11 @@ def test_new_pictures_are_brought_to_the_form_of_the_old(inside):
     posterity("predict", "run", "new", "--out", "answers.csv")
     answers = pd.read_csv(inside / "answers.csv")
     assert (answers["prediction"] == answers["label"]).mean() > 0.7
+    assert answers["file"].tolist() == sorted(path.relative_to("new").as_posix() for path in Path("new").rglob("*.png"))
+    posterity("predict", "run", "new/0/in colour.png", "--out", "one.csv")
+    one = pd.read_csv(inside / "one.csv")
+    assert one["file"].tolist() == ["in colour.png"]
+    assert one["confidence"].item() == pytest.approx(answers.set_index("file").loc["0/in colour.png", "confidence"])
     posterity("adapt", "run", "--add", "new", "--out", "more")
     assert RunFolder.open("more").data("train").inputs.shape == (told["rows"]["train"] + 21, 1, 8, 8)
 

@@ -108,7 +108,7 @@ def show_table(table: pd.DataFrame) -> None:
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
-    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    text = f"{value + 0.0:.4g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -14,7 +14,7 @@ from posterity import metrics
 from posterity.errors import expected, require
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
-from posterity.runs.readers import Rows
+from posterity.runs.readers import FILE, Rows
 from posterity.runs.targets import Classes, Target
 
 LEVEL = 0.9  # probability that an interval is meant to hold the target
@@ -41,7 +41,7 @@ def predict_run(
 
     Returns:
         The table, figures where the truth is known, and notes about unusual rows. Its ids are those of the column that
-        names the rows, or else positions.
+        names the rows, or else positions; pictures come with the names of their files.
     """
     require(0 < level < 1, "level", "a probability in (0, 1)", level)
     notes: list[str] = []
@@ -62,6 +62,8 @@ def predict_run(
         table.insert(1, "given" if taken else target.name, given.to_numpy())
         truth = target.encode(given[known].reset_index(drop=True))
         figures = scores(_rows(answer, torch.from_numpy(known)), target, truth, level)
+    if rows.block is not None and FILE in rows.table and FILE not in table:
+        table.insert(1, FILE, rows.table[FILE].to_numpy())
     if threshold is not None:
         table[DECISION] = _decided(table, target, threshold)
     return table, figures, notes

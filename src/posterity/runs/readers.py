@@ -19,6 +19,7 @@ from posterity.files import write_bytes
 from posterity.runs.store import LIST, TRAINING
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FILE = "file"  # the column of their names
 _MISSING = ["?", "n/a", "NA", "N/A", "null", "NULL", "None", "none", "nan", "NaN", ""]
 _PACKED = (".gz", ".bz2", ".xz", ".zip")
 _INPUT_NAMES = ("x", "X", "inputs", "features", "images", "embeddings", "data")
@@ -65,8 +66,8 @@ def read_rows(
     """The rows of a file or folder, by its name.
 
     Args:
-        path: CSV, TSV, JSON lines or parquet (tables; packed ones too), npz, idx (MNIST's format), or a folder with
-            pictures in one subfolder for each class.
+        path: CSV, TSV, JSON lines or parquet (tables; packed ones too), npz, idx (MNIST's format), a folder with
+            pictures in one subfolder for each class, or one picture.
         inputs: For npz: the name of the array of inputs.
         size: For pictures: height and width that they are brought to; by default those of the first one.
         target: The column to predict: for idx and pictures, the name that their labels get; for npz, an array that has
@@ -77,9 +78,11 @@ def read_rows(
     if size is not None:
         require_whole("size", size)
     if path.is_dir():
-        return _pictures(path, size, target or "label", like)
+        return _pictures(path, picture_files(path), size, target or "label", like)
     if not path.is_file():
         raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
+    if path.suffix.lower() in PICTURES:
+        return _pictures(path.parent, [path], size, target or "label", like)
     plain = without_packing(path)
     if "idx" in plain.name and plain.suffix not in _TABLES:
         return _idx(path, target or "label")
@@ -216,9 +219,8 @@ def _read_idx(path: Path) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...] | None) -> Rows:
+def _pictures(folder: Path, files: list[Path], size: int | None, target: str, like: tuple[int, ...] | None) -> Rows:
     """Pictures of a folder, with the name of their subfolder as label; outside of subfolders they have no label."""
-    files = picture_files(folder)
     if not files:
         raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
     known = like if like is not None and len(like) == 3 else None
@@ -228,7 +230,7 @@ def _pictures(folder: Path, size: int | None, target: str, like: tuple[int, ...]
         block = block[..., 0]
     names = [path.relative_to(folder).as_posix() for path in files]
     labels = [name.split("/")[0] if "/" in name else None for name in names]
-    return Rows(pd.DataFrame({"file": names} | {target: labels}), block)
+    return Rows(pd.DataFrame({FILE: names} | {target: labels}), block)
 
 
 def without_packing(path: Path) -> Path:

@@ -152,6 +152,8 @@ def test_ste_hands_over_its_signs():
 
 
 def test_bad_input():
+    with pytest.raises(InvalidInput, match=r"bfloat16 or wider .*got torch\.float16"):
+        BayesBiNN([torch.nn.Parameter(torch.zeros(2).half())], lr=0.1, ess=10)
     weight = nn.Parameter(torch.zeros(2))
     with pytest.raises(InvalidInput, match="temperature"):
         BayesBiNN([weight], lr=0.1, ess=10, temperature=0.0)

@@ -89,6 +89,9 @@ class BayesBiNN(Received):
         check_beta(group["beta"])
         check_seed(group["seed"])
         super().add_param_group(param_group)
+        if any(p.dtype is torch.float16 for p in self.param_groups[-1]["params"]):
+            self.param_groups.pop()
+            raise expected("params", "bfloat16 or wider ones for gradients divided by 1 − μ²", torch.float16)
         _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
 
     def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]

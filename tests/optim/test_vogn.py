@@ -9,6 +9,7 @@ from torch import nn
 from optim.oracles import COPIES, PRIOR_PRECISION, averages, logistic_data
 from optim.reference import data, network
 from posterity.optim import OGN, VOGN
+from posterity.optim._distributed import Replicas
 
 
 def per_example(model, inputs, targets):
@@ -143,6 +144,14 @@ def test_a_step_without_squares_is_said():
     with pytest.warns(UserWarning, match="optimizer.backward"):
         optimizer.step()
     assert all((optimizer.state[p]["hessian"] == 1).all() for p in model.parameters())
+
+
+def test_replicas_are_told_that_they_drift_apart(monkeypatch):
+    monkeypatch.setattr(Replicas, "count", 2)
+    model = network()
+    optimizer = VOGN(model.parameters(), lr=0.1, ess=32)
+    with pytest.warns(UserWarning, match="not averaged over processes"):
+        optimizer.backward(model, *data(), "categorical")
 
 
 def test_frozen_and_foreign_parameters_are_left_alone():

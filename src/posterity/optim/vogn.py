@@ -99,6 +99,8 @@ class VOGN(VariationalOptimizer):
             targets: Their targets.
             likelihood: What the outputs mean.
         """
+        if self._replicas.count > 1:
+            self._warn("gradients of single examples are not averaged over processes: replicas would drift apart")
         n, mine = len(targets), {p for _, p in self._parameters()}
         sums, squares = gradient_moments(model, [Batch(inputs, targets, torch.arange(n))], likelihood)
         for name, p in trainable(model).items():

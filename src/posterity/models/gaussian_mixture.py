@@ -16,9 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.families import Dirichlet, Family, NormalWishart
+from posterity.families import Dirichlet, Family, NormalWishart, StudentT
+from posterity.families.gamma import UnitGamma
 from posterity.graph import Fit, Mixture, Model, Point, em, gaussian, svi, svi_step, vmp
-from posterity.linalg import cholesky, inverse_psd, log_det_psd
+from posterity.linalg import cholesky, inverse_psd
 from posterity.models._base import Estimator, enough, moved
 from posterity.rule import robbins_monro
 
@@ -148,13 +149,12 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         generator = self._generator()
         labels = torch.multinomial(torch.as_tensor(self.weights_), n_samples, replacement=True, generator=generator)
         noise = torch.randn(n_samples, self.n_features_in_, dtype=torch.float64, generator=generator)
-        if self.method == "em":
-            roots = cholesky(torch.as_tensor(self.covariances_))[labels]
-        else:
+        covariances = torch.as_tensor(self.covariances_)
+        if self.method != "em":
             t = self._predictive()
-            degrees = t.degrees[labels]
-            scale = torch._standard_gamma(0.5 * degrees, generator=generator) / (0.5 * degrees)
-            noise, roots = noise / scale.sqrt().unsqueeze(-1), t.root[labels]
+            scales, covariances = UnitGamma(t.mixing.shape[labels]).sample(1, generator)[0], t.conditional.covariance
+            noise = noise / scales.sqrt().unsqueeze(-1)
+        roots = cholesky(covariances)[labels]
         rows = torch.as_tensor(self.means_)[labels] + (roots @ noise.unsqueeze(-1)).squeeze(-1)
         return rows.numpy(), labels.numpy()
 
@@ -244,22 +244,9 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         centred = moved(self.posterior_, -self._shift)
         return {name: Point(q) for name, q in centred.items()} if self.method == "em" else centred
 
-    def _predictive(self) -> _StudentT:
+    def _predictive(self) -> StudentT:
+        """Of each component, t with ν = n − d + 1 degrees of freedom around m, and the precision νκ/(κ + 1) W."""
         q = moved(self.posterior_, -self._shift)["components"]
         degrees = q.degrees - q.location.shape[-1] + 1.0
-        spread = ((q.strength + 1.0) / (q.strength * degrees))[..., None, None] * inverse_psd(q.scale)
-        return _StudentT(q.location, degrees, cholesky(spread))
-
-
-class _StudentT:
-    """Multivariate Student-t: location (K, d), degrees (K,), and the root of its scale matrix (K, d, d)."""
-
-    def __init__(self, location: Tensor, degrees: Tensor, root: Tensor) -> None:
-        self.location, self.degrees, self.root = location, degrees, root
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Log-density of x (n, 1, d) under each, (n, K)."""
-        d, n = self.location.shape[-1], self.degrees
-        away = torch.linalg.solve_triangular(self.root, (x - self.location).unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = torch.lgamma(0.5 * (n + d)) - torch.lgamma(0.5 * n) - 0.5 * d * torch.log(n * torch.pi)
-        return normaliser - 0.5 * log_det_psd(self.root) - 0.5 * (n + d) * torch.log1p(away.square().sum(-1) / n)
+        weight = degrees * q.strength / (q.strength + 1.0)
+        return StudentT.of(degrees, q.location, weight[..., None, None] * q.scale)

@@ -17,7 +17,8 @@ from posterity.curvature import (
 )
 from posterity.errors import InvalidInput
 from posterity.inputs import take
-from posterity.trees import from_vector, to_vector, trainable
+from posterity.posterior import Full
+from posterity.trees import from_vector, snapshot, to_vector, trainable
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
 SHAPES = ("diagonal", "kronecker", "kronecker weights", "full")
@@ -142,6 +143,10 @@ def test_what_does_not_fit_is_named() -> None:
     sigma = covariance(model, "diagonal")
     with pytest.raises(InvalidInput, match=r"e: expected shape \(5, 3\)"):
         prediction_covariance_product(model, x, sigma, torch.zeros(B, K + 1))
+    with pytest.raises(InvalidInput, match="inputs: expected at least one example"):
+        prediction_covariance(model, x[:0], sigma)
+    with pytest.raises(InvalidInput, match="inputs: expected what the model takes, got float64"):
+        prediction_covariance(model, x[:, :2], sigma)
     with pytest.raises(InvalidInput, match="names: expected parameters among"):
         prediction_covariance(model, x, DiagonalCovariance({"nowhere": torch.ones(3)}))
     with pytest.raises(InvalidInput, match=r"covariance of '0.weight': expected 24 variances, got 3"):
@@ -150,3 +155,12 @@ def test_what_does_not_fit_is_named() -> None:
         pushforward(model, x, {"0.bias": torch.ones(2)})
     with pytest.raises(InvalidInput, match="v: expected shape"):
         pullback(model, x, torch.ones(2))
+
+
+def test_a_posterior_is_no_covariance() -> None:
+    model, x = CASES["mlp"].build()
+    weights = snapshot(trainable(model))
+    size = sum(t.numel() for t in weights.values())
+    posterior = Full(weights, torch.eye(size, dtype=torch.float64))  # it has variances, and more than those
+    with pytest.raises(InvalidInput, match=r"covariance: expected a DiagonalCovariance.* got 'Full'"):
+        prediction_covariance(model, x, posterior)

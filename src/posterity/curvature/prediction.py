@@ -97,6 +97,9 @@ def self_influence(
 
 def watch(model: nn.Module, covariance: Covariance, memory: int | None, class_axis: int | None = -1) -> Tape:
     """A tape for the parameters that a covariance covers, after a look at its shapes."""
+    if not isinstance(covariance, Covariance):
+        wanted = "a DiagonalCovariance, KroneckerCovariance or FullCovariance, such as posterior.covariance()"
+        raise expected("covariance", wanted, type(covariance).__name__)
     sizes = (
         {name: shape.numel() for name, shape in covariance.shapes.items()}
         if isinstance(covariance, FullCovariance)

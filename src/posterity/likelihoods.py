@@ -273,7 +273,11 @@ def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:
     """
     if axis is None:
         axis = 1 if logits.ndim >= 4 else -1
-    return logits if axis == -1 else logits.movedim(axis, -1)
+    if axis == -1:
+        return logits
+    fits = axis != 0 and axis in range(1 - logits.ndim, logits.ndim)
+    require(fits, "class_axis", f"an axis of the outputs {tuple(logits.shape)} after the first", axis)
+    return logits.movedim(axis, -1)
 
 
 _BY_NAME: dict[str, type[Likelihood]] = {

@@ -185,6 +185,8 @@ NAN = torch.where(X > 0, X, torch.nan)
         (lambda: predict(MODEL, POSTERIOR, X, samples=2.5), r"samples: expected a whole number >= 0, got 2\.5"),
         (lambda: predict(MODEL, POSTERIOR, X, 2.5, method="linearised"), "samples: expected a whole number >= 1"),
         (lambda: predict(MODEL, POSTERIOR, X, batch_size=0), "batch_size"),
+        (lambda: predict(MODEL, POSTERIOR, X, class_axis=0), r"class_axis: expected an axis .* after the first, got 0"),
+        (lambda: predict(MODEL, POSTERIOR, X, class_axis=2), r"class_axis: expected an axis of the outputs \(23, 3\)"),
         (lambda: predict(MODEL, POSTERIOR, X, method="magic"), "method: expected one of .*'sampled'"),
         (lambda: predict(MODEL, "posterior", X), "posterior: expected a Posterior, got 'str'"),
         (lambda: predict(MODEL, POSTERIOR, 3), "inputs: expected a tensor"),

@@ -226,6 +226,8 @@ def test_what_does_not_fit_is_named() -> None:
         kronecker_ggn(model, data, "categorical", sharing="none")
     with pytest.raises(InvalidInput, match="names: expected parameters among"):
         full_ggn(model, data, "categorical", ["nowhere"])
+    with pytest.raises(InvalidInput, match="names: expected every parameter once"):
+        full_ggn(model, data, "categorical", ["0.bias", "0.bias"])
     with pytest.raises(InvalidInput, match="expected at most 20000 rows"):
         kronecker_ggn(nn.Embedding(20_001, 1), data, "gaussian")
     with pytest.raises(InvalidInput, match="at least one that requires a gradient"):

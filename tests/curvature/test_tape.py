@@ -39,7 +39,7 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
     grads = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
     state = {name: t.clone() for name, t in model.state_dict().items()}
     if fails:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(InvalidInput, match="inputs: expected what the model takes, got float64"):
             diagonal_ggn(model, batches((inputs[:, :1], LABELS)), "categorical")
     else:
         assert "10.bias" not in diagonal_ggn(model, batches((inputs, LABELS)), "categorical")

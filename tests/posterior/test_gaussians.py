@@ -227,6 +227,7 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         ),
         (lambda m: Diagonal({}, {}), "mean: expected at least one parameter"),
         (lambda m: Diagonal({"w": torch.ones(2, dtype=torch.int64)}, {"w": torch.ones(2)}), "floating-point"),
+        (lambda m: Diagonal({"w": [1.0]}, {"w": 1.0}), "mean of 'w': expected a floating-point tensor, got 'list'"),
         (lambda m: Full(m, torch.eye(5)), r"precision: expected shape \(6, 6\), got \(5, 5\)"),
         (lambda m: Full(m, -torch.eye(6)).entropy(), "expected a positive-definite matrix, got smallest eigenvalue -1"),
         (lambda m: Kronecker(m, {}, {"w": torch.ones(())}), r"factors: expected one entry for each of \['w'\]"),
@@ -248,6 +249,7 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         (lambda m: Rotated(m, {"w": (torch.eye(2), torch.ones(3, 3))}, {"w": torch.ones(2, 3)}), "orthogonal"),
         (lambda m: LowRank(m, {"w": torch.ones(2)}, {"w": torch.ones(1, 2, 3)}), r"variance of 'w': expected shape"),
         (lambda m: LowRank(m, m, {"w": torch.ones(1, 2)}), r"deviations of 'w': expected shape"),
+        (lambda m: LowRank(m, m, {"w": torch.ones(0, 2, 3)}), r"deviations: expected the same rank, at least 1"),
         (lambda m: LowRank(m, {"w": -torch.ones(2, 3)}, {"w": torch.ones(1, 2, 3)}), "numbers >= 0"),
     ],
 )

@@ -18,7 +18,7 @@ from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import Inputs, call, length, over_tensors, take
+from posterity.inputs import Inputs, attempt, length, over_tensors, take
 from posterity.likelihoods import classes_last
 from posterity.trees import Tree, attributes_kept, state_dtype, trainable
 
@@ -60,6 +60,7 @@ class Tape:
         for name in self.names:
             if name not in known:
                 raise expected("names", f"parameters among {list(known)}", name)
+        require(len(set(self.names)) == len(self.names), "names", "every parameter once", self.names)
         self.model = model
         self.parameters = {name: known[name] for name in self.names}
         self.class_axis = class_axis  # of the model's outputs, as `classes_last` takes it
@@ -121,6 +122,7 @@ class Tape:
     def passes(self, inputs: Inputs, roots: int | None = None) -> Iterator[tuple[slice, Pass]]:
         """Forward passes over the examples, as many at a time as memory allows with so many roots (by default, K)."""
         inputs, examples = differentiable(inputs), length(inputs)
+        require(examples > 0, "inputs", "at least one example", "none")
         if min(examples, 2) > self._probed:
             self._probe(take(inputs, slice(0, 2)))
         itemsize = next(iter(self.parameters.values())).element_size()
@@ -140,7 +142,7 @@ class Tape:
         self._calls, self._examples, self._recording = {}, length(inputs), True
         try:
             with torch.enable_grad(), transformable():
-                logits = classes_last(call(self.model, inputs), self.class_axis)
+                logits = classes_last(attempt(self.model, inputs), self.class_axis)
         finally:
             self._recording = False
         wanted = f"logits shaped ({self._examples}, ..., K)"

@@ -172,7 +172,8 @@ def owned(tree: Mapping[str, Tensor], what: str) -> Tree:
     if not tree:
         raise expected(what, "at least one parameter", "none")
     for name, t in tree.items():
-        require(t.is_floating_point(), f"{what} of {name!r}", "a floating-point tensor", t.dtype)
+        if not (isinstance(t, Tensor) and t.is_floating_point()):
+            raise expected(f"{what} of {name!r}", "a floating-point tensor", getattr(t, "dtype", type(t).__name__))
         require(bool(torch.isfinite(t).all()), f"{what} of {name!r}", "finite numbers", "NaN or infinity")
     return {name: t.detach().clone() for name, t in tree.items()}
 

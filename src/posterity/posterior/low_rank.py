@@ -42,9 +42,10 @@ class LowRank(Gaussian):
         self.diagonal = owned(variance, "variance")
         self.deviations = owned(deviations, "deviations")
         check_same_shapes(self.diagonal, self.mean, "variance")
+        ranks = {len(d) if d.ndim else 0 for d in self.deviations.values()}
+        same = len(ranks) == 1 and 0 not in ranks
+        require(same, "deviations", "the same rank, at least 1, for every parameter", sorted(ranks))
         check_same_shapes({name: d[0] for name, d in self.deviations.items()}, self.mean, "deviations")
-        ranks = {len(d) for d in self.deviations.values()}
-        require(len(ranks) == 1, "deviations", "the same rank for every parameter", sorted(ranks))
         for name, v in self.diagonal.items():
             if not bool((v >= 0).all()):
                 raise expected(f"variance of {name!r}", "numbers >= 0", f"{v.min().item():g}")

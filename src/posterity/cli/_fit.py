@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, number, say, stem
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
     plan = fitting.probe(plan)
     if not quiet and plan.config.method == "ivon":
         chosen = {"lr": plan.config.lr, **plan.config.options}
-        said = (f"{value:.4g}" if isinstance(value, float) else value for value in chosen.values())
-        say("settings: " + ", ".join(f"{name} {value}" for name, value in zip(chosen, said)))
+        said = {name: number(value) if isinstance(value, float) else value for name, value in chosen.items()}
+        say("settings: " + ", ".join(f"{name} {value}" for name, value in said.items()))
     return plan
 
 

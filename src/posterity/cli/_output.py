@@ -79,7 +79,17 @@ def pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
 def figures(found: Mapping[str, float]) -> str:
     """Figures in a line, the most telling first."""
     order = sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-    return ", ".join(f"{name} {found[name]:.4g}" for name in order)
+    return ", ".join(f"{name} {number(found[name])}" for name in order)
+
+
+def number(value: float) -> str:
+    """Four digits of a number, or all before its point where these are more and can still be read.
+
+    Examples:
+        >>> [number(value) for value in (50740.45, 0.123456, -0.0, 2e12)]
+        ['50740', '0.1235', '0', '2e+12']
+    """
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value + 0.0:.4g}"
 
 
 def show_table(table: pd.DataFrame) -> None:
@@ -108,7 +118,7 @@ def show_table(table: pd.DataFrame) -> None:
 def _cell(value: Any) -> str:
     if value is None or value != value:
         return ""
-    text = f"{value + 0.0:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    text = number(value) if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

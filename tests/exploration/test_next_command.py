@@ -116,6 +116,23 @@ def test_what_is_said_to_come_next_works_for_pictures(tmp_path, monkeypatch):
         assert torch.equal(inputs[-6:], fresh[table["row"].tolist()])
 
 
+def test_amounts_are_said_in_their_units(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.linspace(-1, 1, 60)
+    table = pd.DataFrame({"x": x, "price": 50_000 + 1000 * x})
+    table.to_csv("train.csv", index=False)
+    table[["x"]].assign(x=3 * x).to_csv("pool.csv", index=False)
+    fit = ("--target", "price", "--model", "linear", "--method", "laplace", "--epochs", 50, "--lr", 0.05, "--test", 0)
+    invoke("fit", "train.csv", *fit)
+    answer = json.loads(invoke("next", "train-run", "pool.csv", "-k", 4, "--json").stdout)
+    invoke("predict", "train-run", "pool.csv")
+    predicted = pd.read_csv("pool-predictions.csv").set_index("id")
+    for row in answer["rows"]:
+        mean, std = re.match(r"(\d+) ± (\S+); its label tells", row["why"]).groups()
+        assert float(mean) == pytest.approx(predicted.loc[row["id"], "mean"], abs=0.5)
+        assert float(std) == pytest.approx(predicted.loc[row["id"], "std"], rel=1e-3)
+
+
 def test_columns_of_the_data_keep_their_values(folder):
     renamed = {"a": "score", "b": "row", "kind": "why"}
     for name in ("train", "pool"):

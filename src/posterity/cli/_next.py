@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posterity.cli._output import Json, dump, notes, numbered, say, show_table, stem, successor, then
+from posterity.cli._output import Json, dump, notes, number, numbered, say, show_table, stem, successor, then
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def next_rows(
     rows, target = opened.read(pool, embeddings), opened.dataset.target
     path, arrays = _places(out, stem(pool), rows)
     unusual: list[str] = []
-    picks = _picked(opened, rows, k, criterion, power, samples, seed, unusual)
+    picks = _in_units(opened, rows, _picked(opened, rows, k, criterion, power, samples, seed, unusual))
     table = _to_label(rows, picks, target)
     write_table(table, path)
     if arrays is not None and rows.block is not None:
@@ -101,6 +102,18 @@ def _picked(
         samples=samples,
         seed=seed,
     )
+
+
+def _in_units(opened: RunFolder, rows: Rows, picks: Picks) -> Picks:
+    """The same with what the model thinks of amounts, which is said first, in the units of the data."""
+    from posterity.runs.predicting import predict_run
+    from posterity.runs.targets import Amount
+
+    if not isinstance(opened.preprocessing.target, Amount):
+        return picks
+    table, _, _ = predict_run(opened, rows.take(picks.ids.numpy()))
+    belief = (f"{number(mean)} ± {number(std)}" for mean, std in zip(table["mean"], table["std"]))
+    return replace(picks, why=tuple("; ".join((own, *why.split("; ")[1:])) for own, why in zip(belief, picks.why)))
 
 
 def _taken(opened: RunFolder, rows: Rows, inputs: Tensor) -> list[bool]:

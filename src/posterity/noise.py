@@ -18,6 +18,7 @@ import math
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,18 @@ class Key(NamedTuple):
     step: int = 0
     sample: int = 0
     parameter: int = 0
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator of torch's own, for a whole number of Python's or numpy's.
+
+    Examples:
+        >>> seeded("now")
+        Traceback (most recent call last):
+        posterity.errors.InvalidInput: seed: expected a whole number, got 'now'
+    """
+    require(isinstance(seed, Integral), "seed", "a whole number", seed)
+    return torch.Generator().manual_seed(int(seed))
 
 
 def own_seed(seed: int, number: int) -> int:

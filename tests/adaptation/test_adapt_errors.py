@@ -9,7 +9,21 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, glm, logistic, newton_logistic
-from posterity.adaptation import adapt, remember
+from posterity.adaptation import (
+    EWC,
+    MultiHead,
+    accumulate,
+    adapt,
+    ewc,
+    fromp,
+    k_prior,
+    learn_stream,
+    permuted,
+    remember,
+    select,
+    split,
+    toy,
+)
 from posterity.posterior import Ensemble, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -52,7 +66,11 @@ def test_requests_that_cannot_be_right(old):
     refuses("a model with 1 outputs", model, posterior, data=(x, y), into=nn.Linear(4, 2, dtype=x.dtype))
     refuses("prior_precision", model, posterior, data=(x, y), prior_precision=-1.0)
     refuses("method", model, posterior, data=(x, y), remove=[1], method="magic")
+    refuses("seed: expected a whole number", model, posterior, data=(x, y), remove=[1], seed=1.5)
+    refuses("30 truth values, got None", model, posterior, data=(x, y), remove=lambda batch: None)
     refuses("categorical", model, posterior, data=(x, y), classes=3)
+    for odd in (3.0, "abc"):
+        refuses("classes: expected how many", model, posterior, data=(x, y), classes=odd)
     refuses("old data, a memory", model, posterior, prior_precision=2.0)
     refuses("number to choose", model, posterior, add=(x, y), memory=3)
     refuses("compare", model, posterior, add=(x, y), compare=True)
@@ -159,3 +177,34 @@ def test_added_examples_keep_their_ids_whatever_they_come_in(old):
         assert more.report.added.tolist() == list(range(500, 506))
         assert adapt(more.model, more.posterior, remove={500, 505}).posterior.n == 34
     assert adapt(model, posterior, data=(x, y), add=(x[:2], y[:2])).report.added.tolist() == [30, 31]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, q, data: select(m, q, data, 2.5), "size: expected a number of examples"),
+        (lambda m, q, data: select(m, q, data, 2, seed="now"), "seed: expected a whole number"),
+        (lambda m, q, data: k_prior(m, q, data), "memory: expected a Memory"),
+        (lambda m, q, data: fromp(m, remember(m, data), q), "memories: expected a list"),
+        (lambda m, q, data: ewc([m]), "posteriors: expected a Posterior"),
+        (lambda m, q, data: accumulate(q, m, data, "bernoulli"), "prior: expected a Diagonal or a Full"),
+        (lambda m, q, data: learn_stream(m, [data], EWC()), r"tasks: expected each a Task\(name, train, test\)"),
+        (lambda m, q, data: learn_stream(m, toy(count=1), EWC), r"strategy: expected a Strategy such as EWC\(\)"),
+        (lambda m, q, data: split(data, data, [0, 1]), "groups: expected a list of classes for each task"),
+        (lambda m, q, data: permuted(data, data, 2.5), "count: expected a whole number"),
+        (lambda m, q, data: MultiHead(nn.Linear(4, 3).double(), 2)(data[0], None), "outputs of the body: expected"),
+    ],
+)
+def test_parts_of_their_own_refuse_what_they_cannot_use(old, call, message):
+    model, posterior, x, y = old
+    with pytest.raises(po.PosterityError, match=message):
+        call(model, posterior, (x, y))
+
+
+def test_seeds_of_numpy_are_seeds(old, tmp_path):
+    model, posterior, x, y = old
+    one, other = (adapt(model, posterior, data=(x, y), remove=[1], memory=9, seed=s) for s in (3, np.int64(3)))
+    assert torch.equal(one.model.weight, other.model.weight)
+    line = nn.Linear(2, 2)
+    learn_stream(line, toy(count=1, per_class=5), EWC({"epochs": 1}), seed=np.int64(1), folder=tmp_path)
+    learn_stream(line, toy(count=1, per_class=5), EWC({"epochs": 1}), seed=1, folder=tmp_path)

@@ -287,6 +287,18 @@ def test_bad_input(problem):
         (lambda: m.what_if(remove=m.table["label"] == 1), "ids, whole numbers"),  # a mask is not the ids 0 and 1
         (lambda: m.what_if(remove=[1.5]), "ids, whole numbers"),
         (lambda: m.what_if(relabel={3: 0.7}), "a label, a whole number"),
+        (lambda: m.what_if(relabel={1.5: 1}), "relabel: expected ids, whole numbers"),  # not the id 1
+        (lambda: m.what_if(relabel=[(3, 1)]), "relabel: expected a mapping by id"),
+        (lambda: m.what_if(reweight={"3": 0.5}), "reweight: expected ids, whole numbers"),
+        (lambda: m.what_if(reweight={3: None}), "a finite number >= 0, got None"),
+        (lambda: m.what_if(remove=3), "remove: expected a list of ids, got 3"),
+        (lambda: m.top(2.5), "k: expected a whole number"),
+        (lambda: m.memorable(2.5), "from 1 to 60"),
+        (lambda: memory_map("model", posterior, (x, y)), "model: expected a Module"),
+        (lambda: memory_map(model, posterior, (x, y), scores="cook"), "scores: expected a list of names"),
+        (lambda: memory_map(model, posterior, (x, y), tracker=m), "tracker: expected a MemoryTracker"),
+        (lambda: MemoryTracker(model, "sgd", (x, y)), "optimizer: expected a torch.optim.Optimizer"),
+        (lambda: MemoryTracker(model, None, (x, y), every=1.5), "every: expected a whole number"),
         (lambda: m.with_guides(leverage=1.5), "a quantile"),
         (lambda: m.memorable(0), "from 1 to 60"),
         (lambda: MemoryTracker(model, None, (x, y)).snapshot(), "optimizer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -16,8 +17,9 @@ from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
 from posterity.adaptation.replay import NewData
 from posterity.adaptation.situation import Outcome, Situation
-from posterity.errors import require_positive, require_whole
+from posterity.errors import require, require_positive, require_whole
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.noise import seeded
 from posterity.posterior import Memory
 from posterity.progress import track
 from posterity.trees import only_trainable, trainable
@@ -48,6 +50,7 @@ class Settings:
         require_whole("epochs", 1 if self.epochs is None else self.epochs)
         require_whole("batch_size", self.batch_size)
         require_positive("lr", self.lr)
+        require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)
         if self.clip is not None:
             require_positive("clip", self.clip)
 
@@ -125,5 +128,5 @@ def _memory(situation: Situation, past: Past, seed: int) -> Memory | None:
     share = len(memory) / max(situation.n - len(added), 1)
     count = min(len(added), max(1, round(share * len(added))))
     weights = torch.full((count,), len(added) / count)
-    chosen = torch.randperm(len(added), generator=torch.Generator().manual_seed(seed))[:count]
+    chosen = torch.randperm(len(added), generator=seeded(seed))[:count]
     return joined(memory, model, rows_of_batch(added, chosen), weights)

@@ -160,8 +160,10 @@ def _classes(
 ) -> tuple[int | None, tuple[str, ...] | None]:
     if classes is None:
         return None, posterior.class_names
-    names = None if isinstance(classes, (int, Integral)) else tuple(map(str, classes))
-    count = int(classes) if isinstance(classes, (int, Integral)) else len(classes)
+    if not isinstance(classes, Integral | Iterable) or isinstance(classes, str):
+        raise expected("classes", "how many there are afterwards, or a list of their names", classes)
+    names = tuple(map(str, classes)) if isinstance(classes, Iterable) else None
+    count = int(classes) if isinstance(classes, Integral) else len(classes)
     if names is None and count == outputs:
         names = posterior.class_names
     categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
@@ -197,8 +199,6 @@ def _find(remove: Remove, known: Batch | None) -> Batch:
         rows = picked(remove, known).nonzero()[:, 0]
         require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
         return rows_of_batch(known, rows)
-    if isinstance(remove, (int, str)):
-        raise expected("remove", "a list of ids, or a function that picks examples", remove)
     ids = as_ids("remove", remove)
     require(len(ids) > 0, "remove", "at least one id", "none")
     return _lookup(ids, known, "remove")

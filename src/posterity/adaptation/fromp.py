@@ -96,6 +96,7 @@ def fromp(
         Pan et al., "Continual deep learning by functional regularisation of memorable past", 2020.
     """
     require(jitter >= 0, "jitter", "a number >= 0", jitter)
+    require(not isinstance(memories, Memory), "memories", "a list, one for each task so far", "a Memory")
     require(len(memories) > 0, "memories", "one for each task so far", "none")
     if kernels not in ("posterior", "identity"):
         raise expected("kernels", "'posterior' or 'identity'", kernels)

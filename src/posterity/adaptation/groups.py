@@ -30,7 +30,9 @@ Picks = Callable[[Batch], Any]
 
 def picked(picks: Picks, batch: Batch) -> Tensor:
     """What a function picks, one truth value for each example, where ids are."""
-    mask, n = torch.as_tensor(picks(batch)).cpu(), len(batch)
+    found, n = picks(batch), len(batch)
+    require(found is not None, "remove", f"a function that returns {n} truth values", None)
+    mask = torch.as_tensor(found).cpu()
     fine = mask.dtype == torch.bool and mask.numel() == n
     require(fine, "remove", f"a function that returns {n} truth values", f"{mask.dtype} {tuple(mask.shape)}")
     return mask.reshape(n)

@@ -21,6 +21,7 @@ from posterity.adaptation.quadratic import Quadratic, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
 from posterity.batches import Batch, batches
+from posterity.errors import require
 from posterity.inputs import call, concatenated, move
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating
@@ -60,6 +61,8 @@ def k_prior(
     References:
         Khan and Swaroop, "Knowledge-adaptation priors", 2021.
     """
+    given = memory is None or isinstance(memory, Memory)
+    require(given, "memory", "a Memory (`remember` makes one)", type(memory).__name__)
     memory, rest = split(model, posterior, memory)
     terms: list[tuple[float, Penalty]] = [(1.0, Quadratic(rest))]
     if memory is not None:
@@ -83,7 +86,7 @@ def remember(model: nn.Module, data: Any, weights: Tensor | None = None) -> Memo
         weights: How many examples each one stands for; 1 each unless given.
     """
     joined = gathered(list(batches(data, batch_size=1024)))
-    weights = torch.ones(len(joined)) if weights is None else weights
+    weights = torch.ones(len(joined)) if weights is None else torch.as_tensor(weights)
     return Memory(
         joined.inputs, joined.targets, joined.ids, weights.to(joined.targets.device), outputs_of(model, joined)
     )

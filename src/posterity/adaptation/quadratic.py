@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -74,7 +75,9 @@ def ewc(posteriors: Posterior | Iterable[Posterior]) -> Sum:
     References:
         Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017.
     """
-    each = [posteriors] if isinstance(posteriors, Posterior) else list(posteriors)
+    each = list(posteriors) if isinstance(posteriors, Iterable) else [posteriors]
+    for p in each:
+        require(isinstance(p, Posterior), "posteriors", "a Posterior, or several", type(p).__name__)
     return Sum(tuple((p.n / p.ess, Quadratic(gaussian_of(p.structure))) for p in each))
 
 
@@ -105,7 +108,8 @@ def accumulate(
     References:
         Schwarz et al., "Progress and compress: a scalable framework for continual learning", 2018.
     """
-    require(0 <= decay <= 1, "decay", "a number in [0, 1]", decay)
+    require(isinstance(prior, Diagonal | Full), "prior", "a Diagonal or a Full", type(prior).__name__)
+    require(isinstance(decay, Real) and 0 <= decay <= 1, "decay", "a number in [0, 1]", decay)
     there = dict(model.named_parameters())
     mean = snapshot({name: there[name] for name in prior.names})
     with evaluating(model):

@@ -5,6 +5,7 @@ Weights make the chosen stand for all: within each class N_c/M_c unless said oth
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from posterity.errors import expected, require
 from posterity.inputs import tensors
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory import dual
+from posterity.noise import seeded
 from posterity.posterior import Memory, Posterior
 
 RULES = ("random", "curvature", "leverage", "k-centre")
@@ -54,7 +56,8 @@ def select(
         Nguyen, Li, Bui and Turner, "Variational continual learning", 2018 (k-centre).
     """
     everything = gathered(list(batches(data, batch_size=1024)))
-    require(1 <= size <= len(everything), "size", f"a number of examples in 1..{len(everything)}", size)
+    fits = isinstance(size, Integral) and 1 <= size <= len(everything)
+    require(fits, "size", f"a number of examples in 1..{len(everything)}", size)
     if by not in RULES:
         raise expected("by", f"one of {list(RULES)}", by)
     f = outputs_of(model, everything)
@@ -74,7 +77,7 @@ def select(
 
 def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Tensor, seed: int) -> Tensor | None:
     if by == "random":
-        return torch.rand(len(data), generator=torch.Generator().manual_seed(seed))
+        return torch.rand(len(data), generator=seeded(seed))
     if by == "curvature":
         return posterior.likelihood.curvature(f).diagonal(dim1=-2, dim2=-1).sum(-1)
     if by == "leverage":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,14 @@ def learn_stream(
         The scores so far.
     """
     require(len(tasks) > 0, "tasks", "at least one", "none")
+    for task in tasks:
+        require(isinstance(task, Task), "tasks", "each a Task(name, train, test)", type(task).__name__)
+    require(isinstance(strategy, Strategy), "strategy", "a Strategy such as EWC()", strategy)
+    require(isinstance(seed, Integral), "seed", "a whole number", seed)
     last = len(tasks) if stop_after is None else stop_after
     require(1 <= last <= len(tasks), "stop_after", f"a number of tasks in 1..{len(tasks)}", stop_after)
     require(strategy.seen == 0, "strategy", "a new one for each stream", f"one that has seen {strategy.seen} examples")
-    stream = {"seed": seed, "tasks": [task.name for task in tasks]}
+    stream = {"seed": int(seed), "tasks": [task.name for task in tasks]}
     if folder is not None and (Path(folder) / f"{FORMAT}.json").exists():
         board = _load(folder, model, strategy, stream)
         strategy.resume(tasks[: board.done])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.inputs import Inputs
+from posterity.noise import seeded
 
 Data = tuple[Inputs, Tensor]
 
@@ -25,13 +26,13 @@ class Task:
 
 def permuted(train: Data, test: Data, count: int, *, seed: int = 0) -> list[Task]:
     """Tasks that show the same flat inputs with their features in another order; the first keeps the order."""
-    require(count >= 1, "count", "at least one task", count)
+    require_whole("count", count)
     require(train[0].ndim == 2, "inputs", "one row of features for each example", tuple(train[0].shape))
     tasks = []
     for number in range(count):
         order = torch.arange(train[0].shape[1])
         if number:
-            order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1000 * seed + number))
+            order = torch.randperm(len(order), generator=seeded(1000 * seed + number))
         tasks.append(Task(f"permutation {number}", (train[0][:, order], train[1]), (test[0][:, order], test[1])))
     return tasks
 
@@ -49,6 +50,8 @@ def split(train: Data, test: Data, groups: Sequence[Sequence[int]], *, scenario:
     """
     known = ("multi-head", "single-head", "domain")
     require(scenario in known, "scenario", f"one of {list(known)}", scenario)
+    for group in groups:
+        require(isinstance(group, Sequence), "groups", "a list of classes for each task", group)
 
     def part(data: Data, group: Sequence[int], number: int) -> Data:
         inside = torch.isin(data[1], torch.tensor(group, device=data[1].device))
@@ -83,6 +86,7 @@ class MultiHead(nn.Module):
     def forward(self, x: Tensor, task: Tensor) -> Tensor:
         """Outputs of each example's own task."""
         f = self.body(x)
+        require(f.shape[1] % self.heads == 0, "outputs of the body", f"as many for each of {self.heads}", f.shape[1])
         f = f.reshape(len(f), self.heads, -1)
         return f.gather(1, task.reshape(-1, 1, 1).expand(-1, 1, f.shape[2])).squeeze(1)
 
@@ -94,7 +98,7 @@ def toy(*, per_class: int = 200, seed: int = 0, count: int = 5) -> list[Task]:
          [[0.3, -0.6], [1.0, -0.4]]]
     )  # fmt: skip
     require(1 <= count <= len(centres), "count", f"1..{len(centres)} tasks", count)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def draw(pair: Tensor) -> Data:
         x = pair.repeat_interleave(per_class, 0) + 0.12 * torch.randn(2 * per_class, 2, generator=generator)

@@ -16,6 +16,7 @@ from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
 from posterity.memory._trained import Trained
 from posterity.memory.ids import as_ids
+from posterity.noise import seeded
 from posterity.posterior import Ensemble, Posterior
 
 BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
@@ -116,7 +117,7 @@ def highest(scores: Tensor, left: Tensor, k: int, power: float | None, seed: int
     order = scores[left]
     if power is not None:
         require(bool((order > 0).any()), "power", "some scores above zero", f"at most {order.max().item():.3g}")
-        uniform = torch.rand(len(left), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        uniform = torch.rand(len(left), generator=seeded(seed), dtype=torch.float64)
         order = power * order.clamp_min(1e-300).log() - (-uniform.clamp_min(1e-300).log()).log()
     best = left[order.argsort(descending=True, stable=True)[:k]]
     return best, scores[best]

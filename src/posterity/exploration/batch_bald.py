@@ -17,6 +17,7 @@ from posterity.errors import Undefined
 from posterity.exploration.criteria import bald
 from posterity.exploration.question import Question
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.noise import seeded
 from posterity.prediction import predict
 from posterity.progress import track
 
@@ -91,7 +92,7 @@ def greedy(probs: Tensor, k: int, seed: int = 0) -> tuple[list[int], list[float]
     """
     probs = probs.double()
     noise = -torch.special.xlogy(probs, probs).sum(2).mean(1)  # E[H(y | θ)]
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     joint, bounds = Joint.empty(probs.shape[1]), torch.full((len(probs),), torch.inf, dtype=torch.float64)
     chosen: list[int] = []
     gains: list[float] = []

@@ -10,6 +10,7 @@ from torch import Tensor
 from posterity.errors import Undefined
 from posterity.exploration import information, leave_one_out
 from posterity.exploration.question import Question
+from posterity.noise import seeded
 
 Score = Callable[[Question], Tensor]
 
@@ -40,7 +41,7 @@ def bald(question: Question) -> Tensor:
 
 def random(question: Question) -> Tensor:
     """Numbers that know nothing."""
-    return torch.rand(question.trained.data.n, generator=torch.Generator().manual_seed(question.seed)).double()
+    return torch.rand(question.trained.data.n, generator=seeded(question.seed)).double()
 
 
 def _total(scores: Tensor) -> Tensor:

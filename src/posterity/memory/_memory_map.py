@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import CategoricalLikelihood
 from posterity.memory import store
 from posterity.memory._dual import dual_of
@@ -93,7 +94,7 @@ class MemoryMap:
     def with_guides(self, leverage: float = GUIDE, error: float = GUIDE) -> MemoryMap:
         """The same map with its guides at other quantiles."""
         for name, q in (("leverage", leverage), ("error", error)):
-            require(0 <= q <= 1, f"guide of {name}", "a quantile in [0, 1]", q)
+            require(isinstance(q, Real) and 0 <= q <= 1, f"guide of {name}", "a quantile in [0, 1]", q)
         return replace(self, guides=(leverage, error))
 
     @property
@@ -103,7 +104,7 @@ class MemoryMap:
 
     def top(self, k: int = 20, by: str | None = None, *, ascending: bool = False) -> pd.DataFrame:
         """The k examples with the largest (or smallest) values in a column; by default the likeliest label errors."""
-        require(k >= 1, "k", "an integer >= 1", k)
+        require_whole("k", k)
         return self._ranked(self.ranking if by is None else by, ascending).head(k)
 
     def what_if(
@@ -148,7 +149,8 @@ class MemoryMap:
             per_class: As many of each class as possible (for classifications).
             by: Another column to choose by.
         """
-        require(1 <= k <= len(self), "k", f"an integer from 1 to {len(self)}", k)
+        fits = isinstance(k, Integral) and 1 <= k <= len(self)
+        require(fits, "k", f"an integer from 1 to {len(self)}", k)
         trained = self._at_hand("memorable")
         ranked = self._ranked(by)
         if per_class and isinstance(self.posterior.likelihood, CategoricalLikelihood):
@@ -184,7 +186,7 @@ class MemoryMap:
 
     def _ranked(self, by: str, ascending: bool = False) -> pd.DataFrame:
         table = self.table
-        if by not in table:
+        if not isinstance(by, str) or by not in table:
             raise expected("by", f"a column among {list(table)}", by)
         return table.sort_values(by, ascending=ascending, kind="stable")
 
@@ -238,6 +240,9 @@ def memory_map(
     References:
         Nickl, Xu, Tailor, Möllenhoff and Khan, "The memory-perturbation equation", 2023.
     """
+    require(not isinstance(scores, str), "scores", "a list of names", scores)
+    fits = tracker is None or isinstance(tracker, MemoryTracker)
+    require(fits, "tracker", "a MemoryTracker", type(tracker).__name__)
     for name in scores:
         if name != "influence":
             score(name)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from posterity.batches import Batch, Batches, OwnPart, batches
 from posterity.curvature import Covariance, FullCovariance
 from posterity.curvature.covariance import fitted
-from posterity.errors import expected, require
+from posterity.errors import require
 from posterity.inputs import Inputs, call, over_tensors
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
@@ -34,8 +34,8 @@ class Trained:
     @classmethod
     def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> Trained:
         """The three together, once they are known to fit each other."""
-        if not isinstance(posterior, Posterior):
-            raise expected("posterior", "a Posterior", type(posterior).__name__)
+        for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
+            require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
         posterior.check(model)
         return cls(model, posterior, in_order(data, batch_size))
 

@@ -33,6 +33,8 @@ def as_ids(what: str, given: Iterable[int]) -> Tensor:
         Traceback (most recent call last):
         posterity.errors.InvalidInput: remove: expected ids, whole numbers, got 'bool'
     """
+    several = isinstance(given, Tensor | Iterable) and not isinstance(given, str)
+    require(several, what, "a list of ids", given)
     ids = np.asarray(given.cpu() if isinstance(given, Tensor) else list(given)).reshape(-1)
     require(len(ids) == 0 or ids.dtype.kind in "iu", what, "ids, whole numbers", ids.dtype.name)
     return torch.as_tensor(ids.astype(np.int64)).unique()

@@ -13,7 +13,7 @@ from posterity.batches import Batch, Batches
 from posterity.curvature import Covariance
 from posterity.curvature._product import product
 from posterity.curvature.prediction import watch
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.learning import Callback, Moment
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
@@ -68,7 +68,9 @@ class MemoryTracker(Callback):
         every: int = 1,
         batch_size: int = 256,
     ) -> None:
-        require(every >= 1, "every", "an integer >= 1", every)
+        require_whole("every", every)
+        known = optimizer is None or isinstance(optimizer, Optimizer)
+        require(known, "optimizer", "a torch.optim.Optimizer", type(optimizer).__name__)
         self.model, self.optimizer, self.every = model, optimizer, every
         self.data: Batches = in_order(data, batch_size)
         self.likelihood = None if likelihood is None else likelihood_of(likelihood)

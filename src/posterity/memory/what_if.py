@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ def what_if(
         reweight: New weights by id (1 is how they were trained with, 0 is removal).
         deflate: As in `memory_map`.
     """
-    weights, labels = _wishes(remove, relabel or {}, reweight or {})
+    weights, labels = _wishes(remove, {} if relabel is None else relabel, {} if reweight is None else reweight)
     ids = torch.tensor(sorted({*weights, *labels}))
     rows = _rows(known, ids)
     deflating = whether_to_deflate(deflate, trained.posterior)
@@ -131,15 +132,19 @@ def _wishes(
 ) -> tuple[dict[int, float], dict[int, Any]]:
     """New weights and new targets by id, checked."""
     removed = as_ids("remove", remove).tolist()
-    weights = dict.fromkeys(removed, 0.0) | {int(i): float(w) for i, w in reweight.items()}
+    for what, given in (("relabel", relabel), ("reweight", reweight)):
+        require(isinstance(given, Mapping), what, "a mapping by id", type(given).__name__)
+        as_ids(what, given)
     labels = {int(i): y for i, y in relabel.items()}
+    weights = dict.fromkeys(removed, 0.0) | {int(i): w for i, w in reweight.items()}
     require(bool(weights or labels), "what_if", "ids to remove, relabel or reweight", "an empty selection")
     for i in removed:
         if i in reweight or i in labels:
             raise expected("what_if", "a removed example nowhere else", f"id {i} twice")
     for i, w in weights.items():
-        require(0 <= w < float("inf"), f"weight of id {i}", "a finite number >= 0", w)
-    return weights, labels
+        fine = isinstance(w, Real) and 0 <= w < float("inf")
+        require(fine, f"weight of id {i}", "a finite number >= 0", w)
+    return {i: float(w) for i, w in weights.items()}, labels
 
 
 def _rows(known: Tensor, ids: Tensor) -> Tensor:

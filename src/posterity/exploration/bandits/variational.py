@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from posterity.errors import require_positive, require_whole
 from posterity.exploration.bandits._belief import Belief, History, arms_of, checked, squared_error
 from posterity.likelihoods import GaussianLikelihood
+from posterity.noise import seeded
 from posterity.optim import IVON
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import evaluating, trainable
@@ -67,7 +68,7 @@ class VariationalNetwork(Belief):
         )
         self._noise_precision, self._samples = noise_precision, samples
         self._steps, self._batch_size = steps, batch_size
-        self._history, self._generator = History(), torch.Generator().manual_seed(seed)
+        self._history, self._generator = History(), seeded(seed)
 
     @torch.no_grad()
     def draw(self, contexts: Tensor, seed: int, number: int) -> Tensor:

@@ -127,10 +127,8 @@ def test_marks_outlive_the_server(browser, tmp_path):
     first.stop()
     page.evaluate("() => posterity.mark([1], 'drop')")
     eventually(page, "document.querySelector('.problem').textContent.includes('Is it still running?')")
-    cut = page.evaluate(
-        "() => [...document.querySelectorAll('#bar :not(input)')].filter((e) => e.scrollWidth > e.clientWidth + 1).length"
-    )
-    assert cut == 0
+    cut = "[...document.querySelectorAll('#bar :not(input)')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+    assert page.evaluate(f"() => {cut}.length") == 0
     again = serve(source, port=urlsplit(first.url).port, browser=False, block=False)
     page.context.new_page().goto(again.url)
     page.evaluate("() => dispatchEvent(new Event('focus'))")  # back from the other tab

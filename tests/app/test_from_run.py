@@ -71,6 +71,25 @@ def test_predicted_against_actual(runs):
     assert source.beside_title == "run"
 
 
+def test_what_if_speaks_of_amounts_in_their_units(tmp_path):
+    x = np.linspace(-1, 1, 60)
+    pd.DataFrame({"x": x, "price": 50_000 + 1000 * x}).to_csv(tmp_path / "prices.csv", index=False)
+    how = ("--model", "linear", "--method", "laplace", "--epochs", 50, "--lr", 0.05)
+    command("fit", tmp_path / "prices.csv", "--target", "price", *how, "--out", tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    source, test, target = from_run(tmp_path / "run"), run.data("test"), run.preprocessing.target
+    first = int(source.table["id"][0])
+    new = target.encode(pd.Series([51_000.0]))[0]
+    wanted = run.memory_map().what_if(relabel={first: new}).on(test)
+    found = source.what_if([], {first: 51_000.0})
+    assert found.loss_after == pytest.approx(wanted.loss_after.mean().item())
+    for one in found.moved:
+        assert one["label"] == pytest.approx(target.decode(test.targets[one["id"], 0].item()))
+        assert one["before"] == pytest.approx(target.decode(wanted.before[one["id"], 0].item()))
+        assert one["after"] == pytest.approx(target.decode(wanted.after[one["id"], 0].item()))
+    assert source.what_if([first], {}).loss_before == pytest.approx(found.loss_before)
+
+
 def test_the_page_of_a_run(runs):
     folder, _ = runs
     text = (folder / "map.html").read_text()

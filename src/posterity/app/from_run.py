@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.app.from_map import from_map
-from posterity.app.source import Source
+from posterity.app.source import Estimate, Source, WhatIf
 from posterity.batches import batches
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.memory import MemoryMap
@@ -18,7 +19,7 @@ from posterity.memory._trained import Trained
 from posterity.runs import RunFolder
 from posterity.runs.mapping import readable
 from posterity.runs.readers import Rows
-from posterity.runs.targets import Classes
+from posterity.runs.targets import Classes, Target
 
 CURVES = {"loss": "train", "validation_loss": "test"}  # columns of the history, and what they are called here
 
@@ -94,7 +95,26 @@ def _in_units(source: Source, run: RunFolder) -> Source:
         table=readable(source.table, target),
         test=None if source.test is None else readable(source.test, target),
         beside=None if source.beside is None else readable(source.beside, target),
+        what_if=None if source.what_if is None else _what_if_in_units(source.what_if, target),
     )
+
+
+def _what_if_in_units(ask: WhatIf, target: Target) -> WhatIf:
+    """The same question with new labels, and answers about single examples, in the units of the data."""
+
+    def asked(remove: Sequence[int], relabel: Mapping[int, Any]) -> Estimate:
+        found = ask(remove, _encoded(target, relabel))
+        units = (
+            {name: target.decode(one[name]).item() for name in ("label", "before", "after")} for one in found.moved
+        )
+        return replace(found, moved=[{**one, **values} for one, values in zip(found.moved, units)])
+
+    return asked
+
+
+def _encoded(target: Target, relabel: Mapping[int, Any]) -> dict[int, Any]:
+    """New labels as the model takes them."""
+    return dict(zip(relabel, target.encode(pd.Series(list(relabel.values()), dtype=object))))
 
 
 def _parent(run: RunFolder) -> RunFolder | None:
@@ -116,8 +136,7 @@ def _outcome(parent: RunFolder, run: RunFolder, m: MemoryMap, test: Any) -> pd.D
     relabel = {int(i): label for i, label in after.relabelled.items() if (i, label) not in known}
     if len(before.added) != len(after.added) or not (remove or relabel) or m.trained is None:
         return None
-    encode = parent.preprocessing.target.encode
-    targets = dict(zip(relabel, encode(pd.Series(list(relabel.values()), dtype=object)))) if relabel else {}
+    targets = _encoded(parent.preprocessing.target, relabel)
     predicted = parent.memory_map().what_if(remove=remove, relabel=targets).on(test)
     change = (predicted.loss_after - predicted.loss_before).numpy()
     actual = _losses(m.trained, test) - predicted.loss_before.numpy()

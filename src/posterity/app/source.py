@@ -58,6 +58,9 @@ class Estimate:
     warning: str = ""
 
 
+WhatIf = Callable[[Sequence[int], Mapping[int, Any]], Estimate]  # ids to remove, and new labels by id
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
     """All that the browser can ask for.
@@ -93,7 +96,7 @@ class Source:
     kind: Kind = ""
     preview: Callable[[int], Preview] | None = None
     search: Callable[[str], np.ndarray[Any, Any]] | None = None
-    what_if: Callable[[Sequence[int], Mapping[int, Any]], Estimate] | None = None
+    what_if: WhatIf | None = None
     effects: Callable[[], pd.DataFrame] | None = None
     neighbours: Callable[[int, int], Ranked] | None = None
     test: pd.DataFrame | None = None

@@ -38,7 +38,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     data = tuple(t[: options.limit].to(device) for t in datasets.cifar10(root, "train"))
-    x_test, y_test = (t.to(device) for t in datasets.cifar10(root, "test"))
+    x_test, y_test = (t[: options.limit].to(device) for t in datasets.cifar10(root, "test"))
     torch.manual_seed(options.seed)
     model = networks.network_in_network().to(device)
     start = time.perf_counter()
@@ -63,7 +63,7 @@ def main() -> None:
     arguments = report.parser(__doc__)
     arguments.add_argument("--epochs", type=int, default=100)
     arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument("--limit", type=int, help="use only this many training images")
+    arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if options.raw:

@@ -88,7 +88,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, default=30)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--methods", nargs="+", default=["AdamW", "SGD", "IVON", "IVON auto"])
-    arguments.add_argument("--limit", type=int, help="use only this many training images")
+    arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if not options.raw:
@@ -99,7 +99,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     train_set = tuple(t[: options.limit].to(device) for t in datasets.digits_like(root, "FashionMNIST", "train"))
-    x_test, y_test = (t.to(device) for t in datasets.digits_like(root, "FashionMNIST", "t10k"))
+    x_test, y_test = (t[: options.limit].to(device) for t in datasets.digits_like(root, "FashionMNIST", "t10k"))
     for method in options.methods:
         for seed in options.seeds:
             start = time.perf_counter()

@@ -58,7 +58,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     root = datasets.folder(options.data)
     x, y = (t[: options.limit].to(device) for t in datasets.digits_like(root, "MNIST", "train"))
-    x_test, y_test = (t.to(device) for t in datasets.digits_like(root, "MNIST", "t10k"))
+    x_test, y_test = (t[: options.limit].to(device) for t in datasets.digits_like(root, "MNIST", "t10k"))
     for row in options.rows:
         for part, n in (("all", len(x)), ("a quarter", len(x) // 4)):
             for seed in options.seeds:
@@ -76,7 +76,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, default=20)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--rows", nargs="+", default=list(ROWS))
-    arguments.add_argument("--limit", type=int, help="use only this many training images")
+    arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if options.raw:

@@ -137,6 +137,16 @@ def test_the_batch_size_changes_nothing(method):
     np.testing.assert_allclose(whole.log_probs, pieces.log_probs, atol=1e-6)
 
 
+def test_draws_that_come_one_by_one_are_the_same(monkeypatch):
+    case = make_case("kronecker")
+    whole = predict(*case, samples=5, method="linearised", keep_samples=True)
+    monkeypatch.setattr("posterity.prediction._linearised.ROOM", 1)
+    pieces = predict(*case, samples=5, method="linearised", keep_samples=True)
+    np.testing.assert_allclose(pieces.outputs, whole.outputs, atol=1e-12)
+    np.testing.assert_allclose(pieces.log_probs, whole.log_probs, atol=1e-12)
+    np.testing.assert_allclose(pieces.std, whole.std, atol=1e-12)
+
+
 def test_what_has_no_draws_says_so():
     case = make_case("diagonal")
     p = predict(*case, method="probit")

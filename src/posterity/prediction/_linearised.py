@@ -22,6 +22,8 @@ from posterity.prediction._question import Advance, Method, Question
 from posterity.prediction._running import Running, Statistics, log_probs, require_finite
 from posterity.trees import state_dtype
 
+ROOM = 2**22  # numbers in the draws that are made at a time
+
 
 @contextmanager
 def linearised(question: Question) -> Iterator[Method]:
@@ -35,7 +37,8 @@ def linearised(question: Question) -> Iterator[Method]:
         if gaussian and not question.keep:
             return Statistics(f, V.diagonal(dim1=-2, dim2=-1))
         running = Running(question.likelihood, question.keep)
-        running.add(f + _noise(question, V))
+        for noise in _noise(question, V):
+            running.add(f + noise)
         statistics = running.finish()
         return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
 
@@ -90,8 +93,8 @@ def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tupl
     return f, prediction_covariance(question.model, inputs, covariance, class_axis=question.axis).to(f.dtype)
 
 
-def _noise(question: Question, V: Tensor) -> Tensor:
-    """Draws (S, B, ..., K) of N(0, V), in pairs ±.
+def _noise(question: Question, V: Tensor) -> Iterator[Tensor]:
+    """Draws (S, B, ..., K) of N(0, V), in pairs ±, as many at a time as have room.
 
     All examples and positions share the standard normals, and the symmetric root V^½ depends smoothly on V: like a
     drawn network, a draw varies smoothly over inputs and does not depend on how they are batched. Pairs leave the mean
@@ -104,4 +107,5 @@ def _noise(question: Question, V: Tensor) -> Tensor:
         for k in range((question.samples + 1) // 2)
     ]
     both = torch.stack([sign * noise for noise in pairs for sign in (1.0, -1.0)])[: question.samples]
-    return torch.einsum("...kl,sl->s...k", root, both)
+    for some in both.split(max(1, ROOM // V[..., 0].numel())):
+        yield torch.einsum("...kl,sl->s...k", root, some)

@@ -124,6 +124,10 @@ def test_bounds_never_fall(method):
 
 
 def test_bad_input_is_refused():
+    with pytest.raises(InvalidInput, match=r"n_components: expected a whole number >= 1, got 2\.0"):
+        GaussianMixture(2.0).fit(X)
+    with pytest.raises(InvalidInput, match=r"covariance_prior: expected shape \(2, 2\), got \(3, 3\)"):
+        GaussianMixture(2, covariance_prior=np.eye(3)).fit(X)
     with pytest.raises(InvalidInput, match="at least 5, as many as components"):
         GaussianMixture(5).fit(X[:3])
     with pytest.raises(ValueError, match="NaN"):

@@ -60,6 +60,14 @@ def test_predictive_moments_are_those_of_samples(model, y):
     np.testing.assert_allclose(draws.std(0), std, rtol=0.03)
 
 
+def test_random_states_are_those_of_scikit_learn():
+    model = BayesianRidge().fit(X, Y)
+    np.testing.assert_array_equal(model.sample(X, 2, np.int64(3)), model.sample(X, 2, 3))
+    twice = (model.sample(X, 2, np.random.RandomState(3)) for _ in range(2))
+    np.testing.assert_array_equal(*twice)
+    assert not np.array_equal(model.sample(X, 2, None), model.sample(X, 2, None))
+
+
 def test_poisson_is_scipys_optimum():
     """The negative bound in (m, V = LLᵀ), transcribed."""
     ours = BayesianPoissonRegression(prior_precision=2.0, tol=1e-11).fit(X, COUNTS)

@@ -47,3 +47,10 @@ def test_units_do_not_matter_and_a_constant_column_may_change():
     np.testing.assert_allclose(fits[1], fits[0], atol=1e-3)
     model.fit(np.c_[X, np.full(150, 0.1)], y)
     assert np.abs(model.predict(np.c_[X, np.full(150, 0.2)])).max() < 5.0
+
+
+def test_one_hidden_layer_may_be_a_number():
+    one, several = (BayesianMLPRegressor(hidden, epochs=2, random_state=0).fit(X, X[:, 0]) for hidden in (4, (4,)))
+    np.testing.assert_array_equal(one.predict(X), several.predict(X))
+    drawn = one.sample(X, 2, np.random.RandomState(1)), one.sample(X, 2, np.random.RandomState(1))
+    np.testing.assert_array_equal(*drawn)

@@ -76,7 +76,7 @@ def test_sequences_are_drawn_at_the_parameters_of_em():
     drawn, states = model.sample(6000)
     for part, state in zip((low, high), model.predict(rows), strict=False):
         np.testing.assert_allclose(np.cov(drawn[states == state].T), np.cov(part.T, bias=True), atol=0.15)
-    with pytest.raises(InvalidInput, match="n_samples: expected at least 1"):
+    with pytest.raises(InvalidInput, match="n_samples: expected a whole number >= 1"):
         model.sample(0)
 
 
@@ -128,7 +128,7 @@ def test_state_space_by_em():
     assert np.corrcoef(smooth[:, 0], walk)[0, 1] > 0.97
     mean, std = model.predict(seen, steps=5, return_std=True)
     assert mean.shape == (5, 1)
-    with pytest.raises(InvalidInput, match="steps: expected at least 1"):
+    with pytest.raises(InvalidInput, match="steps: expected a whole number >= 1"):
         model.predict(seen, steps=0)
     assert (np.diff(std[:, 0]) > 0).all()
     observations, states = model.sample(50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _generator(self) -> torch.Generator:
         """Randomness from `random_state`."""
-        return torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        return torch.Generator().manual_seed(self._seed())
+
+    def _seed(self) -> int:
+        return _drawn_seed(self.random_state)
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed itself, or one drawn from scikit-learn's other kinds of random states."""
+    return int(random_state) if isinstance(random_state, Integral) else _drawn_seed(random_state)
+
+
+def _drawn_seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _numpy(values: Any) -> Any:

@@ -10,7 +10,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require_whole
 from posterity.families import Gaussian
 from posterity.models._base import Estimator
 from posterity.progress import track
@@ -59,7 +59,7 @@ class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         # Far from zero, squares would lose the digits of the variances.
         shift = X.sum(0) / seen.sum(0).clamp(min=1.0)
         X = seen * (X - shift)
-        require(self.n_components >= 1, "n_components", "at least 1", self.n_components)
+        require_whole("n_components", self.n_components)
         self.mean_ = np.zeros(X.shape[1])
         spread = X.square().sum(0) / seen.sum(0).clamp(min=1.0)
         draws = torch.randn(X.shape[1], self.n_components, dtype=torch.float64, generator=self._generator())

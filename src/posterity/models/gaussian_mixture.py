@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.families import Dirichlet, Family, NormalWishart, StudentT
 from posterity.families.gamma import UnitGamma
 from posterity.graph import Fit, Mixture, Model, Point, em, gaussian, svi, svi_step, vmp
@@ -145,7 +145,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows drawn from the predictive, and the components they come from."""
         check_is_fitted(self)
-        require(n_samples >= 1, "n_samples", "at least 1", n_samples)
+        require_whole("n_samples", n_samples)
         generator = self._generator()
         labels = torch.multinomial(torch.as_tensor(self.weights_), n_samples, replacement=True, generator=generator)
         noise = torch.randn(n_samples, self.n_features_in_, dtype=torch.float64, generator=generator)
@@ -162,7 +162,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         """The rows, moved to where their mean is zero: far from it, second moments would lose digits."""
         X = self._tensor(X, reset=True)
         require(self.method in ("em", "vmp", "svi"), "method", '"em", "vmp" or "svi"', self.method)
-        require(self.n_components >= 1, "n_components", "at least 1", self.n_components)
+        require_whole("n_components", self.n_components)
         enough(X, self.n_components, "components")
         self._shift, self.n_batches_ = X.mean(0), 0
         self._priors = self._prior(X - self._shift)
@@ -185,9 +185,10 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
         K, d = self.n_components, X.shape[-1]
         concentration = 1.0 / K if self.weight_concentration is None else self.weight_concentration
         degrees = float(d) if self.degrees is None else self.degrees
-        spread = X.mT @ X / len(X) if self.covariance_prior is None else self.covariance_prior
-        ridge = self.reg_covar * torch.eye(d, dtype=torch.float64)
-        scale = inverse_psd(torch.as_tensor(spread, dtype=torch.float64) + ridge, "covariance_prior")
+        given = X.mT @ X / len(X) if self.covariance_prior is None else self.covariance_prior
+        spread = torch.as_tensor(given, dtype=torch.float64)
+        require(tuple(spread.shape) == (d, d), "covariance_prior", f"shape ({d}, {d})", tuple(spread.shape))
+        scale = inverse_psd(spread + self.reg_covar * torch.eye(d, dtype=torch.float64), "covariance_prior")
         components = NormalWishart(X.new_zeros(K, d), self.mean_strength, degrees, scale)
         return self._with_weights(components, X.new_full((K,), concentration) if K > 1 else None)
 
@@ -209,7 +210,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
             return em(model, start, steps=self.max_iter, tolerance=self.tol)
         if self.method == "vmp":
             return vmp(model, start, steps=self.max_iter, tolerance=self.tol)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         options = {"batch_size": self.batch_size, "steps": self.max_iter, "tolerance": self.tol}
         return svi(model, start, seed=seed, **options)  # type: ignore[arg-type]
 

@@ -18,13 +18,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from posterity.errors import require, require_positive
+from posterity.errors import require, require_positive, require_whole
 from posterity.gradients import Quadrature
 from posterity.gradients.quadrature import gauss_hermite
 from posterity.graph import DenseGaussian, LatentGaussian, SiteFit, Sites, SparseGaussian, cvi
 from posterity.likelihoods import GaussianLikelihood, Likelihood, likelihood
 from posterity.linalg import cholesky
-from posterity.models._base import Estimator
+from posterity.models._base import Estimator, seed_of
 from posterity.models.generalised_linear import two_classes
 
 _JITTER = 1e-8  # of the prior variance, where a kernel matrix is factored
@@ -109,12 +109,12 @@ class _Process(Estimator):
         """R², or the accuracy for classes."""
         return float((accuracy_score if self.likelihood == "bernoulli" else r2_score)(y, self.predict(X)))
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Targets drawn from the joint predictive at all rows, (n_samples, n)."""
         check_is_fitted(self)
         mean, covariance = self._function(self._tensor(X), joint=True)
         ridge = _JITTER * covariance.diagonal().amax() * torch.eye(len(mean), dtype=torch.float64)
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(seed_of(random_state))
         noise = torch.randn(n_samples, len(mean), dtype=torch.float64, generator=generator)
         f = mean + noise @ cholesky(covariance + ridge, "covariance of the function").mT
         targets = self._noise().sample(f.unsqueeze(-1), generator).squeeze(-1).numpy()
@@ -301,7 +301,7 @@ class SparseGaussianProcess(_Process):
         self.random_state = random_state
 
     def _place(self, X: Tensor) -> None:
-        require(self.n_inducing >= 1, "n_inducing", "at least 1", self.n_inducing)
+        require_whole("n_inducing", self.n_inducing)
         distinct = np.unique(X.numpy(), axis=0)
         self.inducing_ = distinct
         if len(distinct) > self.n_inducing:

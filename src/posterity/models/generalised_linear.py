@@ -17,6 +17,7 @@ from posterity.families import Gaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.gradients.quadrature import gauss_hermite
 from posterity.graph import Model, Site
+from posterity.models._base import seed_of
 from posterity.models._linear import VAGUE, LinearModel, around
 
 
@@ -123,9 +124,9 @@ class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # typ
         rate = (mean + 0.5 * variance).exp()
         return (rate.numpy(), (rate + rate**2 * torch.expm1(variance)).sqrt().numpy()) if return_std else rate.numpy()
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Counts drawn from the posterior predictive, (n_samples, n)."""
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(seed_of(random_state))
         return torch.poisson(self._draw(X, n_samples, generator).exp(), generator=generator).numpy()
 
     def _checked(self, X: Any, y: Any, reset: bool = False) -> tuple[Tensor, Tensor]:
@@ -199,9 +200,9 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
         above = self.decision_function(X) > 0.0
         return self.classes_[above.astype(int)]
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Classes drawn from the posterior predictive, (n_samples, n)."""
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(seed_of(random_state))
         chance = torch.sigmoid(self._draw(X, n_samples, generator))
         return self.classes_[torch.bernoulli(chance, generator=generator).numpy().astype(int)]
 

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.families import Dirichlet, NormalWishart
 from posterity.graph import Chain, Emission, Model, Point, categorical, em, gaussian, vmp
 from posterity.linalg import cholesky, inverse_psd
@@ -74,7 +74,7 @@ class HiddenMarkovModel(Estimator):
 
     def fit(self, X: Any, y: Any = None, *, lengths: Sequence[int] | None = None) -> Self:
         """Learn from sequences X (T, d)."""
-        require(self.n_components >= 2, "n_components", "at least 2", self.n_components)
+        require_whole("n_components", self.n_components, 2)
         require(self.method in ("em", "vmp"), "method", '"em" or "vmp"', self.method)
         require(self.emission in ("gaussian", "categorical"), "emission", '"gaussian" or "categorical"', self.emission)
         rows = self._begin(X)
@@ -124,7 +124,7 @@ class HiddenMarkovModel(Estimator):
         """A sequence drawn at the expected parameters: rows (n, d) and states (n,)."""
         check_is_fitted(self)
         generator = self._generator()
-        require(n_samples >= 1, "n_samples", "at least 1", n_samples)
+        require_whole("n_samples", n_samples)
         states = [int(torch.multinomial(torch.as_tensor(self.startprob_), 1, generator=generator))]
         for _ in range(n_samples - 1):
             states.append(int(torch.multinomial(torch.as_tensor(self.transmat_[states[-1]]), 1, generator=generator)))

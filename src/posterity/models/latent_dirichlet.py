@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.families import Dirichlet
 from posterity.graph import Fit, Model, Topics, svi, svi_step, vmp
 from posterity.graph._model import Evaluated
@@ -89,7 +88,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
             if self.method == "vmp":
                 return self._keep(vmp(model, start, steps=self.max_iter, tolerance=self.tol))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         steps = self.max_iter * -(-len(X) // min(self.batch_size, len(X)))
         return self._keep(
             svi(
@@ -151,7 +150,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         return 1.0 / self.n_components if self.doc_topic_prior is None else self.doc_topic_prior
 
     def _begin(self, X: Any) -> Tensor:
-        require(self.n_components >= 2, "n_components", "at least 2", self.n_components)
+        require_whole("n_components", self.n_components, 2)
         require(self.method in ("svi", "vmp"), "method", '"svi" or "vmp"', self.method)
         self.n_batches_ = 0
         return self._counts(X, reset=True)

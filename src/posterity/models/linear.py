@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posterity.families import Gamma
 from posterity.graph import Linear, Model, Shrinkage
+from posterity.models._base import seed_of
 from posterity.models._linear import VAGUE, LinearModel, around
 
 
@@ -118,9 +119,9 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
         noise = self._beliefs["noise"]
         return mean.numpy(), (variance + noise.rate / (noise.shape - 1.0).clamp(min=VAGUE)).sqrt().numpy()
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Targets drawn from the posterior predictive, (n_samples, n)."""
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(seed_of(random_state))
         f = self._draw(X, n_samples, generator)
         noise = torch.randn(f.shape, dtype=torch.float64, generator=generator)
         return (f + noise / self._beliefs["noise"].sample(n_samples, generator).sqrt().unsqueeze(-1)).numpy()

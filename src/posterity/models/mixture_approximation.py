@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from posterity.algorithms import mixture_vi
-from posterity.errors import require, require_positive
+from posterity.errors import require, require_positive, require_whole
 from posterity.families import MixtureOfGaussians
 from posterity.gradients import MonteCarlo, Quadrature
 from posterity.models._base import Estimator
@@ -74,7 +74,7 @@ class MixtureApproximation(Estimator):
             dim: d, where no start is given.
         """
         require(callable(log_density), "log_density", "a function of θ", type(log_density).__name__)
-        require(self.n_components >= 2, "n_components", "at least 2", self.n_components)
+        require_whole("n_components", self.n_components, 2)
         require_positive("spread", self.spread)
         generator = self._generator()
         if start is None:

@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from posterity.adaptation import adapt
 from posterity.errors import require
 from posterity.learning import fit
-from posterity.models._base import Estimator
+from posterity.models._base import Estimator, seed_of
 from posterity.prediction import Prediction, predict
 
 
@@ -28,7 +27,7 @@ class _Network(Estimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (50,),
+        hidden_layer_sizes: Sequence[int] | int = (50,),
         *,
         epochs: int | None = None,
         batch_size: int = 64,
@@ -43,10 +42,11 @@ class _Network(Estimator):
 
     def _train(self, X: Tensor, targets: Tensor, outputs: int) -> Self:
         self._centre, self._scale = X.mean(0), _spread(X)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.network_: nn.Module = _perceptron([X.shape[1], *self.hidden_layer_sizes, outputs])
+            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
+            self.network_: nn.Module = _perceptron([X.shape[1], *hidden, outputs])
         self._data = self._scaled(X), targets
         run = fit(
             self.network_, self._data, likelihood=self._likelihood, epochs=self.epochs,
@@ -84,7 +84,7 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     """Classes by a multi-layer perceptron with a Gaussian posterior over its weights.
 
     Args:
-        hidden_layer_sizes: Units of each hidden layer.
+        hidden_layer_sizes: Units of each hidden layer, or of the only one.
         epochs: Passes over the data; as many as make about 2000 steps unless given.
         batch_size: Rows of a minibatch.
         samples: Networks drawn for a prediction.
@@ -133,9 +133,9 @@ class BayesianMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         chances = self.predict_proba(X)
         return self.classes_[chances.argmax(-1)]
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Classes drawn from the posterior predictive, (n_samples, n)."""
-        return self.classes_[self._draw(X, n_samples, random_state).numpy()]
+        return self.classes_[self._draw(X, n_samples, seed_of(random_state)).numpy()]
 
     def _numbers(self, labels: np.ndarray) -> Tensor:
         require(bool(np.isin(labels, self.classes_).all()), "y", f"classes among {self.classes_.tolist()}", "others")
@@ -146,7 +146,7 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     """Numbers by a multi-layer perceptron with a Gaussian posterior over its weights.
 
     Args:
-        hidden_layer_sizes: Units of each hidden layer.
+        hidden_layer_sizes: Units of each hidden layer, or of the only one.
         epochs: Passes over the data; as many as make about 2000 steps unless given.
         batch_size: Rows of a minibatch.
         samples: Networks drawn for a prediction.
@@ -188,9 +188,9 @@ class BayesianMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         mean = self._level + self._unit * prediction.mean.squeeze(-1).double().numpy()
         return (mean, self._unit * prediction.std.squeeze(-1).double().numpy()) if return_std else mean
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Targets drawn from the posterior predictive, noise included, (n_samples, n)."""
-        return self._level + self._unit * self._draw(X, n_samples, random_state).squeeze(-1).double().numpy()
+        return self._level + self._unit * self._draw(X, n_samples, seed_of(random_state)).squeeze(-1).double().numpy()
 
     def _standard(self, targets: np.ndarray) -> Tensor:
         return torch.as_tensor((targets - self._level) / self._unit, dtype=torch.float32).unsqueeze(-1)

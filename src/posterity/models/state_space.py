@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from posterity.algorithms import LinearStateSpace
-from posterity.errors import require
+from posterity.errors import require, require_whole
 from posterity.graph import StateBeliefs, filter_states, smooth_states
 from posterity.linalg import root_psd, symmetrise
 from posterity.models._base import Estimator
@@ -53,7 +53,7 @@ class LinearGaussianStateSpace(Estimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the parameters from a sequence X (T, k) by EM."""
-        require(self.n_states >= 1, "n_states", "at least 1", self.n_states)
+        require_whole("n_states", self.n_states)
         seen = self._sequence(X, reset=True)
         holes = seen.isnan()
         whole = bool((holes.all(-1) | ~holes.any(-1)).all())
@@ -87,7 +87,7 @@ class LinearGaussianStateSpace(Estimator):
     def predict(self, X: Any, steps: int = 1, return_std: bool = False) -> Any:
         """The observations expected at the steps that follow X, (steps, k)."""
         check_is_fitted(self)
-        require(steps >= 1, "steps", "at least 1", steps)
+        require_whole("steps", steps)
         seen = self._sequence(X)
         later = torch.cat((seen, torch.full((steps, seen.shape[1]), torch.nan, dtype=torch.float64)))
         states, C = filter_states(self.model_, later), self.model_.observation
@@ -104,7 +104,7 @@ class LinearGaussianStateSpace(Estimator):
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """A sequence drawn from the model: observations (n, k) and states (n, d)."""
         check_is_fitted(self)
-        require(n_samples >= 1, "n_samples", "at least 1", n_samples)
+        require_whole("n_samples", n_samples)
         m, generator = self.model_, self._generator()
 
         def noise(covariance: Tensor) -> Tensor:

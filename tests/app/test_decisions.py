@@ -12,7 +12,7 @@ import pytest
 from app.pages import eventually, model, visit
 from app.raw import Raw
 from posterity.app import Source, decisions, serve, write_html
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, RefusedFile
 
 
 @pytest.fixture
@@ -74,6 +74,12 @@ def test_names_are_read_as_they_were_written(tmp_path, label):
     kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0})
     decisions.write(tmp_path / "d.csv", kept)
     assert decisions.read(tmp_path / "d.csv", {3: 0}) == kept
+
+
+def test_decisions_about_others_are_refused_by_name(tmp_path):
+    (tmp_path / "d.csv").write_text("id,decision\n3,drop\n4,keep\n")
+    with pytest.raises(RefusedFile, match=r"d\.csv: expected decisions about examples of the map, got one about 4;"):
+        decisions.read(tmp_path / "d.csv", {3: 0})
 
 
 def test_a_label_is_a_text():

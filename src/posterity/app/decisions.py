@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posterity.errors import require
+from posterity.errors import RefusedFile, require
 from posterity.files import write_bytes
 from posterity.runs.decisions import DECISIONS, Decisions
 
@@ -73,4 +73,8 @@ def read(path: Path | None, known: Mapping[int, int]) -> list[Decision]:
     found = Decisions.read(path)
     rows = [{"id": i, "decision": "keep"} for i in found.kept] + [{"id": i, "decision": "drop"} for i in found.dropped]
     rows += [{"id": i, "decision": "relabel", "label": label} for i, label in found.relabelled.items()]
+    foreign = [row["id"] for row in rows if row["id"] not in known]
+    if foreign:
+        fix = "if it belongs to an earlier training, move it away"
+        raise RefusedFile(f"{path}: expected decisions about examples of the map, got one about {foreign[0]}; {fix}")
     return checked(rows, known)

@@ -274,6 +274,9 @@ def test_regressions_and_binary_labels_say_why():
         ({"exclude": torch.arange(12) < 3}, "exclude: expected ids"),
         ({"pool": (torch.zeros(4, 3).double(), torch.zeros(4), torch.tensor([1, 2, 2, 3]))}, "ids: expected each only"),
         ({"candidates": 0}, "candidates: expected"),
+        ({"seed": "now"}, "seed: expected a whole number, got 'now'"),
+        ({"posterior": None}, "posterior: expected a Posterior, got 'NoneType'"),
+        ({"model": "model"}, "model: expected a Module, got 'str'"),
         ({"candidates": 2.5}, "candidates: expected a whole number >= 1"),
     ],
 )

@@ -188,9 +188,11 @@ def test_mistakes_are_named(digits, tmp_path):
         ([40], [1.7], "labels: expected whole numbers"),
         ([40], [float("nan")], "labels: expected whole numbers"),
         ([40], ["seven"], "expected arrays of numbers"),
-        ([40.5], [1], "ids: expected whole numbers"),
+        ([40.5], [1], "ids: expected ids, whole numbers"),
+        (["40"], [1], "ids: expected ids, whole numbers"),
+        ([40, 41], 1, "labels: expected 2"),
         ([], [], "ids: expected at least one"),
-        ([True], [1], "ids: expected whole numbers"),
+        ([True], [1], "ids: expected ids, whole numbers"),
     ]:
         with pytest.raises(PosterityError, match=message):
             learner.tell(ids, labels)

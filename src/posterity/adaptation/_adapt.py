@@ -20,6 +20,7 @@ from posterity.adaptation.situation import Outcome, Situation
 from posterity.adaptation.structure import structure_after
 from posterity.batches import Batch
 from posterity.errors import expected, require
+from posterity.memory._trained import check_belongs
 from posterity.posterior import Diagonal, Memory, Posterior
 
 METHODS = ("kprior", "ewc", "combined")
@@ -106,9 +107,7 @@ def adapt(
     request = Request(data, add, remove, relabel, prior_precision, classes, into, memory)
     if method not in METHODS:
         raise expected("method", f"one of {list(METHODS)}", method)
-    for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
-        require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
-    posterior.check(model)
+    check_belongs(model, posterior)
     situation = Situation.of(model, posterior, request, method, seed)
     linear = situation.heads is not None
     require(not compare or (linear and data is not None), "compare", "a linear model and its data", "one without")

@@ -89,6 +89,8 @@ def acquire(
     """
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
+    trained = Trained.of(model, posterior, as_pool(pool, batch_size))
+    require(isinstance(seed, Integral), "seed", "a whole number", seed)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
     if criterion in DRAWN and isinstance(posterior.structure, Ensemble) and len(posterior.structure.members) == 1:
         raise expected(
@@ -98,7 +100,6 @@ def acquire(
     if power is not None:
         require_positive("power", power)
         require(criterion in SCORES, "power", f"a score of single examples, one of {sorted(SCORES)}", criterion)
-    trained = Trained.of(model, posterior, as_pool(pool, batch_size))
     ids = ids_of(trained.data)
     left = (~torch.isin(ids, as_ids("exclude", exclude))).nonzero()[:, 0]
     if not (isinstance(k, Integral) and 1 <= k <= len(left)):

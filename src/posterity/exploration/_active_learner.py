@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +19,8 @@ from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
 from posterity.files import read_json, write_json
-from posterity.memory.ids import as_ids
+from posterity.memory._trained import check_belongs
+from posterity.memory.ids import as_ids, whole_numbers
 from posterity.noise import own_seed
 from posterity.posterior import Posterior
 
@@ -71,6 +73,8 @@ class ActiveLearner:
         folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
+        check_belongs(model, posterior)
+        require(isinstance(seed, Integral), "seed", "a whole number", seed)
         self.pool = as_pool(pool, 256)
         self.model = at_mean(model, posterior)
         self.posterior = posterior if labelled is None else _remembering(self.model, posterior, labelled)
@@ -126,12 +130,10 @@ class ActiveLearner:
 
     def tell(self, ids: Tensor | Sequence[int], labels: Any) -> Report:
         """Take in labels, of what was asked for or of anything else in the pool; the report says what changed."""
-        wanted = torch.as_tensor(ids).cpu().reshape(-1)
-        whole = len(wanted) == 0 or not (wanted.is_floating_point() or wanted.dtype is torch.bool)
-        require(whole, "ids", "whole numbers", wanted.dtype)
+        wanted = whole_numbers("ids", ids)
         memory = self.posterior.memory
         assert memory is not None
-        given = as_tensor(labels)
+        given = torch.atleast_1d(as_tensor(labels))
         targets = given.to(memory.targets)
         kept = memory.targets.is_floating_point() or bool((targets == given.to(targets.device)).all())
         require(kept, "labels", "whole numbers, as those before", given[:3].tolist())

@@ -34,9 +34,7 @@ class Trained:
     @classmethod
     def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> Trained:
         """The three together, once they are known to fit each other."""
-        for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
-            require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
-        posterior.check(model)
+        check_belongs(model, posterior)
         return cls(model, posterior, in_order(data, batch_size))
 
     @property
@@ -92,6 +90,13 @@ class Trained:
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Targets in the dtype that fits the outputs, or an error if they do not fit."""
         return fitting(self.likelihood, f, y)
+
+
+def check_belongs(model: nn.Module, posterior: Posterior) -> None:
+    """Refuse what is no model, what is no posterior, and the posterior of another model."""
+    for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
+        require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
+    posterior.check(model)
 
 
 def in_order(data: Any, batch_size: int) -> Batches:

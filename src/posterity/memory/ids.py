@@ -35,9 +35,14 @@ def as_ids(what: str, given: Iterable[int]) -> Tensor:
     """
     several = isinstance(given, Tensor | Iterable) and not isinstance(given, str)
     require(several, what, "a list of ids", given)
-    ids = np.asarray(given.cpu() if isinstance(given, Tensor) else list(given)).reshape(-1)
+    return whole_numbers(what, given if isinstance(given, Tensor) else list(given)).unique()
+
+
+def whole_numbers(what: str, given: Any) -> Tensor:
+    """One id or several as they are given, or an error if they are anything but whole numbers."""
+    ids = np.asarray(given.cpu() if isinstance(given, Tensor) else given).reshape(-1)
     require(len(ids) == 0 or ids.dtype.kind in "iu", what, "ids, whole numbers", ids.dtype.name)
-    return torch.as_tensor(ids.astype(np.int64)).unique()
+    return torch.as_tensor(ids.astype(np.int64))
 
 
 def places(known: pd.Index[Any], ids: Tensor) -> np.ndarray[Any, Any]:

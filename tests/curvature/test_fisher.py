@@ -116,3 +116,6 @@ def test_what_does_not_fit_is_named() -> None:
         diagonal_fisher(model, batches((inputs, Y)), "categorical", "exact")
     with pytest.raises(InvalidInput, match=r"labels: expected integers in 0..2"):
         per_example_squared_gradients(model, batches((inputs, Y + 2)), likelihood("categorical"))
+    for gradients in (per_example_gradients, per_example_gradient_norms):
+        with pytest.raises(InvalidInput, match=r"batch: expected a Batch, .*, got 'tuple'"):
+            gradients(model, (inputs, Y), "categorical")

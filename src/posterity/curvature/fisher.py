@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import methodcaller
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posterity.batches import Batch
 from posterity.curvature._gradients import Gradient
+from posterity.curvature._pass import Pass
 from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn, own_part
 from posterity.errors import expected, require_whole
@@ -122,11 +123,9 @@ def per_example_gradient_norms(
     """‖g_n‖ for each example of a batch, (B,): ‖b‖ ‖a‖ for a layer y = W a, never a gradient written out."""
     squared = []
     with Tape(model, memory=memory) as tape:
-        batch = batch.to(tape.device)
-        for part, step in tape.passes(batch.inputs, roots=1):
-            v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
-            norms = v.new_zeros(len(v))
-            for _, examples, gradient in step.gradients(v.unsqueeze(0)):
+        for _, step, v in _residuals(tape, batch, likelihood):
+            norms = v.new_zeros(v.shape[1])
+            for _, examples, gradient in step.gradients(v):
                 norms[examples] += gradient.norms()[0]
             squared.append(norms)
     return torch.cat(squared).sqrt()
@@ -137,11 +136,9 @@ def per_example_gradients(
 ) -> Tree:
     """g_n itself for each example of a batch, written out: (B, *shape) for each parameter asked for."""
     with Tape(model, names) as tape:
-        batch = batch.to(tape.device)
         found = {name: sums.new_zeros(len(batch), sums.numel()) for name, sums in tape.zeros().items()}
-        for part, step in tape.passes(batch.inputs, roots=1):
-            v = _residual(likelihood_of(likelihood), step.outputs, batch.targets[part])
-            for name, examples, gradient in step.gradients(v.unsqueeze(0)):
+        for part, step, v in _residuals(tape, batch, likelihood):
+            for name, examples, gradient in step.gradients(v):
                 found[name][part][examples] = gradient.rows()[0]
     return {name: g.reshape(len(g), *tape.parameters[name].shape) for name, g in found.items()}
 
@@ -167,6 +164,15 @@ def _sums(
                     for total, reduction in zip(sums, reductions):
                         total[name] += reduction(gradient).reshape(total[name].shape)
     return [totals(tree) for tree in sums]
+
+
+def _residuals(tape: Tape, batch: Batch, likelihood: str | Likelihood) -> Iterator[tuple[slice, Pass, Tensor]]:
+    """Passes over one batch, which examples they are of, and the residuals (1, n, ..., K) of those."""
+    if not isinstance(batch, Batch):
+        raise expected("batch", "a Batch, such as one of batches((inputs, targets))", type(batch).__name__)
+    law, batch = likelihood_of(likelihood), batch.to(tape.device)
+    for part, step in tape.passes(batch.inputs, roots=1):
+        yield part, step, _residual(law, step.outputs, batch.targets[part]).unsqueeze(0)
 
 
 def _residual(law: Likelihood, f: Tensor, y: Tensor) -> Tensor:

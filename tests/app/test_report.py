@@ -96,11 +96,13 @@ def test_nothing_is_loaded_and_nothing_runs(tmp_path):
 
 def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
     mean, std = RNG.normal(size=50), np.full(50, 0.5)
+    mean[7], std[7] = 51_234.5, 2.0
     held = HeldOut(np.arange(50), mean + 0.5 * RNG.normal(size=50), mean=mean, std=std)
     table = memory_table().drop(columns=["suspected_label"])
     write_report(Contents("Rates", "Rates were learnt.", {}, held_out=held, memory=table), tmp_path / "r.html")
     words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
     assert "squared error" in words
+    assert "51,234 ± 2" in words
     assert "Honest intervals" in words
     assert "Suspected labels" not in words
 
@@ -131,7 +133,16 @@ def test_predictions_need_a_distribution():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.123456, "0.1235"), (12345.6, "12,346"), (7, "7"), (float("nan"), ""), (None, ""), (pd.NA, ""), ("x", "x")],
+    [
+        (0.123456, "0.1235"),
+        (12345.6, "12,346"),
+        (1e30, "1e+30"),
+        (7, "7"),
+        (float("nan"), ""),
+        (None, ""),
+        (pd.NA, ""),
+        ("x", "x"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert shown(value) == text

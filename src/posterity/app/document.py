@@ -102,11 +102,11 @@ def _block(block: Block) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number with four significant digits, anything else as it is; nothing for what is missing."""
+    """A number with four significant digits, or all before its point; anything else as it is; nothing for what is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
     return str(value)
 
 

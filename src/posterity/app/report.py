@@ -132,7 +132,8 @@ def _trust(held: HeldOut) -> Section:
     curve = plots.risk_coverage({"by uncertainty": (held.uncertainty, held.losses)})
     tenth = metrics.selective_risk(held.uncertainty, held.losses, 0.9)
     loss = "error rate" if held.probs is not None else "squared error"
-    kept = f"The {loss} is {held.losses.mean():.4g}, and {tenth:.4g} once the least certain tenth is set aside."
+    whole = shown(float(held.losses.mean()))
+    kept = f"The {loss} is {whole}, and {shown(float(tenth))} once the least certain tenth is set aside."
     if held.probs is not None:
         honest = Picture(plots.reliability(held.probs, held.targets), "Honest confidences lie on the diagonal.")
     else:
@@ -152,10 +153,8 @@ def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
             said = [f"{_name(names, k)} {held.probs[row, k]:.0%}" for k in (first, second)]
             lines = [" or ".join(said), f"is {_name(names, held.targets[row])}"]
         else:
-            lines = [
-                f"{np.asarray(held.mean)[row]:.4g} ± {np.asarray(held.std)[row]:.2g}",
-                f"is {held.targets[row]:.4g}",
-            ]
+            mean, std, truth = (shown(float(np.asarray(part)[row])) for part in (held.mean, held.std, held.targets))
+            lines = [f"{mean} ± {std}", f"is {truth}"]
         example = int(held.ids[row])
         cards.append(Card(held.preview(example) if held.preview else None, [*lines, f"no. {example}"]))
     return Section("Least sure of", ["Held-out examples, the most uncertain first.", cards])

@@ -102,7 +102,7 @@ def _block(block: Block) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number with four significant digits, or all before its point; anything else as it is; nothing for what is missing."""
+    """A number with four digits, or all before its point; anything else as it is; nothing for what is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float):

@@ -118,6 +118,24 @@ def test_changes_of_what_is_left_of_a_base_are_refused(tmp_path, start):
         merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
 
 
+class Experts(nn.Module):
+    """One matrix for each of three experts, as mixtures keep them."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3, 4, 5))
+
+    def forward(self, x):
+        return torch.einsum("bi,eio->beo", x, self.w)
+
+
+def test_adapters_of_single_parameters_are_refused(tmp_path):
+    config = LoraConfig(r=2, target_modules=[], target_parameters=["0.w"])
+    get_peft_model(nn.Sequential(Experts()), config).save_pretrained(tmp_path / "a")
+    with pytest.raises(RefusedFile, match="expected no target_parameters"):  # B and A of all experts lie in one matrix
+        merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+
+
 def test_what_does_not_add_up_is_refused(tmp_path):
     make_adapter(tmp_path / "a", 1)
     a = Source(tmp_path / "a")
@@ -125,6 +143,8 @@ def test_what_does_not_add_up_is_refused(tmp_path):
         merge_adapters({"a": a}, tmp_path / "out", method=method_of("fisher"))
     with pytest.raises(InvalidInput, match=r"adapters\['a'\]: expected a Source, got 'str'"):
         merge_adapters({"a": "folder"}, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="rank: expected a whole number >= 1, got 0"):
+        merge_adapters({"a": a}, tmp_path / "out", rank=0)
     with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
         merge_adapters({"a": a}, tmp_path / "a")
     with pytest.raises(RefusedFile, match="expected an adapter with"):
@@ -139,6 +159,9 @@ def test_what_does_not_add_up_is_refused(tmp_path):
 
     refuses("expected no use_dora", use_dora=True)
     refuses("expected no alpha_pattern", alpha_pattern={"0": 3})
+    refuses("expected no target_parameters", target_parameters=["0.weight"])
+    refuses("expected no use_bdlora", use_bdlora=True)
+    refuses("alora_invocation_tokens of 'b'", InvalidInput, alora_invocation_tokens=[3, 4])
     refuses("expected a LoRA adapter", peft_type="IA3")
     refuses("base_model_name_or_path of 'b'", InvalidInput, base_model_name_or_path="another")
     refuses("layers_to_transform of 'b'", InvalidInput, layers_to_transform=[1])

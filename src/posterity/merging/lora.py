@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.errors import RefusedFile, expected, require
+from posterity.errors import RefusedFile, expected, require, require_whole
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from posterity.merging._card import page, row
 from posterity.merging._method import Method, check_named
@@ -23,9 +23,15 @@ from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-UNSUPPORTED = ("use_dora", "alpha_pattern", "modules_to_save", "layer_replication")
+UNSUPPORTED = (
+    *("use_dora", "alpha_pattern", "modules_to_save", "layer_replication", "target_parameters"),
+    *("use_qalora", "use_bdlora", "kasa_config", "monteclora_config", "arrow_config"),
+)
 RESIDUAL = ("pissa", "olora", "corda", "loftq", "lora_ga")  # starts from parts of the base, which PEFT takes out of it
-ALIKE = ("base_model_name_or_path", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules")
+ALIKE = (
+    *("base_model_name_or_path", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules"),
+    "alora_invocation_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ def merge_adapters(
     """
     check_named("adapters", adapters, Source)
     method = method_of(method)
+    if rank is not None:
+        require_whole("rank", rank)
     if method.needs_curvature:
         raise expected("method", "one without curvature for adapters", method.name)
     out = Path(out)

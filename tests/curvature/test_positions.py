@@ -8,10 +8,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from curvature.cases import K, covariance, dense
-from posterity.curvature import FullCovariance, KroneckerCovariance, kernel, prediction_covariance
+from posterity.curvature import (
+    FullCovariance,
+    KroneckerCovariance,
+    diagonal_ggn,
+    full_ggn,
+    kernel,
+    prediction_covariance,
+)
 from posterity.curvature.covariance import Covariance, DiagonalCovariance
 from posterity.errors import InvalidInput
-from posterity.trees import trainable
+from posterity.trees import to_vector, trainable
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.curvature.SlowPath")
 B, T = 3, 3
@@ -51,14 +58,19 @@ def build(name: str) -> tuple[nn.Module, Tensor, int]:
     return model, x.double() if x.is_floating_point() else x, axis
 
 
-def blocks(model: nn.Module, x: Tensor, axis: int, names: list[str], matrix: Tensor) -> Tensor:
-    """J Σ Jᵀ at every position, from the Jacobian of all outputs at once."""
+def jacobian(model: nn.Module, x: Tensor, axis: int, names: list[str]) -> Tensor:
+    """J (B, ..., K, P) of all outputs at once."""
     weights = {name: p.detach() for name, p in model.named_parameters()}
     found = jacrev(lambda some: functional_call(model, {**weights, **some}, (x,)).movedim(axis, -1))(
         {name: weights[name] for name in names}
     )
     f = model(x).movedim(axis, -1)
-    j = torch.cat([found[name].reshape(*f.shape, -1) for name in names], dim=-1)
+    return torch.cat([found[name].reshape(*f.shape, -1) for name in names], dim=-1)
+
+
+def blocks(model: nn.Module, x: Tensor, axis: int, names: list[str], matrix: Tensor) -> Tensor:
+    """J Σ Jᵀ at every position."""
+    j = jacobian(model, x, axis, names)
     return j @ matrix @ j.mT
 
 
@@ -104,6 +116,20 @@ def test_the_last_layer_of_a_sequence(shape: str, names: list[str]) -> None:
     sigma = only(covariance(model, shape), names, trainable(model))
     wanted = blocks(model, x, axis, names, dense(sigma))
     torch.testing.assert_close(prediction_covariance(model, x, sigma), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("names", [["out.weight", "out.bias"], ["out.bias"]])
+def test_the_curvature_of_the_last_layer_of_a_sequence(names: list[str]) -> None:
+    model, x, axis = build("mixing")
+    for name, p in model.named_parameters():
+        p.requires_grad_(name in names)
+    j = jacobian(model, x, axis, names)
+    p = model(x).detach().softmax(-1)
+    wanted = torch.einsum("ntkp,ntkl,ntlq->pq", j, torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2), j)
+    data = (x, torch.zeros(B, T, dtype=torch.int64))
+    torch.testing.assert_close(full_ggn(model, data, "categorical"), wanted, rtol=1e-9, atol=1e-9)
+    found = to_vector(diagonal_ggn(model, data, "categorical", memory=1))
+    torch.testing.assert_close(found, wanted.diagonal(), rtol=1e-9, atol=1e-9)
 
 
 def test_kernels_of_sequences_are_refused() -> None:

@@ -45,8 +45,10 @@ class Pass:
         at_the_end = edge.node is self.logits.grad_fn and edge.output_nr == self.logits.output_nr
         return at_the_end and isinstance(self.layers[0].module, nn.Linear)
 
-    def head_alone(self) -> Pass:
-        """The linear layer that gives the logits in a pass of its own, in which every position is an example."""
+    def apart(self) -> Pass:
+        """This pass, with every position for an example of its own where one linear layer gives the logits."""
+        if not self.is_head:
+            return self
         head = self.layers[0]
         x = head.calls[0].input.flatten(0, -2)
         assert isinstance(head.module, nn.Linear)

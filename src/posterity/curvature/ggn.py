@@ -50,7 +50,7 @@ def diagonal_ggn(model: nn.Module, batches: Data, likelihood: str | Likelihood, 
     known = likelihood_of(likelihood)
     with Tape(model, memory=memory) as tape:
         total = tape.zeros()
-        for step in _passes(tape, batches, known):
+        for step in map(Pass.apart, _passes(tape, batches, known)):
             for v in _roots(step, known):
                 for name, _, gradient in step.gradients(v):
                     total[name] += gradient.squares().reshape(total[name].shape)
@@ -128,7 +128,7 @@ def full_ggn(
     with Tape(model, names, memory) as tape:
         size = sum(p.numel() for p in tape.parameters.values())
         total = next(iter(tape.zeros().values())).new_zeros(size, size)
-        for step in _passes(tape, batches, known):
+        for step in map(Pass.apart, _passes(tape, batches, known)):
             alone = Alone.of(step)
             for v in _roots(step, known):
                 if alone is not None:

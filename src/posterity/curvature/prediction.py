@@ -53,7 +53,7 @@ def prediction_covariance(
     found = []
     with watch(model, covariance, memory, class_axis) as tape:
         for _, step in tape.passes(inputs):
-            rows = step.head_alone() if step.is_head else step
+            rows = step.apart()
             each = [gram(rows, v, covariance) for v in rows.at_positions(every_output)]
             found.append(torch.stack(each, 1).reshape(*step.logits.shape, step.logits.shape[-1]))
     return torch.cat(found)

@@ -208,7 +208,7 @@ def test_a_step_that_grad_scaler_skips_leaves_no_trace(clear):
     watched.check()
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e25, -3e15])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e25, -1e18])
 def test_a_poisoned_step_is_skipped_counted_and_said(poison):
     watched = Watched()
     with watched.optimizer.sampled_params(train=True):
@@ -237,7 +237,7 @@ def test_a_poisoned_step_is_skipped_counted_and_said(poison):
 def test_the_largest_gradients_that_are_learnt_from_leave_the_state_finite(ess):
     weight = torch.nn.Parameter(torch.zeros(5000))
     optimizer = IVON([weight], lr=1e-3, ess=ess, betas=(0.9, "auto"), total_steps=10)
-    for size in (1.0, 0.01 * 2**54 / ess**0.5, 1.0, 1.0):
+    for size in (1.0, 0.01 * 2**61 / ess**0.5, 1.0, 1.0):
         optimizer.zero_grad()
         with optimizer.sampled_params(train=True):
             (size * weight).sum().backward()

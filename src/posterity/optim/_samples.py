@@ -246,11 +246,13 @@ class Samples:
         Args:
             sizes: The parameters, and the effective sample size of each.
         """
-        products = [self.kept[p].product for p in sizes if p in self.kept]
-        found = [(p.grad, max(ess, 1.0) ** 0.5 / largest(state_dtype(p.dtype))) for p, ess in sizes.items()]
-        found += [(product, 0.0) for product in products]
-        norms = [_measured(t, unit) for t, unit in found if t is not None]
-        return not norms or on_all((torch.stack([n.to(norms[0]) for n in norms]) < 1).all(), sizes)
+        given = [(p.grad, max(ess, 1.0) ** 0.5 / largest(state_dtype(p.dtype))) for p, ess in sizes.items()]
+        given += [(self.kept[p].product, 0.0) for p in sizes if p in self.kept]  # infinity times 0 is NaN
+        found = [(t, unit) for t, unit in given if t is not None]
+        if not found:
+            return True
+        norms = torch._foreach_mul([norm(t) for t, _ in found], [unit for _, unit in found])
+        return on_all((torch.stack([n.to(norms[0]) for n in norms]) < 1).all(), sizes)
 
     def factor(self, p: Tensor) -> Tensor | float:
         """What happened to p.grad since the last sample was taken away, as one factor."""
@@ -276,12 +278,7 @@ def _take_product(kept: Kept, sample: Tensor, gradient: Tensor) -> None:
     kept.accumulate(sample, kept.buffer, gradient)
 
 
-def _measured(t: Tensor, unit: float) -> Tensor:
-    """The norm of a tensor in some unit; NaN with a unit of 0 unless it is finite."""
-    require_dense(t)
-    return norm(t) * unit
-
-
 def norm(gradient: Tensor) -> Tensor:
     """Euclidean norm (of the local part of a shard) in the precision of the optimizer's state."""
+    require_dense(gradient)
     return torch.linalg.vector_norm(local(gradient), dtype=state_dtype(gradient.dtype))

@@ -11,11 +11,11 @@ from posterity.optim.kernels._addresses import Entry, Marks, Table, Tensors
 
 
 def largest(dtype: torch.dtype) -> float:
-    """The largest |gradient| · √ess that is learnt from: thousands of its squares, times those of noise, fit a dtype.
+    """The largest |gradient| · √ess that is learnt from: its square, times that of the largest noise, fits a dtype.
 
-    The Hessian takes in ĥ²/(h + δ) = ess · ε² · gradient², and its scatter is measured on a sum of these.
+    The Hessian takes in ĥ²/(h + δ) = ess · ε² · gradient², and |ε| < 7.
     """
-    return float(torch.finfo(dtype).max ** 0.5 / 1024)
+    return float(torch.finfo(dtype).max ** 0.5 / 8)
 
 
 class Kernels(ABC):

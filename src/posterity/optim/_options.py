@@ -85,6 +85,11 @@ def check_flag(what: str, value: Any) -> None:
     require(isinstance(value, bool), what, "True or False", value)
 
 
+def floats(group: Mapping[str, Any], *names: str) -> dict[str, float]:
+    """Some settings of a group as the numbers of equations; weight decay is δ there."""
+    return {"delta" if name == "weight_decay" else name: float(group[name]) for name in names}
+
+
 def number(lr: float | Tensor) -> float | Tensor:
     """A learning rate that arithmetic broadcasts over anything."""
     return lr.reshape(()) if isinstance(lr, Tensor) else lr

@@ -15,7 +15,16 @@ from posterity.noise import normal
 from posterity.optim import _priors
 from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_betas, check_eps, check_lr, check_number, check_seed, number
+from posterity.optim._options import (
+    check_beta,
+    check_betas,
+    check_eps,
+    check_lr,
+    check_number,
+    check_seed,
+    floats,
+    number,
+)
 from posterity.optim._points import Point
 from posterity.optim._received import Received
 from posterity.optim._variational import Group
@@ -109,9 +118,7 @@ class BayesBiNN(Received):
         return {
             "lr": number(group["lr"]) / (1 - group["beta"] ** max(self._steps(p), 1)),
             "rho": 1 - group["beta"],
-            "ess": float(group["ess"]),
-            "temperature": float(group["temperature"]),
-            "natural_init": float(group["natural_init"]),
+            **floats(group, "ess", "temperature", "natural_init"),
         }
 
     @staticmethod

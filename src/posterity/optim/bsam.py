@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_betas, check_number, check_posterior, number
+from posterity.optim._options import check_betas, check_number, check_posterior, floats, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._two_pass import TwoPass
 from posterity.optim._variational import Group
@@ -87,9 +87,8 @@ class BayesianSAM(TwoPass):
         return {"momentum": momentum, "scale": scale, "forgetting": momentum.new_zeros(())}
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
-        names = {"ess": "ess", "hess_init": "hess_init", "delta": "weight_decay", "damping": "damping"}
         rates = {"rho1": 1 - group["betas"][0], "rho2": 1 - group["betas"][1]}
-        return {"lr": number(group["lr"]), **rates, **{name: float(group[key]) for name, key in names.items()}}
+        return {"lr": number(group["lr"]), **rates, **floats(group, "ess", "hess_init", "weight_decay", "damping")}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:

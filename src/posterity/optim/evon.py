@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from posterity.errors import require_whole
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics, quantiles, some
-from posterity.optim._options import check_beta, check_betas, check_posterior, number
+from posterity.optim._options import check_beta, check_betas, check_posterior, floats, number
 from posterity.optim._paired import Paired
 from posterity.optim._terms import pull
 from posterity.optim._variational import Group
@@ -108,11 +108,10 @@ class EVON(Paired):
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
-        names = {"ess": "ess", "hess_init": "hess_init", "delta": "weight_decay"}
         scale, steps = group["hess_init"] + group["weight_decay"], max(self._steps(p), 1)
         numbers = {"lr": number(group["lr"]) * scale, "rho1": 1 - beta1, "rho2": 1 - beta2}
         numbers |= {"debias": 1 / (1 - beta1**steps), "rho3": max(1 - group["basis_beta"], 1 / steps)}
-        return numbers | {name: float(group[key]) for name, key in names.items()}
+        return numbers | floats(group, "ess", "hess_init", "weight_decay")
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from posterity.errors import require, require_whole
 from posterity.optim._distributed import Noise, every, summed
-from posterity.optim._options import check_betas, check_flag, check_number, check_posterior, number
+from posterity.optim._options import check_betas, check_flag, check_number, check_posterior, floats, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views, statistics
@@ -128,16 +128,14 @@ class IVON(VariationalOptimizer):
     def numbers(self, p: Tensor, group: Group) -> Numbers:
         beta1, beta2 = group["betas"]
         numbers = {
-            "ess": float(group["ess"]),
-            "delta": float(group["weight_decay"]),
-            "hess_init": float(group["hess_init"]),
+            **floats(group, "ess", "weight_decay", "hess_init"),
             "rho1": 1 - beta1,
             "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if group["debias"] else 1.0,
             "lr": number(group["lr"]) * self.lr_scale(group),
         }
-        numbers |= {"clip_radius": float(group["clip_radius"])} if group["clip_radius"] < math.inf else {}
-        numbers |= {"batch_size": float(group["batch_size"])} if group["hess_approx"] == "gradsq" else {}
+        numbers |= floats(group, "clip_radius") if group["clip_radius"] < math.inf else {}
+        numbers |= floats(group, "batch_size") if group["hess_approx"] == "gradsq" else {}
         return numbers
 
     @torch._disable_dynamo  # type: ignore[attr-defined]

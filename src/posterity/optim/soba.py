@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_number, check_posterior, number
+from posterity.optim._options import check_number, check_posterior, floats, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -83,8 +83,7 @@ class SOBA(VariationalOptimizer):
         }
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
-        names = {"ess": "ess", "rho": "rho", "hess_init": "hess_init", "delta": "weight_decay"}
-        return {"lr": number(group["lr"]), **{name: float(group[key]) for name, key in names.items()}}
+        return {"lr": number(group["lr"]), **floats(group, "ess", "rho", "hess_init", "weight_decay")}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:

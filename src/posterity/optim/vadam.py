@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_betas, check_eps, check_posterior, number
+from posterity.optim._options import check_betas, check_eps, check_posterior, floats, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
@@ -86,10 +86,7 @@ class Vadam(VariationalOptimizer):
         (beta1, beta2), t = group["betas"], max(self._steps(p), 1)
         return {
             "lr": number(group["lr"]) / (1 - beta1**t),
-            "ess": float(group["ess"]),
-            "hess_init": float(group["hess_init"]),
-            "delta": float(group["weight_decay"]),
-            "eps": float(group["eps"]),
+            **floats(group, "ess", "hess_init", "weight_decay", "eps"),
             "rho1": 1 - beta1,
             "rho2": 1 - beta2,
             "initial": float(group["hess_init"]) * beta2**t,  # what is left of s₀

@@ -13,7 +13,7 @@ from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_number, check_posterior, number
+from posterity.optim._options import check_beta, check_number, check_posterior, floats, number
 from posterity.optim._paired import Paired
 from posterity.optim._priors import prior_of
 from posterity.optim._terms import delta, pull
@@ -117,10 +117,9 @@ class VariationalNewton(Paired):
         return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype)), "forgetting": p.new_zeros(())}
 
     def numbers(self, p: Tensor, group: Group) -> Numbers:
-        names = {"ess": "ess", "rho": "rho", "hess_init": "hess_init", "delta": "weight_decay"}
         debias = 1 / (1 - group["beta1"] ** max(self._steps(p), 1))
         numbers = {"lr": number(group["lr"]), "rho1": 1 - group["beta1"], "debias": debias}
-        return numbers | {name: float(group[key]) for name, key in names.items()}
+        return numbers | floats(group, "ess", "rho", "hess_init", "weight_decay")
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:

@@ -12,7 +12,7 @@ from posterity.batches import Batch
 from posterity.curvature import gradient_moments
 from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
-from posterity.optim._options import check_betas, check_number, check_posterior, number
+from posterity.optim._options import check_betas, check_number, check_posterior, floats, number
 from posterity.optim._terms import delta, pull
 from posterity.optim._variational import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views
@@ -128,10 +128,7 @@ class VOGN(VariationalOptimizer):
         beta1, beta2 = group["betas"]
         return {
             "lr": number(group["lr"]),
-            "ess": float(group["ess"]),
-            "hess_init": float(group["hess_init"]),
-            "delta": float(group["weight_decay"]),
-            "damping": float(group["damping"]),
+            **floats(group, "ess", "hess_init", "weight_decay", "damping"),
             "rho1": 1 - beta1,
             "rho2": 1 - beta2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)),

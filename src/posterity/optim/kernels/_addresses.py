@@ -102,9 +102,7 @@ class Table:
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         self.entries = entries
         self.device = device = entries[0].tensors["p"].device
-        self.counters = [
-            counter for _, _, *counters in marks for counter in counters
-        ]  # kept alive with their addresses
+        self.counters = [t for _, _, *counters in marks for t in counters]  # kept alive with their addresses
         self.table = torch.tensor([entry.row for entry in entries], dtype=torch.int64, device=device)
         rows = [[_int64(seed), sample, draws.data_ptr(), skipped.data_ptr()] for seed, sample, draws, skipped in marks]
         self.marks = torch.tensor(rows, dtype=torch.int64, device=device)

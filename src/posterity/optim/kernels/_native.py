@@ -22,12 +22,9 @@ GRAIN = 16  # blocks of noise that are worth a thread
 class Work(ctypes.Structure):
     """`Work` of `native_memory.h`."""
 
+    _arrays = ("table", "marks", "numbers", "gradients", "products", "kinds", "blocks", "keys", "measured")
     _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("table", "marks", "numbers", "gradients", "products", "kinds", "blocks")
-        ),
-        *((name, ctypes.c_void_p) for name in ("keys", "measured")),
+        *((name, ctypes.c_void_p) for name in _arrays),
         *((name, ctypes.c_int64) for name in ("tensors", "groups", "count")),
     )
 

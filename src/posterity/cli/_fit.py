@@ -208,7 +208,7 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
     before = {**vars(source), **vars(data), **vars(config), **config.options, "task": plan.preprocessing.target.task}
     before |= {"data": source.sha256, "test": _told_apart(data.test)}
     del before["embeddings"]  # what became of them; like texts and columns left out, they are in the preprocessing
-    written = {"data": source.path, "test": _written(data.test)}
+    written = {"data": source.path, "test": data.held_out()}
     readers: dict[str, Any] = {
         "hidden": widths,
         "data": lambda path: Source.of(path, plan.folder).sha256,
@@ -226,13 +226,6 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
 def _told_apart(test: dict[str, Any]) -> dict[str, Any]:
     """What is held out, wherever its file lies now."""
     return {"sha256": test["source"]["sha256"]} if "source" in test else test
-
-
-def _written(test: dict[str, Any]) -> str:
-    """What is held out, as `--test` has it."""
-    if "source" in test:
-        return str(test["source"]["path"])
-    return f"{test['column']}={test['value']}" if "column" in test else str(test.get("fraction", 0))
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

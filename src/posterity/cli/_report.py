@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +108,7 @@ def _command(run: RunFolder) -> str:
     given: list[tuple[str, Any]] = [
         ("target", data.target),
         ("task", run.preprocessing.target.task),
-        ("test", _held_back(data.test)),
+        ("test", data.held_out()),
         ("id", data.id_column),
         ("text", texts[0] if len(texts) == 1 else None),
         *(("ignore", name) for name in asked if name not in (data.id_column, data.test.get("column"))),
@@ -136,13 +136,6 @@ def _adaptation(run: RunFolder) -> str:
         return _line("adapt", run.content["parent"]["path"], given=given)
     line = _line("adapt", run.content["parent"]["path"], given=[*given, ("decisions", "decisions.csv")])
     return "\n".join([line, "", "# decisions.csv", "id,decision,label", *decided])
-
-
-def _held_back(test: Mapping[str, Any]) -> Any:
-    """What was held out, as `--test` takes it."""
-    if "source" in test:
-        return test["source"]["path"]
-    return f"{test['column']}={test['value']}" if "column" in test else test.get("fraction", 0)
 
 
 def _line(*words: Any, given: Sequence[tuple[str, Any]]) -> str:

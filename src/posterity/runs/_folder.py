@@ -211,13 +211,10 @@ class RunFolder:
     @cached_property
     def posterior(self) -> Posterior:
         """The posterior."""
-        for name in self.files:
-            if name.startswith("posterior/"):
-                self.path(name)
-        entry = next((e for name, e in self.files.items() if name == "posterior/posterior.json"), None)
-        if entry is None:
+        place = self._part("posterior", "posterior.json")
+        if place is None:
             raise RefusedFile(f"{self.folder}: expected a run with a posterior, got one without")
-        return Posterior.load((self.folder / entry.path).parent)
+        return Posterior.load(place)
 
     def read(self, path: Path, embeddings: Path | None = None) -> Rows:
         """New rows, in the format of the training data; pictures are brought to its size and colours."""
@@ -246,14 +243,16 @@ class RunFolder:
     def memory_map(self) -> MemoryMap:
         """The memory map of the training rows: the one that was kept, or a new one."""
         model, data = self.model(), self.data("train")
-        kept = next((e for name, e in self.files.items() if name == "memory-map/memory_map.json"), None)
+        kept = self._part("memory-map", "memory_map.json")
         if kept is None:
             return self._tracked(memory_map(model, self.posterior, data))
-        for name in self.files:
-            if name.startswith("memory-map/"):
-                self.path(name)
-        columns, reliability, guides = maps.load((self.folder / kept.path).parent)
+        columns, reliability, guides = maps.load(kept)
         return MemoryMap(columns, reliability, self.posterior, guides, Trained.of(model, self.posterior, data))
+
+    def _part(self, name: str, head: str) -> Path | None:
+        """Where a folder of the run lies, once all its files are known to be whole; None where its head is missing."""
+        whole = {key: self.path(key) for key in self.files if key.startswith(f"{name}/")}
+        return whole[f"{name}/{head}"].parent if f"{name}/{head}" in whole else None
 
     def _tracked(self, found: MemoryMap) -> MemoryMap:
         """The map with what was seen during training: self-influence averaged over the epochs looked at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -223,10 +224,13 @@ def counts_rows(values: pd.Series[Any]) -> bool:
 
 def restore(settings: dict[str, Any]) -> Column:
     """The column that `settings` describes."""
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in settings.items() if name != "kind"
-    }
-    return KINDS[settings["kind"]](**values)
+    values = from_json(settings)
+    return KINDS[values.pop("kind")](**values)
+
+
+def from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they were before they were written: JSON makes lists of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
 
 
 def as_text(values: pd.Series[Any]) -> list[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import sha256
-from posterity.runs.columns import as_text
+from posterity.runs.columns import as_text, from_json
 from posterity.runs.readers import Rows, picture_files, read_rows, with_block
 
 SPLITS = ("train", "test")
@@ -171,6 +171,16 @@ class Data:
         labels = self.relabelled | {str(i): label for i, label in relabelled.items()}
         return replace(self, removed=gone, relabelled={i: label for i, label in labels.items() if int(i) not in gone})
 
+    def held_out(self) -> str:
+        """Which rows are held out, as `posterity fit --test` takes it."""
+        if "source" in self.test:
+            return str(self.test["source"]["path"])
+        return (
+            f"{self.test['column']}={self.test['value']}"
+            if "column" in self.test
+            else str(self.test.get("fraction", 0))
+        )
+
     def settings(self) -> dict[str, Any]:
         """What is needed to build it again."""
         return {**vars(self), "source": vars(self.source)}
@@ -179,8 +189,7 @@ class Data:
     def restored(cls, settings: dict[str, Any]) -> Data:
         """The data that `settings` describes."""
         try:
-            given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()}
-            return cls(**{**given, "source": Source(**settings["source"])})
+            return cls(**{**from_json(settings), "source": Source(**settings["source"])})
         except (KeyError, TypeError) as why:
             raise RefusedFile(f"run: expected a description of its data, got one that makes none ({why})") from why
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
-from posterity.runs.columns import as_text, numbers
+from posterity.runs.columns import as_text, from_json, numbers
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -176,10 +176,8 @@ def infer_target(name: str, values: pd.Series[Any], task: str | None, standardis
 
 def restore_target(settings: dict[str, Any]) -> Target:
     """The target that `settings` describes."""
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in settings.items() if name != "task"
-    }
-    return TASKS[settings["task"]](**values)
+    values = from_json(settings)
+    return TASKS[values.pop("task")](**values)
 
 
 def _read(target: Target, values: pd.Series[Any], wanted: str) -> np.ndarray[Any, np.dtype[np.float64]]:

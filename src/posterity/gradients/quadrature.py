@@ -9,14 +9,17 @@ from typing import TypeGuard
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import require, require_whole
 from posterity.families import DiagonalGaussian
+from posterity.families._special import LOG_2PI
 from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator, average
 from posterity.gradients.curvatures import Curvature, Hessian
 from posterity.gradients.losses import AnyLoss, LinearLoss, Loss
+from posterity.likelihoods import BernoulliLikelihood
 
 _MOST_POINTS = 1_000_000
 _MOST_NODES = 300  # beyond, the outermost weights underflow
@@ -85,9 +88,56 @@ class Quadrature(PointEstimator):
             spread = q.variance @ (rows**2).mT
         else:
             spread = torch.einsum("bi,...ij,bj->...b", rows, q.covariance, rows)
-        x, weights = gauss_hermite(self.nodes, q.mean)
-        f = center + spread.sqrt() * x.reshape(-1, *[1] * center.ndim)  # (P, *batch, B)
-        return [loss.weight * average(weights, values) for values in loss.in_output(f)]
+        return [loss.weight * values for values in self._of_outputs(loss, center, spread)]
+
+    def _of_outputs(self, loss: LinearLoss, mean: Tensor, variance: Tensor) -> list[Tensor]:
+        if isinstance(loss.likelihood, BernoulliLikelihood):
+            softplus, chance, slope = logistic_moments(mean, variance, self.nodes)
+            y = loss.targets.squeeze(-1).to(mean)
+            return [softplus - y * mean, chance - y, slope]
+        f, weights = _outputs(mean, variance, self.nodes)
+        return [average(weights, values) for values in loss.in_output(f)]
+
+
+def logistic_moments(mean: Tensor, variance: Tensor, nodes: int) -> list[Tensor]:
+    """E[log(1 + eᶠ)], E[σ(f)] and E[σ'(f)] for f ~ N(m, v).
+
+    Where f is wide, σ is a step to Gauss-Hermite nodes. But σ is also the distribution function of logistic noise l,
+
+        E[σ(f)] = P(l < f) = E_l[Φ((m − l)/√v)],
+
+    and so on for its integral and its slope. Now Φ is the smooth one, and the trapezoidal rule in l, with an error of
+    order exp(−2π²/step), exact to the last digits.
+
+    Args:
+        mean: m, any shape.
+        variance: v, of the same shape.
+        nodes: Gauss-Hermite nodes, for v up to 1.
+
+    Examples:
+        >>> m, v = torch.tensor([30.0]).double(), torch.tensor([1e4]).double()
+        >>> _, chance, _ = logistic_moments(m, v, nodes=20)
+        >>> chance, torch.special.ndtr(m / v.sqrt())  # so wide, all that counts is the sign
+        (tensor([0.6179], dtype=torch.float64), tensor([0.6179], dtype=torch.float64))
+    """
+    f, weights = _outputs(mean, variance, nodes)
+    found = [average(weights, of_f) for of_f in (F.softplus(f), f.sigmoid(), f.sigmoid() * (-f).sigmoid())]
+    wide = variance > 1.0
+    if not wide.any():
+        return found
+    m, s = mean[wide], variance[wide].sqrt()
+    noise = torch.linspace(-60.0, 60.0, 241, dtype=m.dtype, device=m.device).unsqueeze(-1)
+    u = (m - noise) / s
+    density, below = (-0.5 * (u**2 + LOG_2PI)).exp(), torch.special.ndtr(u)
+    weights = 0.5 * (noise.sigmoid() * (-noise).sigmoid()).squeeze(-1)
+    exact = s * (density + u * below), below, density / s
+    return [of_f.masked_scatter(wide, average(weights, of_l)) for of_f, of_l in zip(found, exact, strict=True)]
+
+
+def _outputs(mean: Tensor, variance: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """The nodes of numbers f ~ N(m, v), (P, *shape), and their weights (P,)."""
+    x, weights = gauss_hermite(nodes, mean)
+    return mean + variance.sqrt() * x.reshape(-1, *[1] * mean.ndim), weights
 
 
 def gauss_hermite(nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:

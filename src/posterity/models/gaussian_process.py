@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posterity.errors import require, require_positive, require_whole
 from posterity.gradients import Quadrature
-from posterity.gradients.quadrature import gauss_hermite
+from posterity.gradients.quadrature import logistic_moments
 from posterity.graph import DenseGaussian, LatentGaussian, SiteFit, Sites, SparseGaussian, cvi
 from posterity.likelihoods import GaussianLikelihood, Likelihood, likelihood
 from posterity.linalg import cholesky
@@ -100,9 +100,7 @@ class _Process(Estimator):
     @available_if(lambda self: self.likelihood == "bernoulli")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities E[σ(f)] of both classes, (n, 2)."""
-        mean, variance = self._outputs(X)
-        nodes, weights = gauss_hermite(self.nodes, mean)
-        p = weights @ torch.sigmoid(mean + variance.sqrt() * nodes.unsqueeze(-1))
+        _, p, _ = logistic_moments(*self._outputs(X), self.nodes)
         return torch.stack((1.0 - p, p), -1).numpy()
 
     def score(self, X: Any, y: Any) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 from posterity.errors import InvalidInput, require, require_positive
 from posterity.families import Gaussian
 from posterity.gradients import LinearLoss, Quadrature
-from posterity.gradients.quadrature import gauss_hermite
+from posterity.gradients.quadrature import logistic_moments
 from posterity.graph import Model, Site
 from posterity.models._base import seed_of
 from posterity.models._linear import VAGUE, LinearModel, around
@@ -65,12 +64,6 @@ class _GeneralisedLinearModel(LinearModel):
             self._step(Model({"w": vague}, [site]), {"w": narrow} if prior is None else None, total)
             return
         self._keep(self._learn(Model({"w": prior or vague}, [site]), {"w": prior or narrow}, backtracking=True))
-
-    def _expected(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """E[function(f)] under the posterior of each row's output f, by quadrature."""
-        mean, variance = self._outputs(X)
-        nodes, weights = gauss_hermite(self.nodes, mean)
-        return weights @ function(mean + variance.sqrt() * nodes.unsqueeze(-1))
 
 
 class BayesianPoissonRegression(RegressorMixin, _GeneralisedLinearModel):  # type: ignore[misc]
@@ -185,11 +178,11 @@ class BayesianLogisticRegression(ClassifierMixin, _GeneralisedLinearModel):  # t
 
     def predict_proba(self, X: Any, return_std: bool = False) -> Any:
         """Probabilities E[σ(f)] of both classes, (n, 2); and the standard deviation of σ(f) where asked for."""
-        p = self._expected(X, torch.sigmoid)
+        _, p, slope = logistic_moments(*self._outputs(X), self.nodes)
         both = torch.stack((1.0 - p, p), -1).numpy()
         if not return_std:
             return both
-        return both, (self._expected(X, lambda f: torch.sigmoid(f) ** 2) - p**2).clamp(min=0.0).sqrt().numpy()
+        return both, (p - slope - p**2).clamp(min=0.0).sqrt().numpy()  # σ² = σ − σ'
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The expected output f of each row."""

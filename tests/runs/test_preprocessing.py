@@ -173,8 +173,10 @@ def test_targets():
     assert amount.task == "amount"
     np.testing.assert_allclose(amount.decode(amount.encode(table()["age"]).numpy())[:, 0], table()["age"], rtol=1e-5)
     assert Preprocessing.of(Rows(table()), "age", task="count").target.likelihood == "poisson"
-    with pytest.raises(InvalidInput, match="different values"):
+    with pytest.raises(InvalidInput, match="different values; choose another --target, or fewer classes"):
         Preprocessing.of(Rows(table()), "name")
+    with pytest.raises(InvalidInput, match="different values; choose another --target, or --task amount"):
+        Preprocessing.of(Rows(table()), "age", task="classes")
     with pytest.raises(InvalidInput, match="a column among"):
         Preprocessing.of(Rows(table()), "wealth")
     digits = Preprocessing.of(Rows(pd.DataFrame({"x": range(30), "y": ["10", "9", "2"] * 10})), "y").target

@@ -71,7 +71,10 @@ class Classes(Target):
         if len(counts) < 2:
             raise InvalidInput(f"target {name!r}: expected at least two classes, got {list(counts)}")
         if len(counts) > max(_FEW, len(values) / 4):
-            hint = "choose another --target, or --task amount"
+            amounts = np.isfinite(numbers(values)).all()
+            hint = (
+                "choose another --target, or --task amount" if amounts else "choose another --target, or fewer classes"
+            )
             raise InvalidInput(f"target {name!r}: expected classes, got {len(counts)} different values; {hint}")
         return cls(name, tuple(sorted(counts, key=_order)))
 

@@ -41,6 +41,13 @@ def test_moments_of_the_logistic_function(where, s):
     np.testing.assert_allclose([moment.item() for moment in ours], wanted, rtol=1e-9)
 
 
+def test_chunks_change_nothing(monkeypatch):
+    m, v = torch.linspace(-9.0, 9.0, 20, dtype=torch.float64), torch.full((20,), 9.0, dtype=torch.float64)
+    whole = logistic_moments(m, v, nodes=20)
+    monkeypatch.setattr("posterity.gradients.quadrature._CHUNK", 7)
+    torch.testing.assert_close(logistic_moments(m, v, nodes=20), whole)
+
+
 def test_narrow_and_wide_outputs_side_by_side():
     rows = torch.tensor([[0.1, 0.0], [10.0, -3.0], [0.0, 100.0]], dtype=torch.float64)
     loss = LinearLoss(inputs=rows, targets=torch.tensor([1.0, 0.0, 1.0]), likelihood="bernoulli", n=6)

@@ -23,6 +23,7 @@ from posterity.likelihoods import BernoulliLikelihood
 
 _MOST_POINTS = 1_000_000
 _MOST_NODES = 300  # beyond, the outermost weights underflow
+_CHUNK = 2**14  # numbers whose moments are computed together
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,18 @@ def logistic_moments(mean: Tensor, variance: Tensor, nodes: int) -> list[Tensor]
     wide = variance > 1.0
     if not wide.any():
         return found
-    m, s = mean[wide], variance[wide].sqrt()
+    parts = zip(mean[wide].split(_CHUNK), variance[wide].split(_CHUNK), strict=True)
+    exact = torch.cat([_over_noise(m, v.sqrt()) for m, v in parts], -1)
+    return [of_f.masked_scatter(wide, of_l) for of_f, of_l in zip(found, exact, strict=True)]
+
+
+def _over_noise(m: Tensor, s: Tensor) -> Tensor:
+    """The three moments as sums over logistic noise, (3, n)."""
     noise = torch.linspace(-60.0, 60.0, 241, dtype=m.dtype, device=m.device).unsqueeze(-1)
+    weights = 0.5 * (noise.sigmoid() * (-noise).sigmoid()).squeeze(-1)
     u = (m - noise) / s
     density, below = (-0.5 * (u**2 + LOG_2PI)).exp(), torch.special.ndtr(u)
-    weights = 0.5 * (noise.sigmoid() * (-noise).sigmoid()).squeeze(-1)
-    exact = s * (density + u * below), below, density / s
-    return [of_f.masked_scatter(wide, average(weights, of_l)) for of_f, of_l in zip(found, exact, strict=True)]
+    return torch.stack([weights @ of_l for of_l in (s * (density + u * below), below, density / s)])
 
 
 def _outputs(mean: Tensor, variance: Tensor, nodes: int) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,13 @@ def test_moments_of_the_logistic_function(where, s):
     np.testing.assert_allclose([moment.item() for moment in ours], wanted, rtol=1e-9)
 
 
+def test_small_losses_keep_their_digits():
+    m, v = torch.tensor([25.0], dtype=torch.float64), torch.tensor([0.01], dtype=torch.float64)
+    softplus, _, _ = logistic_moments(m, v, nodes=20)
+    exact = expected(lambda f: np.log1p(np.exp(-f)), 25.0, 0.1)
+    assert (softplus - m).item() == pytest.approx(exact, abs=1e-14)
+
+
 def test_chunks_change_nothing(monkeypatch):
     m, v = torch.linspace(-9.0, 9.0, 20, dtype=torch.float64), torch.full((20,), 9.0, dtype=torch.float64)
     whole = logistic_moments(m, v, nodes=20)

@@ -9,7 +9,6 @@ from typing import TypeGuard
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import require, require_whole
@@ -107,8 +106,8 @@ def logistic_moments(mean: Tensor, variance: Tensor, nodes: int) -> list[Tensor]
 
         E[σ(f)] = P(l < f) = E_l[Φ((m − l)/√v)],
 
-    and so on for its integral and its slope. Now Φ is the smooth one, and the trapezoidal rule in l, with an error of
-    order exp(−2π²/step), exact to the last digits.
+    and so on for its integral and its slope. Now Φ is the smooth one, and the trapezoidal rule in l, whose error is of
+    order exp(−2π²/step), is exact to the last digits.
 
     Args:
         mean: m, any shape.
@@ -122,7 +121,8 @@ def logistic_moments(mean: Tensor, variance: Tensor, nodes: int) -> list[Tensor]
         (tensor([0.6179], dtype=torch.float64), tensor([0.6179], dtype=torch.float64))
     """
     f, weights = _outputs(mean, variance, nodes)
-    found = [average(weights, of_f) for of_f in (F.softplus(f), f.sigmoid(), f.sigmoid() * (-f).sigmoid())]
+    softplus = torch.logaddexp(f, torch.zeros_like(f))  # that of torch.nn leaves out e⁻ᶠ from f = 20 on
+    found = [average(weights, of_f) for of_f in (softplus, f.sigmoid(), f.sigmoid() * (-f).sigmoid())]
     wide = variance > 1.0
     if not wide.any():
         return found

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posterity.adaptation.by_descent import Settings, by_descent
 from posterity.adaptation.by_newton import by_newton, retrained
 from posterity.adaptation.changes import Remove, Request
+from posterity.adaptation.lost_classes import lost_classes
 from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.adaptation.structure import structure_after
@@ -140,12 +141,15 @@ def _report(
         name: row(m, posterior.likelihood, change.added, change.removed, situation.memory) for name, m in models.items()
     }
     found = None
+    silenced = situation.heads is None and len(lost_classes(situation)) > 0  # an output far below what a prior expects
     if whole is not None:
         for name, model in models.items():
             if name == "no adaptation" and situation.other_model():
                 continue  # the objective is that of the new model
             given = (model, whole, posterior.likelihood, situation.prior, situation.scale)
-            rows[name] |= {"objective": objective(*given), "gradient": objective_gradient(*given).norm().item()}
+            if not silenced:
+                rows[name]["objective"] = objective(*given)
+            rows[name]["gradient"] = objective_gradient(*given).norm().item()
         found = rows["adapted"]["gradient"]
     for name, model in models.items() if "retrained" in models else ():
         rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)

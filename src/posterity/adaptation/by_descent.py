@@ -12,13 +12,14 @@ from torch import nn
 from posterity.adaptation.carrying import carried, fits
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.lost_classes import lost_classes, without_classes
-from posterity.adaptation.past import Past, joined, rows_of_batch
+from posterity.adaptation.past import Past, joined
 from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic
 from posterity.adaptation.replay import NewData
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.errors import require, require_positive, require_whole
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.memory._trained import rows_of_batch
 from posterity.noise import seeded
 from posterity.posterior import Memory
 from posterity.progress import track

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from posterity.adaptation.carrying import fits, padded
 from posterity.adaptation.groups import Others, picked
 from posterity.adaptation.kprior import gathered
-from posterity.adaptation.past import data_gradient, rows_of_batch
+from posterity.adaptation.past import data_gradient
 from posterity.adaptation.replay import pulled_back
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.memory._trained import rows_of_batch
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from posterity.adaptation.changes import Change
 from posterity.adaptation.groups import is_label
 from posterity.adaptation.heads import find_head
-from posterity.adaptation.past import Past, rows_of_batch
+from posterity.adaptation.past import Past
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Situation
 from posterity.likelihoods import CategoricalLikelihood
+from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Memory
 from posterity.trees import trainable
 

@@ -22,6 +22,7 @@ from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import predictions_of, pulled_back, rows_of
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
+from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, Full, Memory, Posterior
 from posterity.trees import Tree
 
@@ -114,11 +115,6 @@ def _classes(targets: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]
     if is_label(targets):
         for label in others.unique():
             yield (targets == label.to(targets)).cpu(), (others == label).cpu()
-
-
-def rows_of_batch(batch: Batch, rows: Tensor) -> Batch:
-    """Some of the examples of a batch."""
-    return Batch(rows_of(batch.inputs, rows), batch.targets[rows], batch.ids[rows])
 
 
 def joined(memory: Memory | None, model: nn.Module, added: Batch, weights: Tensor | None = None) -> Memory:

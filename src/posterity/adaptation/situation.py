@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from posterity.adaptation.changes import Change, Request, changed_prior, everything
 from posterity.adaptation.heads import Head, find_head, grown, is_linear, solvable
 from posterity.adaptation.kprior import gathered, outputs_of
-from posterity.adaptation.past import Past, joined, rows_of_batch
+from posterity.adaptation.past import Past, joined
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
@@ -21,6 +21,7 @@ from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import attempt, move
 from posterity.learning.checks import check_inputs
+from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
 from posterity.trees import evaluating, trainable
 

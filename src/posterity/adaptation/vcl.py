@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.kprior import gathered
-from posterity.adaptation.past import rows_of_batch
 from posterity.adaptation.selection import select
 from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
 from posterity.adaptation.streams import Data, Task
 from posterity.batches import Batch
+from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
 from posterity.trees import Tree, snapshot, trainable

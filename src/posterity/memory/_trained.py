@@ -76,7 +76,7 @@ class Trained:
         for batch in self.batches("examples"):
             inside = torch.isin(batch.ids, ids)
             if inside.any():
-                found.append(rows_of(batch, inside.nonzero()[:, 0]))
+                found.append(rows_of_batch(batch, inside.nonzero()[:, 0]))
         return found
 
     def outputs(self, inputs: Inputs) -> Tensor:
@@ -113,7 +113,7 @@ def fitting(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
     return y
 
 
-def rows_of(batch: Batch, rows: Tensor) -> Batch:
+def rows_of_batch(batch: Batch, rows: Tensor) -> Batch:
     """Some of the examples of a batch."""
     inputs = over_tensors(lambda x: x[rows.to(x.device)], batch.inputs)
     return Batch(inputs, batch.targets[rows.to(batch.targets.device)], batch.ids[rows.to(batch.ids.device)])

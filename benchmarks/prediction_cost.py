@@ -115,7 +115,8 @@ def main() -> None:
     text = report.header(
         "Cost of a sampled prediction", samples=options.samples, batches=options.batches, chosen=chosen
     )
-    text += "\n" + report.table(["model", "batch", "plain loop, ms", "predict, ms", "times faster (median of pairs)"], rows)
+    columns = ["model", "batch", "plain loop, ms", "predict, ms", "times faster (median of pairs)"]
+    text += "\n" + report.table(columns, rows)
     report.publish("prediction_cost", text, options.out)
 
 

@@ -132,6 +132,27 @@ def test_the_curvature_of_the_last_layer_of_a_sequence(names: list[str]) -> None
     torch.testing.assert_close(found, wanted.diagonal(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(B, 4), (B, T, 4)])
+def test_a_last_layer_in_an_autocast_of_its_own(shape: tuple[int, ...]) -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, K)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.float16):
+                return self.head(x.half())
+
+    torch.manual_seed(0)
+    model, x = Half(), torch.randn(shape)
+    total = x.half().double().reshape(-1, 4).square().sum(0)
+    found = diagonal_ggn(model, (x, torch.zeros(*shape[:-1], K)), "gaussian")
+    torch.testing.assert_close(found["head.weight"].double(), total.expand(K, 4), rtol=1e-5, atol=1e-5)
+    sigma = DiagonalCovariance({"head.weight": torch.ones(K, 4)})
+    wanted = x.half().double().square().sum(-1)[..., None, None] * torch.eye(K).double()
+    torch.testing.assert_close(prediction_covariance(model, x, sigma).double(), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_kernels_of_sequences_are_refused() -> None:
     model, x, _ = build("steps")
     with pytest.raises(InvalidInput, match=r"model output: expected shape \(B, K\)"):

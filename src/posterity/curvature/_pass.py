@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posterity.curvature import _rest
@@ -47,13 +46,12 @@ class Pass:
 
     def apart(self) -> Pass:
         """This pass, with every position for an example of its own where one linear layer gives the logits."""
-        if not self.is_head:
+        if not self.is_head or self.logits.ndim == 2:
             return self
         head = self.layers[0]
         x = head.calls[0].input.flatten(0, -2)
-        assert isinstance(head.module, nn.Linear)
         with torch.enable_grad():
-            logits = F.linear(x, head.module.weight, head.module.bias)
+            logits = self.logits.flatten(0, -2)
         own = {key: name for key, name in self.tape.own(head.module).items() if name in head.sites}
         return replace(self, logits=logits, layers=[Layer.of(head.module, [Call.of(x, logits)], own)])
 

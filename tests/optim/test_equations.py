@@ -19,6 +19,7 @@ OPTIONS = [
     {"weight_decay": 0.1, "clip_radius": 0.05},
     {"debias": False, "betas": (0.9, 0.99)},
     {"rescale_lr": False, "hess_init": 0.1, "betas": (0.9, 0.99)},
+    {"rescale_lr": np.False_, "debias": np.False_, "hess_init": np.float64(0.1), "weight_decay": np.int64(0)},
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from posterity.errors import InvalidInput, require
@@ -81,8 +82,8 @@ def check_seed(seed: Any) -> None:
 
 
 def check_flag(what: str, value: Any) -> None:
-    """A truth value, and nothing that only counts as one."""
-    require(isinstance(value, bool), what, "True or False", value)
+    """A truth value of Python's or numpy's, and nothing that only counts as one."""
+    require(isinstance(value, (bool, np.bool_)), what, "True or False", value)
 
 
 def floats(group: Mapping[str, Any], *names: str) -> dict[str, float]:

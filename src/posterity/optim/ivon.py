@@ -112,6 +112,7 @@ class IVON(VariationalOptimizer):
         }
         if fused is not None:
             check_flag("fused", fused)
+            fused = bool(fused)
         super().__init__(
             params, defaults, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
         )

@@ -316,3 +316,4 @@ def test_masks_of_numpy_are_masks():
     mask = torch.arange(len(X)) % 2 == 0
     for emission in (gaussian, diagonal_gaussian):
         assert torch.equal(emission(X, mask=mask.numpy()).present, mask)
+        assert torch.equal(emission(X.tolist(), mask=mask.tolist()).present, mask)

@@ -199,6 +199,7 @@ def _independent(
 
 def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The observations with zeros where they are missing, and a one for each that is there."""
+    x = torch.as_tensor(x)
     if mask is not None and (rows := torch.as_tensor(mask)).ndim == 1:
         mask = rows.unsqueeze(-1).expand(x.shape)
     x, seen = _observed(x, mask, entries=True)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from curvature.cases import CASES, B, K, covariance
@@ -19,6 +20,7 @@ from posterity.curvature import (
     pullback,
     pushforward,
 )
+from posterity.curvature._bags import WrittenOutBags
 from posterity.errors import InvalidInput
 from posterity.trees import trainable
 
@@ -185,3 +187,15 @@ def test_outputs_that_are_not_logits_are_named() -> None:
         kronecker_ggn(detached, batches((x, torch.zeros(B, K))), "gaussian")
     with pytest.raises(InvalidInput, match="inputs: expected tensors"):
         per_example_gradients(detached, Batch({}, LABELS, LABELS), "gaussian")
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 2, -1, -6])
+def test_bags_written_out_are_those_of_torch(mode: str, padding: int | None) -> None:
+    torch.manual_seed(0)
+    table, index = torch.randn(6, 4).double(), torch.randint(0, 6, (5, 8))
+    index[0], index[1] = 0, 5  # of padding alone, if these are it
+    wanted = F.embedding_bag(index, table, mode=mode, padding_idx=padding)
+    with WrittenOutBags():
+        found = F.embedding_bag(index, table, mode=mode, padding_idx=padding)
+    torch.testing.assert_close(found, wanted)

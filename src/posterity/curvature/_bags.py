@@ -26,7 +26,7 @@ class WrittenOutBags(TorchFunctionMode):
 def _bag(index: Tensor, table: Tensor, mode: str, weights: Tensor | None, padding: int | None) -> Tensor:
     """The sum, mean or largest entries (B, width) of the rows that each bag looks up; padding is no row."""
     rows = F.embedding(index, table)  # (B, T, width)
-    there = (index != (-1 if padding is None else padding)).unsqueeze(-1)
+    there = (index != (-1 if padding is None else padding % len(table))).unsqueeze(-1)  # -1 is the last row, say
     if mode == "max":
         return rows.masked_fill(~there, -float("inf")).max(1).values.where(there.any(1), 0.0)
     kept = rows * there if weights is None else rows * there * weights.unsqueeze(-1)

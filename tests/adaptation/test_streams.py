@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -76,6 +77,12 @@ def test_split_tasks_in_three_scenarios():
     assert torch.equal(multi[1].train[1], domain[1].train[1])
     assert torch.equal(multi[1].train[0]["x"], x[inside])
     assert multi[1].train[0]["task"].unique().tolist() == [1]
+    for written in (np.array(groups), torch.tensor(groups), [np.array(group) for group in groups]):
+        again = split((x, y), (x, y), written, scenario="domain")
+        assert [task.name for task in again] == ["0/2", "3/1"]
+        assert torch.equal(again[1].train[1], domain[1].train[1])
+    with pytest.raises(po.PosterityError, match="groups: expected ids, whole numbers"):
+        split((x, y), (x, y), [(0.5, 1.0)])
     with pytest.raises(po.PosterityError, match="none"):
         split((x, y), (x, y), [(0, 1), (8, 9)])
     with pytest.raises(po.PosterityError, match="scenario"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posterity.errors import require, require_whole
 from posterity.inputs import Inputs
+from posterity.memory.ids import whole_numbers
 from posterity.noise import seeded
 
 Data = tuple[Inputs, Tensor]
@@ -51,16 +52,17 @@ def split(train: Data, test: Data, groups: Sequence[Sequence[int]], *, scenario:
     known = ("multi-head", "single-head", "domain")
     require(scenario in known, "scenario", f"one of {list(known)}", scenario)
     for group in groups:
-        require(isinstance(group, Sequence), "groups", "a list of classes for each task", group)
+        require(isinstance(group, Iterable), "groups", "a list of classes for each task", group)
+    groups = [whole_numbers("groups", list(group)).tolist() for group in groups]
 
     def part(data: Data, group: Sequence[int], number: int) -> Data:
         inside = torch.isin(data[1], torch.tensor(group, device=data[1].device))
-        require(bool(inside.any()), f"task {number}", f"examples of the classes {list(group)}", "none")
+        require(bool(inside.any()), f"task {number}", f"examples of the classes {group}", "none")
         x, y = data[0][inside], data[1][inside]
         if scenario == "single-head":
             return x, y
         place = torch.zeros(int(max(map(max, groups))) + 1, dtype=torch.int64, device=y.device)
-        place[list(group)] = torch.arange(len(group), device=y.device)
+        place[group] = torch.arange(len(group), device=y.device)
         if scenario == "domain":
             return x, place[y]
         return {"x": x, "task": torch.full((len(x),), number, device=x.device)}, place[y]

@@ -70,6 +70,9 @@ def test_reweighting_and_relabelling_one_example():
     weights[7] = 0.3
     lighter = what_if(d.trained, d.ids, 0.0, reweight={7: 0.3})
     assert (lighter.parameters["weight"][0] - (ridge(X, Y, 1.0, weights) - model.weight[0])).abs().max() < 1e-12
+    for weight in (weights[7], weights.numpy()[7], np.array(0.3)):
+        again = what_if(d.trained, d.ids, 0.0, reweight={7: weight})
+        assert torch.equal(again.parameters["weight"], lighter.parameters["weight"])
     y = Y.clone()
     y[7], y[9] = 2.0, -1.0
     renamed = what_if(d.trained, d.ids, 0.0, relabel={7: 2.0, 9: -1.0})

@@ -291,6 +291,7 @@ def test_bad_input(problem):
         (lambda: m.what_if(relabel=[(3, 1)]), "relabel: expected a mapping by id"),
         (lambda: m.what_if(reweight={"3": 0.5}), "reweight: expected ids, whole numbers"),
         (lambda: m.what_if(reweight={3: None}), "a finite number >= 0, got None"),
+        (lambda: m.what_if(reweight={3: torch.ones(2)}), "weight of id 3: expected a finite number"),
         (lambda: m.what_if(remove=3), "remove: expected a list of ids, got 3"),
         (lambda: m.top(2.5), "k: expected a whole number"),
         (lambda: m.memorable(2.5), "from 1 to 60"),

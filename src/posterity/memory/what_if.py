@@ -141,10 +141,14 @@ def _wishes(
     for i in removed:
         if i in reweight or i in labels:
             raise expected("what_if", "a removed example nowhere else", f"id {i} twice")
-    for i, w in weights.items():
-        fine = isinstance(w, Real) and 0 <= w < float("inf")
-        require(fine, f"weight of id {i}", "a finite number >= 0", w)
-    return {i: float(w) for i, w in weights.items()}, labels
+    return {i: _weight(i, w) for i, w in weights.items()}, labels
+
+
+def _weight(i: int, given: Any) -> float:
+    """A weight, which may be an element of a tensor or an array."""
+    single = isinstance(given, Real) or getattr(given, "ndim", 1) == 0
+    require(single and 0 <= given < float("inf"), f"weight of id {i}", "a finite number >= 0", given)
+    return float(given)
 
 
 def _rows(known: Tensor, ids: Tensor) -> Tensor:

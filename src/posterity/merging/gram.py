@@ -16,7 +16,7 @@ from posterity.trees import Tree, evaluating, state_dtype
 
 
 @torch.no_grad()
-def gram_matrices(model: nn.Module, data: Data) -> Tree:
+def gram_matrices(model: nn.Module, batches: Data) -> Tree:
     """Σ XᵀX over all inputs X of each linear layer, by one forward pass over the data.
 
     Positions (tokens, pixels) count as inputs of their own. Padding does too: leave it out by batches of texts that
@@ -24,7 +24,7 @@ def gram_matrices(model: nn.Module, data: Data) -> Tree:
 
     Args:
         model: The model, which is evaluated as it is in evaluation mode.
-        data: Anything that `posterity.batches` takes, or an iterable of batches.
+        batches: Batches of data, or what they can be made of.
 
     Returns:
         A matrix (in, in) for the weight of each `nn.Linear`, under its name.
@@ -54,7 +54,7 @@ def gram_matrices(model: nn.Module, data: Data) -> Tree:
     device = next(model.parameters()).device
     try:
         with evaluating(model):
-            for batch in track(own_part(data), "Gram matrices"):
+            for batch in track(own_part(batches), "Gram matrices"):
                 call(model, batch.to(device).inputs)
     finally:
         for handle in handles:

@@ -28,11 +28,15 @@ def test_names_of_folders_stay(tmp_path, monkeypatch):
     assert stem(Path("..")) == tmp_path.name
 
 
-def test_what_comes_of_a_run_is_numbered(tmp_path, capsys):
-    for name in ("my run", "my run-2", "alone-7"):
+def test_what_comes_of_a_run_is_numbered(tmp_path, capsys, monkeypatch):
+    for name in ("my run", "my run-2", "alone-7", "-7"):
         (tmp_path / name).mkdir()
     assert successor(tmp_path / "my run") == successor(tmp_path / "my run-2") == tmp_path / "my run-3"
     assert successor(tmp_path / "alone-7") == tmp_path / "alone-7-2"
+    assert successor(tmp_path / "-7") == tmp_path / "-7-2"
+    monkeypatch.chdir(tmp_path / "my run")
+    assert successor(Path()) == successor(Path("../my run-2/../my run/.")).resolve() == tmp_path / "my run-3"
+    assert successor(Path("..")) == tmp_path.with_name(f"{tmp_path.name}-2")
     then("adapt", Path("my run"), "--out", Path("my run-3"))
     assert capsys.readouterr().out == "then: posterity adapt 'my run' --out 'my run-3'\n"
 

@@ -44,7 +44,8 @@ def numbered(name: str) -> Iterator[str]:
 
 def successor(run: Path) -> Path:
     """A name for the run that comes of another: RUN-2, and RUN-3 of that."""
-    first = Path(re.sub(r"-\d+$", "", str(run)))
+    run = run if run.name not in ("", "..") else Path(os.path.abspath(run))  # RUN may be where we are
+    first = run.with_name(re.sub(r"(?<=.)-\d+$", "", run.name))
     names = numbered(str(first if first.exists() else run))
     return next(path for path in map(Path, names) if not path.exists())
 

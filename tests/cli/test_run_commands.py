@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from posterity.cli import app, main
 from posterity.cli._fit import METHODS as NAMED
+from posterity.errors import InvalidInput
 from posterity.learning.learners import METHODS
 from runs.problems import flowers, line
 
@@ -74,6 +75,16 @@ def test_the_story_of_a_newcomer(run, here):
     table = pd.read_csv("new-predictions.csv")
     assert {"prediction", "confidence", "p(setosa)", "aleatoric", "epistemic", "decision"} <= set(table)
     assert len(table) == 12
+
+
+def test_tables_may_end_in_capitals_and_are_refused_before_the_work(run, monkeypatch):
+    posterity("predict", "run", "new.csv", "--out", "A.CSV")
+    posterity("predict", "run", "new.csv", "--out", "A.Parquet")
+    pd.testing.assert_frame_equal(pd.read_csv("A.CSV"), pd.read_parquet("A.Parquet"))
+    monkeypatch.setattr("posterity.runs.RunFolder.open", lambda folder: pytest.fail("opened"))
+    for words in (("predict", "run", "new.csv", "--out", "a.tsv"), ("map", "run", "--decisions", "a.txt")):
+        with pytest.raises(InvalidInput, match=r"ends in \.csv or \.parquet"):
+            posterity(*words)
 
 
 def test_json_everywhere(run):
@@ -151,6 +162,8 @@ def test_a_report(run):
         (("predict", "run", "new.csv", "--out", "new.csv"), "another file", 2),
         (("map", "run", "--out", "."), "a file to write", 2),
         (("predict", "run", "new.csv", "--out", "new.xlsx"), "ends in .csv or .parquet", 2),
+        (("map", "run", "--out", "map.tsv"), "ends in .csv or .parquet", 2),
+        (("next", "run", "new.csv", "--out", "new.json"), "ends in .csv or .parquet", 2),
         (("adapt", "run", "--out", "z"), "--decisions", 2),
         (("compare", "run", "nowhere"), "expected a run", 2),
         (("map", "run", "--by", "beauty"), "a column among", 2),

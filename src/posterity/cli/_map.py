@@ -41,10 +41,13 @@ def memory_map(
     from posterity.runs import RunFolder
     from posterity.runs.decisions import proposal
     from posterity.runs.mapping import map_run, suspects
-    from posterity.runs.tables import write_table
+    from posterity.runs.tables import check_name, write_table
 
     if decisions is not None and decisions.exists():
         raise expected("decisions", "a new file (somebody may have decided in an old one)", str(decisions))
+    for path in (out, decisions):
+        if path is not None:
+            check_name(path)
     opened, found = map_run(RunFolder.open(run))
     worst = suspects(opened, found, min(top, len(found)), by)
     if out is not None:

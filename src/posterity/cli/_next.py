@@ -46,11 +46,12 @@ def next_rows(
     """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
     from posterity.runs import RunFolder
     from posterity.runs.readers import write_block
-    from posterity.runs.tables import write_table
+    from posterity.runs.tables import check_name, write_table
 
     opened = RunFolder.open(run)
     rows, target = opened.read(pool, embeddings), opened.dataset.target
     path, arrays = _places(out, stem(pool), rows)
+    check_name(path)
     unusual: list[str] = []
     picks = _in_units(opened, rows, _picked(opened, rows, k, criterion, power, samples, seed, unusual))
     table = _to_label(rows, picks, target)

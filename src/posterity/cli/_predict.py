@@ -31,11 +31,12 @@ def predict(
     """Predict new rows: probabilities or mean, std and interval, with what the model does not know set apart."""
     from posterity.runs import RunFolder
     from posterity.runs.predicting import ABSTAIN, DECISION, predict_run
-    from posterity.runs.tables import write_table
+    from posterity.runs.tables import check_name, write_table
 
     path = out or Path(f"{stem(new)}-predictions.csv")
     if path.exists() and new.exists() and path.samefile(new):
         raise expected("out", "another file than that of the new rows", str(path))
+    check_name(path)
     opened = RunFolder.open(run)
     rows = opened.read(new, embeddings)
     draws = opened.config["samples"] if samples is None else samples

@@ -28,14 +28,19 @@ def packed(table: pd.DataFrame, ending: str) -> bytes:
     return buffer.getvalue()
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table atomically, in the format of its name."""
+def check_name(path: Path) -> None:
+    """Refuse what no table can be written to, before there is one to lose."""
     if path.is_dir():
         raise expected("out", "a file to write", f"the folder {path}")
-    if path.suffix not in (".csv", ".parquet"):
+    if path.suffix.lower() not in (".csv", ".parquet"):
         raise expected("out", "a name that ends in .csv or .parquet", path.name)
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table atomically, in the format of its name."""
+    check_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, packed(table, path.suffix))
+    write_bytes(path, packed(table, path.suffix.lower()))
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from posterity.algorithms import (
@@ -126,3 +127,15 @@ def test_state_spaces_of_numpy():
     seen = torch.arange(6, dtype=DOUBLE).reshape(3, 2)
     assert kalman_filter(ours, seen).log_likelihood == kalman_filter(tensors, seen).log_likelihood
     assert filter_states(ours, seen.numpy()).log_likelihood == filter_states(tensors, seen).log_likelihood
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["integers", "lists"])
+def test_state_spaces_of_python_numbers_are_double(listed):
+    move, noise = ([[0.9]], [[0.3]]) if listed else (torch.tensor([[2]]), torch.tensor([[3]]))
+    model, seen = LinearStateSpace(move, noise, [[1]], [[2]], [0], [[1]]), np.array([1.0, 3.0])
+    a, q = np.asarray(move, dtype=float).item(), np.asarray(noise, dtype=float).item()
+    covariance = np.array([[1.0, a], [a, a * a + q]]) + 2.0 * np.eye(2)
+    wanted = scipy.stats.multivariate_normal([0.0, 0.0], covariance).logpdf(seen)
+    column = torch.as_tensor(seen).unsqueeze(-1)
+    assert float(kalman_filter(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)
+    assert float(filter_states(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)

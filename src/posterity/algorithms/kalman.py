@@ -12,6 +12,7 @@ from torch import Tensor
 from posterity.algorithms._base import unit
 from posterity.errors import require
 from posterity.families import Gaussian
+from posterity.families._checks import parameters
 from posterity.gradients import Delta, Loss
 from posterity.linalg import inverse_psd, symmetrise
 from posterity.rule import BayesianLearningRule
@@ -47,9 +48,8 @@ class LinearStateSpace:
         shapes: dict[str, tuple[int, ...]] = {"transition": (d, d), "transition_noise": (d, d), "observation": (k, d)}
         shapes |= {"observation_noise": (k, k), "initial_mean": (d,), "initial_covariance": (d, d)}
         for name, shape in shapes.items():
-            part = torch.as_tensor(getattr(self, name))
+            (part,) = parameters({name: (getattr(self, name), 0)})
             require(tuple(part.shape) == shape, name, f"shape {shape}", tuple(part.shape))
-            require(bool(part.isfinite().all()), name, "finite entries", "NaN or infinity")
             object.__setattr__(self, name, part)
         for name in ("transition_noise", "observation_noise", "initial_covariance"):
             _require_covariance(name, getattr(self, name))

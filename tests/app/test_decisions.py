@@ -60,6 +60,19 @@ def test_a_file_in_which_all_was_taken_back(keeping):
     assert raw("/api/columns")[0] == 200
 
 
+def test_a_file_that_pandas_wrote_again(tmp_path):
+    frame = pd.DataFrame({"id": [0, 1], "decision": ["relabel", "keep"], "label": [1, None]})
+    frame.to_csv(tmp_path / "d.csv", index=False)  # 1.0, since the other row has no label
+    for classes, label in ((("0", "1"), "1"), (("0.0", "1.0"), "1.0"), (("1", "1.0"), "1.0"), ((), "1.0")):
+        found = {one["id"]: one for one in decisions.read(tmp_path / "d.csv", {0: 0, 1: 1}, classes)}
+        assert found[0]["label"] == label
+    table = pd.DataFrame({"id": [0, 1], "label": 0, "prediction": 0, "error": 0.1, "leverage": 0.1})
+    running = serve(Source(table, classes=("0", "1"), decisions=tmp_path / "d.csv"), browser=False, block=False)
+    answer = told(Raw(running.url), {"id": 1, "decision": "drop"})
+    running.stop()
+    assert [one["label"] for one in answer["decisions"]] == ["1", ""]
+
+
 def test_a_file_that_cannot_be_written(tmp_path):
     table = pd.DataFrame({"id": [0], "label": [0], "prediction": [0], "error": [0.1], "leverage": [0.1]})
     running = serve(Source(table, decisions=tmp_path / "gone" / "d.csv"), browser=False, block=False)

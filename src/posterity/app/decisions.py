@@ -66,15 +66,21 @@ def write(path: Path, decisions: Iterable[Decision]) -> None:
     write_bytes(path, to_csv(decisions).encode())
 
 
-def read(path: Path | None, known: Mapping[int, int]) -> list[Decision]:
+def read(path: Path | None, known: Mapping[int, int], classes: Sequence[str] = ()) -> list[Decision]:
     """What an earlier session decided; nothing where there is no file yet."""
     if path is None or not path.exists():
         return []
     found = Decisions.read(path)
     rows = [{"id": i, "decision": "keep"} for i in found.kept] + [{"id": i, "decision": "drop"} for i in found.dropped]
-    rows += [{"id": i, "decision": "relabel", "label": label} for i, label in found.relabelled.items()]
+    rows += [{"id": i, "decision": "relabel", "label": _meant(y, classes)} for i, y in found.relabelled.items()]
     foreign = [row["id"] for row in rows if row["id"] not in known]
     if foreign:
         fix = "if it belongs to an earlier training, move it away"
         raise RefusedFile(f"{path}: expected decisions about examples of the map, got one about {foreign[0]}; {fix}")
     return checked(rows, known)
+
+
+def _meant(label: str, classes: Sequence[str]) -> str:
+    """The class that a label stands for: pandas writes 1.0 for a class called 1, beside rows without a new label."""
+    plain = label.removesuffix(".0")
+    return plain if plain in classes and label not in classes else label

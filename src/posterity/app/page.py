@@ -60,7 +60,7 @@ class Page:
             "curves": _series(s.curves),
             "beside": s.beside_title if s.beside is not None else "",
             "outcome": _series(s.outcome),
-            "decisions": decisions.read(s.decisions, s.rows),
+            "decisions": decisions.read(s.decisions, s.rows, s.classes),
             "keeps": s.decisions.name if s.decisions else "",
             **more,
         }

@@ -146,9 +146,9 @@ class Answers:
     def decide(self, body: Any) -> Response:
         """Take in new marks: {"decisions": [...]}; answers with all in the file, from other pages too."""
         require(isinstance(body, dict), "body", "an object", body)
-        path, rows = self.source.decisions, self.source.rows
+        path, rows, classes = self.source.decisions, self.source.rows, self.source.classes
         with self._deciding:  # between reading and writing nobody else does either
-            found = decisions.updated(decisions.read(path, rows), body.get("decisions"), rows)
+            found = decisions.updated(decisions.read(path, rows, classes), body.get("decisions"), rows)
             if path is not None:
                 _write(path, found)
         return JSONResponse({"kept": path.name, "decisions": found} if path else {"kept": "", "decisions": None})

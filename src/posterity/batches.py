@@ -317,8 +317,16 @@ def as_tensor(part: Any) -> Any:
     """An array, or a mapping or tuple of arrays, as tensors."""
     if isinstance(part, Mapping):
         return {name: as_tensor(value) for name, value in part.items()}
-    if isinstance(part, tuple):
-        return tuple(map(as_tensor, part))
+    return tuple(map(as_tensor, part)) if isinstance(part, tuple) else one_tensor(part)
+
+
+def one_tensor(part: Any) -> Tensor:
+    """An array, or lists of numbers in double precision, as a tensor.
+
+    Examples:
+        >>> one_tensor([1, 0.1])
+        tensor([1.0000, 0.1000], dtype=torch.float64)
+    """
     if isinstance(part, Tensor):
         return part
     array = np.asarray(part)

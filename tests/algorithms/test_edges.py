@@ -132,10 +132,17 @@ def test_state_spaces_of_numpy():
 @pytest.mark.parametrize("listed", [False, True], ids=["integers", "lists"])
 def test_state_spaces_of_python_numbers_are_double(listed):
     move, noise = ([[0.9]], [[0.3]]) if listed else (torch.tensor([[2]]), torch.tensor([[3]]))
-    model, seen = LinearStateSpace(move, noise, [[1]], [[2]], [0], [[1]]), np.array([1.0, 3.0])
+    model, seen = LinearStateSpace(move, noise, [[1]], [[2]], [0], [[1]]), np.array([1.1, 3.3])
     a, q = np.asarray(move, dtype=float).item(), np.asarray(noise, dtype=float).item()
     covariance = np.array([[1.0, a], [a, a * a + q]]) + 2.0 * np.eye(2)
     wanted = scipy.stats.multivariate_normal([0.0, 0.0], covariance).logpdf(seen)
-    column = torch.as_tensor(seen).unsqueeze(-1)
-    assert float(kalman_filter(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)
-    assert float(filter_states(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)
+    for column in (torch.as_tensor(seen).unsqueeze(-1), seen.reshape(-1, 1).tolist()):
+        assert float(kalman_filter(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)
+        assert float(filter_states(model, column).log_likelihood) == pytest.approx(wanted, rel=1e-13)
+
+
+@pytest.mark.parametrize("numbers", [[0.1, 0.2, 0.7], np.array([0.7, 0.2, 0.1])[::-1]], ids=["list", "backwards"])
+def test_lists_and_arrays_keep_their_digits(numbers):
+    q = normal_gamma(NormalGamma(0.0, 1.0, 1.0, 1.0), numbers)
+    assert float(q.location) == pytest.approx(sum(numbers) / 4, rel=1e-15)
+    assert float(q.rate) == pytest.approx(1.0 + 0.5 * (np.square(numbers).sum() - sum(numbers) ** 2 / 4), rel=1e-14)

@@ -317,3 +317,11 @@ def test_masks_of_numpy_are_masks():
     for emission in (gaussian, diagonal_gaussian):
         assert torch.equal(emission(X, mask=mask.numpy()).present, mask)
         assert torch.equal(emission(X.tolist(), mask=mask.tolist()).present, mask)
+
+
+def test_lists_keep_their_digits():
+    factor = Linear("w", "tau", [[0.1]], [0.3])
+    assert (factor.inputs.item(), factor.targets.item()) == (0.1, 0.3)
+    assert DenseGaussian([[0.7]]).covariance.item() == 0.7
+    fit = cvi(DenseGaussian([[0.7]]), [0.3], "gaussian")
+    assert fit.marginals.mean.item() == pytest.approx(0.7 * 0.3 / 1.7, rel=1e-12)

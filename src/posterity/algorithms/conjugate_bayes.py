@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Beta, Dirichlet, Family, Gamma, NormalGamma
 from posterity.gradients import Conjugate, ConjugateLoss
@@ -40,7 +41,7 @@ def beta_bernoulli(prior: Beta, outcomes: Tensor) -> Beta:
 
         λ ← λ₀ + Σᵢ (yᵢ, 1 − yᵢ).
     """
-    successes = torch.as_tensor(outcomes).to(prior.a)
+    successes = one_tensor(outcomes).to(prior.a)
     require(bool(((successes == 0) | (successes == 1)).all()), "outcomes", "zeros and ones", outcomes)
     return conjugate_bayes(prior, successes, 1.0 - successes)
 
@@ -54,7 +55,7 @@ def gamma_poisson(prior: Gamma, counts: Tensor) -> Gamma:
 
         λ ← λ₀ + Σᵢ (yᵢ, −1).
     """
-    counts = torch.as_tensor(counts).to(prior.shape)
+    counts = one_tensor(counts).to(prior.shape)
     require(bool(((counts >= 0) & (counts == counts.round())).all()), "counts", "whole numbers >= 0", counts)
     return conjugate_bayes(prior, counts, -torch.ones_like(counts))
 
@@ -68,7 +69,7 @@ def dirichlet_categorical(prior: Dirichlet, labels: Tensor) -> Dirichlet:
 
         λ ← λ₀ + Σᵢ e_{yᵢ}.
     """
-    labels, classes = torch.as_tensor(labels), prior.concentration.shape[-1]
+    labels, classes = one_tensor(labels), prior.concentration.shape[-1]
     inside = not labels.is_floating_point() and bool(((labels >= 0) & (labels < classes)).all())
     require(inside, "labels", f"integers in 0..{classes - 1}", labels)
     return conjugate_bayes(prior, F.one_hot(labels.long(), classes).to(prior.concentration))
@@ -83,7 +84,7 @@ def normal_gamma(prior: NormalGamma, numbers: Tensor) -> NormalGamma:
 
         λ ← λ₀ + Σᵢ (½, −½yᵢ², yᵢ, −½).
     """
-    numbers = torch.as_tensor(numbers).to(prior.location)
+    numbers = one_tensor(numbers).to(prior.location)
     fine = len(numbers) > 0 and bool(numbers.isfinite().all())
     require(fine, "numbers", "at least one, and all of them finite", numbers)
     half, centre = torch.full_like(numbers, 0.5), numbers.mean(0)

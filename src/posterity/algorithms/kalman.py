@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.algorithms._base import unit
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Gaussian
 from posterity.families._checks import parameters
@@ -153,6 +154,7 @@ def _link(model: LinearStateSpace, belief: Gaussian, seen: Tensor) -> Loss:
 
 
 def _checked(model: LinearStateSpace, observations: Tensor) -> Tensor:
+    observations = one_tensor(observations)
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
     require(len(observations) > 0, "observations", "at least one", "none")

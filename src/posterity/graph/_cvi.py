@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import InvalidInput, require, require_whole
 from posterity.families import DiagonalGaussian
 from posterity.gradients import Estimator, LinearLoss, Quadrature
@@ -71,7 +72,7 @@ def cvi(
     require(0.0 < lr <= 1.0, "lr", "a number in (0, 1]", lr)
     require_whole("steps", steps)
     gradient, n = gradient or Quadrature(), prior.size
-    targets = torch.as_tensor(targets)
+    targets = one_tensor(targets)
     require(targets.shape == (n,), "targets", f"{n}, one for each point", tuple(targets.shape))
     loss = LinearLoss(inputs=torch.eye(n, dtype=torch.float64), targets=targets, likelihood=likelihood)
     sites = start or Sites.none(n)

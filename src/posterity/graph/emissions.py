@@ -15,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Beta, Coordinates, Dirichlet, Family, Gamma, NormalGamma, NormalWishart
 
@@ -172,7 +173,7 @@ def categorical(labels: Tensor, classes: int, *, mask: Tensor | None = None) -> 
         classes: V.
         mask: Which are observed, (N,).
     """
-    labels = torch.as_tensor(labels)
+    labels = one_tensor(labels)
     row = labels.ndim == 1 and len(labels) > 0 and not labels.is_floating_point()
     require(row, "labels", "integers (N,), at least one", f"{labels.dtype} {tuple(labels.shape)}")
     present = _mask(mask, labels.shape, labels.device)
@@ -199,8 +200,8 @@ def _independent(
 
 def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """The observations with zeros where they are missing, and a one for each that is there."""
-    x = torch.as_tensor(x)
-    if mask is not None and (rows := torch.as_tensor(mask)).ndim == 1:
+    x = one_tensor(x)
+    if mask is not None and (rows := one_tensor(mask)).ndim == 1:
         mask = rows.unsqueeze(-1).expand(x.shape)
     x, seen = _observed(x, mask, entries=True)
     return torch.where(seen, x, 0.0), seen.to(x)
@@ -208,7 +209,7 @@ def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _observed(x: Tensor, mask: Tensor | None, entries: bool = False) -> tuple[Tensor, Tensor]:
     """The data with zeros where masked, and the mask; an error where what is left is not finite."""
-    x = torch.as_tensor(x).to(torch.float64)
+    x = one_tensor(x).to(torch.float64)
     require(x.ndim == 2 and x.numel() > 0, "data", "2 axes, at least one row and column", f"shape {tuple(x.shape)}")
     shape = x.shape if entries else x.shape[:1]
     present = _mask(mask, shape, x.device)
@@ -219,7 +220,7 @@ def _observed(x: Tensor, mask: Tensor | None, entries: bool = False) -> tuple[Te
 
 def _mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
     """Which data are observed; all unless a mask is given."""
-    present = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else torch.as_tensor(mask)
+    present = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else one_tensor(mask)
     require(present.shape == shape, "mask", f"shape {tuple(shape)}", f"shape {tuple(present.shape)}")
     require(present.dtype == torch.bool, "mask", "True where data are observed", present.dtype)
     return present

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.linalg import cholesky, log_det_psd, root_psd, solve_psd
 
@@ -68,7 +69,7 @@ class DenseGaussian(LatentGaussian):
     """
 
     def __init__(self, covariance: Tensor) -> None:
-        covariance = torch.as_tensor(covariance)
+        covariance = one_tensor(covariance)
         require(
             covariance.ndim == 2 and covariance.shape == covariance.mT.shape, "covariance", "(N, N)", covariance.shape
         )
@@ -140,8 +141,8 @@ class SparseGaussian(LatentGaussian):
     """
 
     def __init__(self, projection: Tensor, prior_variance: Tensor) -> None:
-        self.projection, self.size = torch.as_tensor(projection).to(torch.float64), len(projection)
-        self.left_open = (torch.as_tensor(prior_variance) - self.projection.square().sum(-1)).clamp(min=0.0)
+        self.projection, self.size = one_tensor(projection).to(torch.float64), len(projection)
+        self.left_open = (one_tensor(prior_variance) - self.projection.square().sum(-1)).clamp(min=0.0)
 
     def weights(self, sites: Sites) -> tuple[Tensor, Tensor]:
         """m_v, and the Cholesky factor of S."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from posterity.algorithms import LinearStateSpace
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.progress import track
 
@@ -102,7 +103,7 @@ class _Forward:
 
 def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
     """The filter; step by step until covariances stand still, then a stretch at a time."""
-    observations = torch.as_tensor(observations)
+    observations = one_tensor(observations)
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
     seen = observations.cpu().numpy()

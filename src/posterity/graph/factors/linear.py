@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Family, Gamma, Gaussian
 from posterity.graph._factor import Beliefs, Evaluation, Factor, require_one
@@ -37,7 +38,7 @@ class Linear(Factor):
 
     def __post_init__(self) -> None:
         for name in ("inputs", "targets"):
-            numbers = torch.as_tensor(getattr(self, name)).to(torch.float64)
+            numbers = one_tensor(getattr(self, name)).to(torch.float64)
             require(bool(numbers.isfinite().all()), name, "finite numbers (leave out rows that lack some)", "others")
             object.__setattr__(self, name, numbers)
         require(self.inputs.ndim == 2, "inputs", "rows (N, d)", tuple(self.inputs.shape))

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Dirichlet, Family
 from posterity.graph._factor import Belief, Beliefs, Evaluation, Factor, batch_shape
@@ -53,7 +54,7 @@ class Topics(Factor):
     separable = True
 
     def __post_init__(self) -> None:
-        counts = torch.as_tensor(self.counts)
+        counts = one_tensor(self.counts)
         counts = counts if counts.layout == torch.strided else counts.to_sparse_coo().coalesce()
         object.__setattr__(self, "counts", counts)
         require(counts.ndim == 2, "counts", "documents by words (D, V)", tuple(counts.shape))

@@ -17,6 +17,8 @@ from posterity.cli._report import contents
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, write_sealed
 from posterity.runs import RunFolder, fitting
+from posterity.runs.data import Source
+from posterity.runs.readers import picture_files
 from runs.problems import flowers, line
 
 QUICK = ("--model", "linear", "--epochs", 3, "--lr", 0.5, "--hess-init", 1)
@@ -104,11 +106,35 @@ def test_a_run_among_the_pictures_is_none_of_them(inside):
     assert set(RunFolder.open("pictures/run").class_names) == set("0123456789")
     posterity("fit", data, "--out", "again", *QUICK)
     assert RunFolder.open("again").class_names == RunFolder.open("pictures/run").class_names
-    with pytest.raises(InvalidInput, match="a folder without pictures"):
-        posterity("fit", data, "--out", "pictures/3", *QUICK)
+    for words in (("fit", data, *QUICK), ("adapt", "pictures/run", "--add", data)):
+        with pytest.raises(InvalidInput, match="a folder without pictures of the data"):
+            posterity(*words, "--out", "pictures/3")
     Image.new("L", (9, 9)).save(inside / "pictures" / "3" / "new.png")
     with pytest.raises(RefusedFile, match="a folder of pictures that has changed"):
         posterity("map", "pictures/run")
+
+
+def test_files_that_are_called_like_those_of_a_run_hide_no_pictures(tmp_path):
+    for name in ("a/x.png", "b/deeper/x.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / name)
+    for name, text in (("a/run.json", "[]"), ("b/training.json", '{"annotations": []}'), ("b/deeper/run.json", "{")):
+        (tmp_path / name).write_text(text)
+    assert len(picture_files(tmp_path)) == 2
+    with pytest.raises(InvalidInput, match="without pictures of the data"):
+        Source.of(tmp_path, tmp_path / "b")
+    write_sealed(tmp_path / "b" / "training.json", {"config": {}})
+    assert [path.name for path in (file.parent for file in picture_files(tmp_path))] == ["a"]
+
+
+def test_other_pictures_may_lie_where_a_run_goes(inside):
+    frame = pd.DataFrame({"x": np.arange(40.0), "kind": np.arange(40) // 20})
+    frame.to_csv(inside / "rows.csv", index=False)
+    (inside / "results").mkdir()
+    Image.new("L", (4, 4)).save(inside / "results" / "plot.png")
+    posterity("fit", "rows.csv", "--target", "kind", "--out", "results", *QUICK)
+    assert RunFolder.open("results").class_names == ("0", "1")
+    assert (inside / "results" / "plot.png").exists()
 
 
 def test_vectors_stand_in_for_texts_at_every_step(inside):

@@ -13,7 +13,7 @@ from posterity.adaptation import Adaptation, adapt
 from posterity.adaptation.report import Report
 from posterity.errors import InvalidInput, expected
 from posterity.runs._folder import RunFolder
-from posterity.runs.data import Data, Source
+from posterity.runs.data import Data, Source, refuse_hiding
 from posterity.runs.decisions import Decisions
 from posterity.runs.fitting import discard, evaluated, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -51,6 +51,9 @@ def adapt_run(
     if out.resolve() == run.folder.resolve():
         raise expected("out", "another folder than that of the run", str(out))
     refuse_occupied(out, overwrite)
+    for path in (Path(run.dataset.source.path), add):
+        if path is not None:
+            refuse_hiding(path, out)
     notes: list[str] = []
     train = run.data("train")
     data, preprocessing, added = _with_added(run, add, embeddings, notes)

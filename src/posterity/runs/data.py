@@ -61,6 +61,7 @@ class Source:
         """A source as it is now."""
         if not path.exists():
             raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
+        refuse_hiding(path, run)
         vectors = None if embeddings is None else vars(cls.of(embeddings, run))
         relative = os.path.relpath(path.absolute(), run.absolute())
         return cls(str(path.absolute()), relative, _hash(path), inputs, size, vectors)
@@ -269,6 +270,15 @@ def _joined(parts: list[Selection]) -> Selection:
         raise InvalidInput("data: expected an array for every added row (--embeddings), got a table alone")
     table = pd.concat([part.rows.table for part in parts], ignore_index=True)
     return Selection(Rows(table, np.concatenate(blocks) if blocks else None), ids)
+
+
+def refuse_hiding(path: Path, run: Path) -> None:
+    """Raise where a run would lie around pictures of its data: what lies in a run is none of them."""
+    data, place = path.resolve(), run.resolve()
+    if data in place.parents and any(place in file.parents for file in picture_files(data)):
+        raise InvalidInput(
+            f"{run}: expected a folder without pictures of the data, got one with some; choose another --out"
+        )
 
 
 def _hash(path: Path) -> str:

@@ -28,7 +28,6 @@ from posterity.runs.data import Data
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
-from posterity.runs.readers import PICTURES
 from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.targets import Classes
@@ -210,15 +209,13 @@ def discard(folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise where a training would write into, and in the end remove, what is somebody else's, or hide pictures."""
+    """Raise where a training would write into, and in the end remove, what is somebody else's."""
     if (folder / TRAINING).exists():
         read_sealed(folder / TRAINING)
     elif (folder / WORK).exists():
         raise InvalidInput(
             f"{folder / WORK}: expected nothing there, where training works, got files; choose another --out"
         )
-    elif not (folder / LIST).exists() and any(path.suffix.lower() in PICTURES for path in folder.glob("*")):
-        raise InvalidInput(f"{folder}: expected a folder without pictures, got one with some; choose another --out")
 
 
 def build(plan: Plan) -> nn.Module:

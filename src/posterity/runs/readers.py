@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
-from posterity.files import write_bytes
+from posterity.files import read_sealed, write_bytes
 from posterity.runs.store import LIST, TRAINING
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -238,10 +238,19 @@ def without_packing(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in _PACKED else path
 
 
+def _sealed(path: Path) -> bool:
+    """Whether a file is one of a run: others may have its name."""
+    try:
+        read_sealed(path)
+    except RefusedFile:
+        return False
+    return True
+
+
 def picture_files(folder: Path) -> list[Path]:
     """The pictures of a folder, in order; those in hidden files, and in a run that lies in the folder, are not."""
     paths = [path.relative_to(folder) for path in folder.rglob("*")]
-    runs = {path.parent for path in paths if path.name in (LIST, TRAINING)} - {Path()}
+    runs = {path.parent for path in paths if path.name in (LIST, TRAINING) and _sealed(folder / path)} - {Path()}
     seen = (path for path in paths if path.suffix.lower() in PICTURES and runs.isdisjoint(path.parents))
     return sorted(folder / path for path in seen if not any(part.startswith(".") for part in path.parts))
 

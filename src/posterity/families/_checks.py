@@ -62,8 +62,13 @@ def positive_definite(name: str, matrix: Tensor, dim: int | None = None) -> tupl
     dim = matrix.shape[-1] if dim is None else dim
     require(matrix.shape[-2:] == (dim, dim), name, f"a matrix ({dim}, {dim})", f"shape {tuple(matrix.shape)}")
     require(dim > 0, name, "at least one dimension", f"shape {tuple(matrix.shape)}")
+    return symmetric(name, matrix), cholesky(matrix, name)
+
+
+def symmetric(name: str, matrix: Tensor) -> Tensor:
+    """The matrix without its rounding; an error where it is not symmetric but for that."""
     skew, size = ((m.detach().abs()).amax((-2, -1)) for m in (matrix - matrix.mT, matrix))
     # Rounding is averaged away; anything larger is a mistake that averaging would hide.
     if (skew > 1e-4 * size).any():
         raise expected(name, "a symmetric matrix", f"entries that differ from their mirror by {skew.amax().item():.3g}")
-    return symmetrise(matrix), cholesky(matrix, name)
+    return symmetrise(matrix)

@@ -27,7 +27,7 @@ class Diagnostics:
     Attributes:
         parameters: Number of weights with a posterior.
         steps: Updates taken.
-        skipped: Steps skipped because of NaN or infinite gradients.
+        skipped: Steps skipped because of gradients that were NaN, infinite or too large.
         sigma: 5 %, 50 % and 95 % quantiles of the posterior standard deviation σ.
         signal_to_noise: The same quantiles of |m| / σ.
         kl: KL(posterior ‖ prior) in nats; infinite under a flat prior.

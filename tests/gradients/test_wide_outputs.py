@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 from posterity.families import DiagonalGaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.gradients.quadrature import logistic_moments
+from posterity.likelihoods import BernoulliLikelihood
 from posterity.models import BayesianLogisticRegression, GaussianProcess
 
 
@@ -69,6 +70,20 @@ def test_narrow_and_wide_outputs_side_by_side():
     assert Quadrature().expectation(q, loss).item() == pytest.approx(2 * (means - y * m).sum(), rel=1e-9)
     np.testing.assert_allclose(gradient.numpy(), 2 * (slopes - y) @ rows.numpy(), rtol=1e-9)
     np.testing.assert_allclose(curvature.numpy(), 2 * bends @ rows.numpy() ** 2, rtol=1e-9)
+
+
+def test_likelihoods_made_from_that_of_classes_have_their_own_loss():
+    class Doubtful(BernoulliLikelihood):
+        """σ(f/2) in place of σ(f)."""
+
+        def loss(self, f, y):
+            return super().loss(0.5 * f, y)
+
+    y = torch.tensor([1.0])
+    loss = LinearLoss(inputs=torch.ones(1, 1, dtype=torch.float64), targets=y, likelihood=Doubtful())
+    q = DiagonalGaussian(torch.tensor([0.8], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64))
+    exact = expected(lambda f: softplus(-0.5 * f), 0.8, 0.5**0.5)
+    assert Quadrature(40).expectation(q, loss).item() == pytest.approx(exact, rel=1e-9)
 
 
 def test_classes_far_from_the_data():

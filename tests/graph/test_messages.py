@@ -128,6 +128,25 @@ def test_chains_sum_over_all_paths(first, moves, steps):
             torch.testing.assert_close(pairs[j, k], chance @ both.double(), rtol=1e-12, atol=1e-12)
 
 
+def test_chains_whose_moves_are_never_made():
+    """States that are only left, and states that nothing leads to."""
+    first, moves = torch.tensor([0.0, 1.0, 0.0]).double().log(), MOVES.mean.triu().log()
+    factor = Chain("initial", "moves", "components", gaussian(X[:5]))
+    q = points(initial=(first,), moves=(moves,), components=WISHARTS.expectation)
+    energies = factor.emission.energies(WISHARTS.expectation)
+    paths = torch.tensor([[1] * stay + [2] * (5 - stay) for stay in range(1, 6)])
+    weights = energies[torch.arange(5), paths].sum(-1) + moves[paths[:, :-1], paths[:, 1:]].sum(-1)
+    states, _, value = factor.paths(q)
+    torch.testing.assert_close(value, weights.logsumexp(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(states[:, 2], weights.softmax(0) @ (paths == 2).double(), rtol=1e-12, atol=1e-12)
+    assert not states[:, 0].any()
+    nowhere = points(
+        initial=(first,), moves=(torch.full((3, 3), -torch.inf).double(),), components=WISHARTS.expectation
+    )
+    with pytest.raises(InvalidInput, match="step 1 of a chain: expected a state that moves lead to, got 'none'"):
+        factor.paths(nowhere)
+
+
 @pytest.mark.parametrize(
     "q",
     [WISHARTS.with_natural(tuple(4.0 * block for block in WISHARTS.natural)), NormalGamma([0.3], [2.0], [3.0], [1.5]),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import require
+from posterity.errors import expected, require
 from posterity.families import Dirichlet, Family
 from posterity.graph._factor import Beliefs, Evaluation, Factor, batch_shape, require_one
 from posterity.graph.emissions import Emission
@@ -125,19 +125,15 @@ def _sweep_weights(weights: np.ndarray, initial: np.ndarray, moves: np.ndarray) 
 def _sweep_logarithms(weights: np.ndarray, initial: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, ...]:
     """The same with logarithms of messages: a state behind a rare move may be all that explains what comes later."""
     forward, backward, scale = np.empty_like(weights), np.zeros_like(weights), np.empty(len(weights))
-    pairs = np.zeros_like(moves)
+    pairs, log_sum = np.zeros_like(moves), np.logaddexp.reduce  # which knows moves that are never made, log 0
     for t in range(len(weights)):
-        belief = weights[t] + (initial if t == 0 else _log_sum(forward[t - 1][:, None] + moves))
-        scale[t] = _log_sum(belief)
+        belief = weights[t] + (initial if t == 0 else log_sum(forward[t - 1][:, None] + moves))
+        scale[t] = log_sum(belief)
+        if scale[t] == -np.inf:
+            raise expected(f"step {t} of a chain", "a state that moves lead to", "none")
         forward[t] = belief - scale[t]
     for t in range(len(weights) - 2, -1, -1):
         ahead = moves + (weights[t + 1] + backward[t + 1] - scale[t + 1])
-        backward[t] = _log_sum(ahead.T)
+        backward[t] = log_sum(ahead.T)
         pairs += np.exp(forward[t][:, None] + ahead)
     return np.exp(forward + backward), pairs, scale
-
-
-def _log_sum(logarithms: np.ndarray) -> np.ndarray:
-    """log Σ exp over the first axis."""
-    highest = logarithms.max(0)
-    return np.asarray(highest + np.log(np.exp(logarithms - highest).sum(0)))

@@ -82,9 +82,13 @@ def test_tables_may_end_in_capitals_and_are_refused_before_the_work(run, monkeyp
     posterity("predict", "run", "new.csv", "--out", "A.Parquet")
     pd.testing.assert_frame_equal(pd.read_csv("A.CSV"), pd.read_parquet("A.Parquet"))
     monkeypatch.setattr("posterity.runs.RunFolder.open", lambda folder: pytest.fail("opened"))
-    for words in (("predict", "run", "new.csv", "--out", "a.tsv"), ("map", "run", "--decisions", "a.txt")):
-        with pytest.raises(InvalidInput, match=r"ends in \.csv or \.parquet"):
-            posterity(*words)
+    for words, option in (
+        (("predict", "run", "new.csv"), "out"),
+        (("map", "run"), "out"),
+        (("map", "run"), "decisions"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"^{option}: expected a name that ends in \.csv or \.parquet"):
+            posterity(*words, f"--{option}", "a.tsv")
 
 
 def test_json_everywhere(run):

@@ -45,9 +45,9 @@ def memory_map(
 
     if decisions is not None and decisions.exists():
         raise expected("decisions", "a new file (somebody may have decided in an old one)", str(decisions))
-    for path in (out, decisions):
+    for option, path in (("out", out), ("decisions", decisions)):
         if path is not None:
-            check_name(path)
+            check_name(path, option)
     opened, found = map_run(RunFolder.open(run))
     worst = suspects(opened, found, min(top, len(found)), by)
     if out is not None:

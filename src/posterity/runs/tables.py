@@ -28,12 +28,12 @@ def packed(table: pd.DataFrame, ending: str) -> bytes:
     return buffer.getvalue()
 
 
-def check_name(path: Path) -> None:
+def check_name(path: Path, option: str = "out") -> None:
     """Refuse what no table can be written to, before there is one to lose."""
     if path.is_dir():
-        raise expected("out", "a file to write", f"the folder {path}")
+        raise expected(option, "a file to write", f"the folder {path}")
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise expected("out", "a name that ends in .csv or .parquet", path.name)
+        raise expected(option, "a name that ends in .csv or .parquet", path.name)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:

@@ -245,14 +245,20 @@ def test_a_task_that_is_half_learnt_is_not_built_upon(tmp_path):
     assert torch.equal(model.weight, whole.weight)
 
 
-@pytest.mark.parametrize("method", ["ivon", "bayes_by_backprop"])
-def test_the_heads_of_other_tasks_stay_as_wide_as_they_were(method):
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ivon", {"lr": 0.1, "hess_init": 0.5}),
+        ("bayes_by_backprop", {}),
+        ("bayes_by_backprop", {"local": True}),
+    ],
+)
+def test_the_heads_of_other_tasks_stay_as_wide_as_they_were(method, options):
     x, y = images(80)
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
     torch.manual_seed(0)
     model = MultiHead(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), heads=2)
-    ivon = {"lr": 0.1, "hess_init": 0.5} if method == "ivon" else {}
-    strategy = VCL({"epochs": 10, "batch_size": 20, **ivon}, 3.0, method=method)
+    strategy = VCL({"epochs": 10, "batch_size": 20, **options}, 3.0, method=method)
     learn_stream(model, tasks, strategy, stop_after=1)
     head = strategy.anchor.precision["body.2.weight"]
     assert (head[:2] > 4).all()

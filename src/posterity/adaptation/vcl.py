@@ -107,8 +107,8 @@ class VCL(Strategy):
 def data_reach(model: nn.Module) -> Iterator[Tree]:
     """Which weights the data reach: those that ever have a gradient through the model's outputs while this is open.
 
-    Weights that are drawn in place of the model's own are watched where they are used, so that no gradient of a prior
-    counts. Only layers that draw their outputs (`local=True`) use the means themselves, where it does.
+    Weights that stand in place of the model's own are watched where they are used, so that no gradient of a prior
+    counts.
     """
     reached = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in trainable(model).items()}
     own: set[str] = set()  # parameters themselves are watched once, what is drawn in their place each time

@@ -89,12 +89,14 @@ class BayesByBackprop(Learner):
     @contextmanager
     def draw(self, step: int, sample: int) -> Iterator[None]:
         widths = from_vector(F.softplus(self.rho), self.means)
+        # Means that are used as they are go in as views: whoever watches these sees no gradient of the prior.
+        self.drawn = {name: m.view_as(m) for name, m in self.means.items() if name not in self.outside}
         if self.outside:
             means = {name: self.means[name] for name in self.outside}
             keys = [Key(self.plan.seed, step, sample, i) for i in self.outside.values()]
             counts = [m.numel() for m in means.values()]
             noise = normals(keys, counts, [0] * len(keys), device=self.rho.device, dtype=self.rho.dtype)
-            self.drawn = {name: means[name] + widths[name] * e for name, e in from_vector(noise, means).items()}
+            self.drawn |= {name: means[name] + widths[name] * e for name, e in from_vector(noise, means).items()}
         with local_noise({layer: (widths[w], widths.get(b)) for layer, (w, b) in self.layers.items()}):
             yield
         self.drawn = {}

@@ -337,3 +337,14 @@ def test_an_objective_that_rises_is_reported(memory, worse):
     assert found["adapted"] == pytest.approx(objective(result.model))
     assert (away(result.model) > away(model)) == worse
     assert [note[:33] for note in result.report.notes] == ["the objective of retraining rose "] * worse
+
+
+def test_an_exact_solution_from_no_optimum_asks_for_one():
+    x, y = logistic(60)
+    torch.manual_seed(0)
+    model = nn.Linear(x.shape[1], 1, dtype=x.dtype)
+    far = po.laplace(model, (x, y), likelihood="bernoulli", structure="diag", prior_precision=1.0)
+    result = adapt(model, far, data=(x, y), remove=range(10))
+    assert result.report.exact
+    assert result.report.table["objective"].is_monotonic_increasing
+    assert result.report.notes[-1].endswith("train the old one to its optimum, or retrain")

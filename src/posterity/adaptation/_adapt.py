@@ -169,17 +169,19 @@ def _report(
         added=_ids(change.added),
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
-        notes=(*notes, *_worse(rows)),
+        notes=(*notes, *_worse(rows, outcome.exact)),
     )
 
 
-def _worse(rows: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+def _worse(rows: Mapping[str, Mapping[str, float]], exact: bool) -> Iterator[str]:
     """Where the objective that retraining lowers has become higher, and not just by rounding or a few steps."""
     before, after = (rows[name].get("objective", math.nan) for name in ("no adaptation", "adapted"))
     if after > before + WORSE * abs(before):
+        # What is exact from an optimum can only fail where training had stopped short of one.
+        cure = "train the old one to its optimum" if exact else "remember more examples, take smaller steps"
         yield (
             f"the objective of retraining rose from {before:.4g} to {after:.4g}: the model before may be nearer to its "
-            "minimum than this one; remember more examples, take smaller steps, or retrain"
+            f"minimum than this one; {cure}, or retrain"
         )
 
 

@@ -17,6 +17,8 @@ from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.inputs import Inputs, move, over_tensors, tensors
 from posterity.noise import own_seed
 
+Array = Tensor | np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -107,6 +107,20 @@ def test_too_few_examples_promise_everything():
     assert enough(torch.tensor([[0.95, 0.05]])).tolist() == [[True, False]]
 
 
+def test_arrays_of_other_libraries_are_calibrated():
+    probs, labels = (part.numpy() for part in (overconfident(50)[0].softmax(-1), overconfident(50)[1]))
+    sets = ConformalSets.fit(probs, labels, alpha=0.1)
+    own = 1 - probs[np.arange(50), labels]
+    assert sets.threshold == np.quantile(own, np.ceil(51 * 0.9) / 50, method="inverted_cdf")
+    np.testing.assert_array_equal(sets(probs).numpy(), 1 - probs <= sets.threshold)
+    mean, std, targets = probs[:, 0], np.full(50, 0.5), probs[:, 1].tolist()
+    intervals = ConformalIntervals.fit(mean, std, targets, alpha=0.1)
+    error = np.quantile(abs(np.array(targets) - mean) / std, np.ceil(51 * 0.9) / 50, method="inverted_cdf")
+    np.testing.assert_allclose(intervals(mean, std)[1].numpy(), mean + error * std, rtol=1e-12)
+    same = TemperatureScaling.fit(overconfident(50)[0], overconfident(50)[1])
+    assert TemperatureScaling.fit(np.log(probs), labels.tolist()).temperature == pytest.approx(same.temperature)
+
+
 LOGITS, LABELS = overconfident(20)
 PROBS = LOGITS.softmax(-1)
 

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import expected, require, require_whole
-
-Array = Tensor | np.ndarray[Any, Any]
 
 SUM_TOLERANCE = 1e-2  # half-precision probabilities over many classes miss one by this much
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posterity.metrics._inputs import Array, classified, count
+from posterity.batches import Array
+from posterity.metrics._inputs import classified, count
 
 BINS = 15
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from posterity.batches import Array
 from posterity.errors import require
-from posterity.metrics._inputs import Array, classified, count, in_range, whole
+from posterity.metrics._inputs import classified, count, in_range, whole
 
 
 def accuracy(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import require
-from posterity.metrics._inputs import Array, classified, flags, numbers, paired, whole
+from posterity.metrics._inputs import classified, flags, numbers, paired, whole
 
 
 def auroc(scores: Array, positive: Array) -> float:

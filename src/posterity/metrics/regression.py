@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import require
-from posterity.metrics._inputs import Array, numbers, paired
+from posterity.metrics._inputs import numbers, paired
 
 
 def rmse(mean: Array, targets: Array) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import require
-from posterity.metrics._inputs import Array, numbers, paired
+from posterity.metrics._inputs import numbers, paired
 
 
 def risk_coverage(uncertainty: Array, losses: Array) -> tuple[Tensor, Tensor]:

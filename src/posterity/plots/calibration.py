@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from posterity import metrics
+from posterity.batches import Array
 from posterity.plots.style import (
     BLUE,
     COLOURS,
@@ -17,7 +18,6 @@ from posterity.plots.style import (
     MUTED,
     ORANGE,
     VERMILION,
-    Array,
     named,
     numpy,
     panels,

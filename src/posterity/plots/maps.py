@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from posterity.batches import Array
 from posterity.errors import require
-from posterity.plots.style import COLOURS, MUTED, UNCERTAINTY, Array, empty, numpy, panels, plain, styled
+from posterity.plots.style import COLOURS, MUTED, UNCERTAINTY, empty, numpy, panels, plain, styled
 from posterity.prediction import Prediction
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from posterity.batches import Array
 from posterity.errors import require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap
-from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, Array, empty, numpy, panels, plain, styled
+from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, empty, numpy, panels, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

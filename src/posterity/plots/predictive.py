@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import expected, require
 from posterity.plots.style import (
     BLUE,
@@ -19,7 +20,6 @@ from posterity.plots.style import (
     SKY,
     UNCERTAINTY,
     VERMILION,
-    Array,
     numpy,
     panels,
     styled,

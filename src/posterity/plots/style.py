@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from posterity.batches import Array
 from posterity.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
-Array = Tensor | np.ndarray[Any, Any]
 
 # Okabe and Ito's colours, in the order in which they are used.
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (

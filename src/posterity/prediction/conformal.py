@@ -15,6 +15,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from posterity.batches import Array, one_tensor
 from posterity.errors import expected, require
 from posterity.likelihoods import CategoricalLikelihood
 
@@ -42,7 +43,7 @@ class ConformalSets:
     score: Score = "lac"
 
     @classmethod
-    def fit(cls, probs: Tensor, labels: Tensor, *, alpha: float = 0.1, score: Score = "lac") -> Self:
+    def fit(cls, probs: Array, labels: Array, *, alpha: float = 0.1, score: Score = "lac") -> Self:
         """The sets calibrated on held-out examples.
 
         Args:
@@ -61,14 +62,15 @@ class ConformalSets:
             tensor([[ True, False],
                     [ True,  True]])
         """
+        probs, labels = one_tensor(probs), one_tensor(labels)
         require(not labels.is_floating_point(), "labels", "integers (N,)", f"{labels.dtype} {tuple(labels.shape)}")
         CategoricalLikelihood().check(probs, labels)
         own = _scores(probs, score).gather(-1, labels.to(probs.device).long().unsqueeze(-1))
         return cls(_threshold(own, alpha), score)
 
-    def __call__(self, probs: Tensor) -> Tensor:
+    def __call__(self, probs: Array) -> Tensor:
         """Which classes are in the set of each example, booleans (N, K)."""
-        return _scores(probs, self.score) <= self.threshold
+        return _scores(one_tensor(probs), self.score) <= self.threshold
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class ConformalIntervals:
     threshold: float
 
     @classmethod
-    def fit(cls, mean: Tensor, std: Tensor, targets: Tensor, *, alpha: float = 0.1) -> Self:
+    def fit(cls, mean: Array, std: Array, targets: Array, *, alpha: float = 0.1) -> Self:
         """The intervals calibrated on held-out examples.
 
         Args:
@@ -94,15 +96,16 @@ class ConformalIntervals:
         Returns:
             The fitted intervals.
         """
-        _check_widths(mean, std)
+        mean, std = _checked(mean, std)
+        targets = one_tensor(targets).to(mean.device)
         require(
             targets.shape == mean.shape, "targets", f"shape {tuple(mean.shape)} like the mean", tuple(targets.shape)
         )
         return cls(_threshold((targets - mean).abs() / std, alpha))
 
-    def __call__(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, mean: Array, std: Array) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds."""
-        _check_widths(mean, std)
+        mean, std = _checked(mean, std)
         return mean - self.threshold * std, mean + self.threshold * std
 
 
@@ -127,6 +130,8 @@ def _scores(probs: Tensor, score: Score) -> Tensor:
     raise expected("score", "'lac' or 'aps'", score)
 
 
-def _check_widths(mean: Tensor, std: Tensor) -> None:
+def _checked(mean: Array, std: Array) -> tuple[Tensor, Tensor]:
+    mean, std = one_tensor(mean), one_tensor(std)
     require(std.shape == mean.shape, "std", f"shape {tuple(mean.shape)} like the mean", tuple(std.shape))
     require(bool((std > 0).all()), "std", "positive numbers", f"a smallest value of {std.min().item():g}")
+    return mean, std

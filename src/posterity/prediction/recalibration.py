@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posterity.batches import Array, one_tensor
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import CategoricalLikelihood
 from posterity.prediction._prediction import Prediction
@@ -42,7 +44,7 @@ class TemperatureScaling:
         require_positive("temperature", self.temperature)
 
     @classmethod
-    def fit(cls, scores: Tensor | Prediction, labels: Tensor) -> Self:
+    def fit(cls, scores: Array | Prediction, labels: Array) -> Self:
         """The temperature that minimises the NLL of held-out labels.
 
         In a = 1/temperature the NLL Σ log Σ_k exp(a s_k) − a s_y is convex, with slope E_a[s] − s_y, which is sᵀ times
@@ -56,7 +58,7 @@ class TemperatureScaling:
             The fitted scaling.
         """
         s, law = _scores(scores).double(), CategoricalLikelihood()
-        y = labels.to(s.device)
+        y = one_tensor(labels).to(s.device)
         law.check(s, y)
         require(len(s) > 0, "scores", "at least one example", "none")
         s = s - s.amax(-1, keepdim=True)  # the largest is 0: no overflow at any temperature
@@ -73,13 +75,14 @@ class TemperatureScaling:
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
         return cls(1 / (low * high) ** 0.5)
 
-    def __call__(self, scores: Tensor | Prediction) -> Tensor:
+    def __call__(self, scores: Array | Prediction) -> Tensor:
         """Rescaled probabilities (..., K)."""
         return torch.softmax(_scores(scores) / self.temperature, -1)
 
 
-def _scores(scores: Tensor | Prediction) -> Tensor:
+def _scores(scores: Array | Prediction) -> Tensor:
     values = scores.log_probs if isinstance(scores, Prediction) else scores
+    values = one_tensor(values) if isinstance(values, np.ndarray) else values
     if not isinstance(values, Tensor) or values.ndim < 2:
         raise expected("scores", "logits or log-probabilities (..., K), or a Prediction of classes", scores)
     require(not bool(values.isnan().any()), "scores", "numbers", "NaN")

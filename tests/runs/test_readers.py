@@ -99,6 +99,8 @@ def test_pictures(tmp_path):
     assert rows.block.shape == (3, 4, 6, 3)
     assert rows.table["label"].tolist() == ["cats", "dogs", "dogs"]
     assert read_rows(tmp_path / "cats").table["label"].isna().all()
+    with pytest.raises(InvalidInput, match=r"smaller --size\), got '3 of 1000000000 x 1000000000 pixels'"):
+        read_rows(tmp_path, size=10**9)
     (tmp_path / "dogs" / "d.png").write_bytes(b"no picture")
     with pytest.raises(RefusedFile, match=r"d\.png"):
         read_rows(tmp_path)

@@ -225,12 +225,24 @@ def _pictures(folder: Path, files: list[Path], size: int | None, target: str, li
         raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
     known = like if like is not None and len(like) == 3 else None
     shape = known[1:] if known else (size, size) if size else _picture(files[0], None, "RGB").shape[:2]
-    block = np.stack([_picture(path, shape, "L" if known and known[0] == 1 else "RGB") for path in files])
+    mode, channels = ("L", ()) if known and known[0] == 1 else ("RGB", (3,))
+    block = _room(len(files), *shape, *channels)
+    for place, path in zip(block, files, strict=True):
+        place[...] = _picture(path, shape, mode)
     if not known and bool((block == block[..., :1]).all()):
         block = block[..., 0]
     names = [path.relative_to(folder).as_posix() for path in files]
     labels = [name.split("/")[0] if "/" in name else None for name in names]
     return Rows(pd.DataFrame({FILE: names} | {target: labels}), block)
+
+
+def _room(count: int, height: int, width: int, *channels: int) -> np.ndarray[Any, Any]:
+    """Memory for all pictures at once."""
+    try:
+        return np.empty((count, height, width, *channels), np.uint8)
+    except (MemoryError, ValueError):
+        got = f"{count} of {height} x {width} pixels"
+        raise expected("pictures", "no more than fit in memory (choose a smaller --size)", got) from None
 
 
 def without_packing(path: Path) -> Path:

@@ -61,7 +61,7 @@ def _public(arguments: Sequence[str]) -> list[str]:
     """The arguments without the places of data and peers, which are the machine's own affair."""
     shown, skip = [], False
     for argument in arguments:
-        if skip or argument in ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit"):
+        if skip or argument in ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy"):
             skip = not skip
             continue
         if argument == "--collect":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -98,9 +98,11 @@ class BayesBiNN(Received):
         check_beta(group["beta"])
         check_seed(group["seed"])
         super().add_param_group(param_group)
-        if any(p.dtype is torch.float16 for p in self.param_groups[-1]["params"]):
+        try:
+            _require_wide(self.param_groups[-1]["params"])
+        except InvalidInput:
             self.param_groups.pop()
-            raise expected("params", "bfloat16 or wider ones for gradients divided by 1 − μ²", torch.float16)
+            raise
         _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
 
     def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]
@@ -140,6 +142,7 @@ class BayesBiNN(Received):
 
     def received(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """ĝ, the gradients in the means."""
+        _require_wide(gradients)  # again: models are converted after their optimizers were made
         return {p: g * self._slope(p).to(g) for p, g in gradients.items()}
 
     @torch.no_grad()
@@ -261,6 +264,12 @@ def _natural(view: Mapping[str, Tensor], p: Tensor, numbers: Numbers) -> Tensor:
 
 def _sign(x: Tensor) -> Tensor:
     return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+
+def _require_wide(parameters: Iterable[Tensor]) -> None:
+    """Refuse float16, in which gradients divided by 1 − μ² overflow, so that every step would be skipped."""
+    if any(p.dtype is torch.float16 for p in parameters):
+        raise expected("params", "bfloat16 or wider ones for gradients divided by 1 − μ²", torch.float16)
 
 
 @torch.no_grad()

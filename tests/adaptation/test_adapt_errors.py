@@ -204,7 +204,9 @@ def test_parts_of_their_own_refuse_what_they_cannot_use(old, call, message):
 def test_seeds_of_numpy_are_seeds(old, tmp_path):
     model, posterior, x, y = old
     one, other = (adapt(model, posterior, data=(x, y), remove=[1], memory=9, seed=s) for s in (3, np.int64(3)))
-    assert torch.equal(one.model.weight, other.model.weight)
+    # The seed chooses the memory; sums over it may differ in their last bits, as memory happens to be aligned.
+    assert torch.equal(one.posterior.memory.ids, other.posterior.memory.ids)
+    torch.testing.assert_close(one.model.weight, other.model.weight, rtol=1e-12, atol=1e-12)
     line = nn.Linear(2, 2)
     learn_stream(line, toy(count=1, per_class=5), EWC({"epochs": 1}), seed=np.int64(1), folder=tmp_path)
     learn_stream(line, toy(count=1, per_class=5), EWC({"epochs": 1}), seed=1, folder=tmp_path)

@@ -11,7 +11,7 @@ from torch import nn
 
 from learning.problems import blobs, line, mlp
 from posterity.learning import Callback, bayes_by_backprop, dropout, ensemble, fit, insert_dropout, swag
-from posterity.learning.learners import BayesByBackprop, Plan
+from posterity.learning.learners import BayesByBackpropLearner, Plan
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, Dropout, Ensemble, LowRank, Mixture
 from posterity.prediction import predict
@@ -175,7 +175,7 @@ def test_noise_on_outputs_is_the_noise_of_weights(local):
     layer, x = nn.Linear(3, 2), torch.randn(5, 3)
     sigma = {"weight": 0.1 + torch.rand(2, 3), "bias": 0.1 + torch.rand(2)}
     plan = Plan(n=10, steps=1, lr=0.1, seed=0)
-    learner = BayesByBackprop(layer, plan, sigma_init=sigma, local=local)
+    learner = BayesByBackpropLearner(layer, plan, sigma_init=sigma, local=local)
     drawn = []
     for step in range(4000):
         with learner.draw(step, 0):
@@ -199,7 +199,7 @@ def test_local_noise_meets_layers_that_are_called_by_name():
             return self.layer(input=x)
 
     model = Named()
-    learner = BayesByBackprop(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init=0.5, local=True)
+    learner = BayesByBackpropLearner(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init=0.5, local=True)
     x = torch.randn(5, 3)
     mean = model(x)
     with learner.draw(1, 0):
@@ -210,7 +210,9 @@ def test_local_noise_survives_half_precision():
     widths, rows = torch.tensor([[1e-4, 3e-5, 2e-5]]), torch.tensor([400.0, -1000.0, 3.0])
     model = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(model.weight)
-    learner = BayesByBackprop(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init={"weight": widths}, local=True)
+    learner = BayesByBackpropLearner(
+        model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init={"weight": widths}, local=True
+    )
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.float16), learner.draw(1, 0):
         noise = learner.forward(rows.repeat(20_000, 1)).float()
@@ -232,7 +234,7 @@ def test_local_noise_leaves_shared_weights_to_be_drawn():
             h = self.embedding(x)
             return self.head(self.middle(self.attention(h, h, h)[0])).mean(1)
 
-    learner = BayesByBackprop(Tied(), Plan(n=10, steps=1, lr=0.1, seed=0), local=True)
+    learner = BayesByBackpropLearner(Tied(), Plan(n=10, steps=1, lr=0.1, seed=0), local=True)
     assert set(learner.means) - set(learner.outside) == {"middle.weight", "middle.bias"}
     data = torch.arange(12).reshape(4, 3) % 7, torch.arange(4)
     run = fit(Tied(), data, method="bayes_by_backprop", local=True, epochs=2)

@@ -44,7 +44,7 @@ def swag(model: nn.Module, data: Any, **options: Any) -> Posterior:
     Args:
         model: The model; training goes on from the weights it has, in place.
         data: As for `fit`.
-        **options: As for `fit`; `rank` is the number of directions kept (`posterity.learning.learners.Swag`).
+        **options: As for `fit`; `rank` is the number of directions kept (`posterity.learning.learners.SWAGLearner`).
 
     Returns:
         The posterior, a `LowRank` Gaussian.

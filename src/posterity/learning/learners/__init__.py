@@ -1,33 +1,33 @@
 """The methods that `fit` knows, by name."""
 
-from posterity.learning.learners import family
+from posterity.learning.learners import optimizers
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
-from posterity.learning.learners.bayes_by_backprop import BayesByBackprop
+from posterity.learning.learners.bayes_by_backprop import BayesByBackpropLearner
 from posterity.learning.learners.dropout import DropoutLearner
+from posterity.learning.learners.ivon import IVONLearner
 from posterity.learning.learners.laplace import LaplaceLearner
-from posterity.learning.learners.point import AdamWPoint, SGDPoint
-from posterity.learning.learners.swag import Swag
-from posterity.learning.learners.variational import Variational
+from posterity.learning.learners.point import AdamWLearner, SGDLearner
+from posterity.learning.learners.swag import SWAGLearner
 
 METHODS: dict[str, type[Learner]] = {
-    "ivon": Variational,
-    "adamw": AdamWPoint,
-    "sgd": SGDPoint,
+    "ivon": IVONLearner,
+    "adamw": AdamWLearner,
+    "sgd": SGDLearner,
     "laplace": LaplaceLearner,
     "dropout": DropoutLearner,
-    "swag": Swag,
-    "bayes_by_backprop": BayesByBackprop,
-    "evon": family.Evon,
-    "soba": family.Soba,
-    "vadam": family.VadamLearner,
-    "vogn": family.PerExample,
-    "ogn": family.PerExampleAtTheMean,
-    "variational_newton": family.Dense,
-    "mixture_ivon": family.Mixed,
-    "bsam": family.SharpnessAware,
-    "sam": family.SharpnessAwarePoint,
-    "bayesbinn": family.Binary,
-    "ste": family.BinaryPoint,
+    "swag": SWAGLearner,
+    "bayes_by_backprop": BayesByBackpropLearner,
+    "evon": optimizers.EVONLearner,
+    "soba": optimizers.SOBALearner,
+    "vadam": optimizers.VadamLearner,
+    "vogn": optimizers.VOGNLearner,
+    "ogn": optimizers.OGNLearner,
+    "variational_newton": optimizers.VariationalNewtonLearner,
+    "mixture_ivon": optimizers.MixtureIVONLearner,
+    "bsam": optimizers.BayesianSAMLearner,
+    "sam": optimizers.SAMLearner,
+    "bayesbinn": optimizers.BayesBiNNLearner,
+    "ste": optimizers.STELearner,
 }
 
 POINTS = ("adamw", "sgd", "sam", "ste")  # methods that leave one set of weights, an ensemble of one

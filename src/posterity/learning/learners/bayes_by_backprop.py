@@ -22,7 +22,7 @@ from posterity.posterior import Diagonal, Posterior
 from posterity.trees import Tree, check_same_shapes, from_vector, to_vector, trainable
 
 
-class BayesByBackprop(Learner):
+class BayesByBackpropLearner(Learner):
     """A Gaussian q = N(m, σ²) on each weight, σ = log(1 + e^ρ), by Adam on (m, ρ).
 
         −ELBO/N  =  E_ε[ ℓ(m + σε) ] + KL(q ‖ prior)/N,   ℓ the mean loss of a batch

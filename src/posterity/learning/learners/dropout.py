@@ -9,13 +9,13 @@ from torch import nn
 from posterity.batches import Batches
 from posterity.learning.dropout_layers import dropout_rates, insert_dropout
 from posterity.learning.learners._base import Plan
-from posterity.learning.learners.point import AdamWPoint
+from posterity.learning.learners.point import AdamWLearner
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Dropout, Posterior
 from posterity.trees import snapshot, trainable
 
 
-class DropoutLearner(AdamWPoint):
+class DropoutLearner(AdamWLearner):
     """AdamW on a network with dropout; the posterior keeps the masks random.
 
     Args:

@@ -10,12 +10,12 @@ from posterity.batches import Batches
 from posterity.errors import require
 from posterity.learning._laplace import laplace
 from posterity.learning.learners._base import Plan
-from posterity.learning.learners.point import AdamWPoint
+from posterity.learning.learners.point import AdamWLearner
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.posterior import Posterior
 
 
-class LaplaceLearner(AdamWPoint):
+class LaplaceLearner(AdamWLearner):
     """AdamW, and `laplace` at the weights it finds.
 
     Args:

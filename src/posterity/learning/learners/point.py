@@ -13,7 +13,7 @@ from posterity.posterior import Ensemble, Posterior
 from posterity.trees import snapshot, trainable
 
 
-class Point(Learner):
+class PointLearner(Learner):
     """The mode alone: a posterior that is an ensemble of one."""
 
     def __init__(self, model: nn.Module, plan: Plan, *, prior: float = 1.0) -> None:
@@ -27,7 +27,7 @@ class Point(Learner):
         return self.hand_over(Ensemble([snapshot(trainable(self.model))]), likelihood)
 
 
-class AdamWPoint(Point):
+class AdamWLearner(PointLearner):
     """AdamW with decoupled weight decay `prior`/N."""
 
     default_lr = 1e-3
@@ -40,7 +40,7 @@ class AdamWPoint(Point):
         self.optimizer = AdamW(parameters, lr=plan.lr, betas=betas, weight_decay=self.weight_decay)
 
 
-class SGDPoint(Point):
+class SGDLearner(PointLearner):
     """SGD with momentum and weight decay `prior`/N: descent on the log-joint.
 
     Where the noise of a regression is learnt, the learning rate is divided by its precision β: the gradient grows with

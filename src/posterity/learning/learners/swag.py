@@ -11,14 +11,14 @@ from posterity.batches import Batches
 from posterity.errors import require, require_whole
 from posterity.inputs import call
 from posterity.learning.learners._base import Plan
-from posterity.learning.learners.point import SGDPoint
+from posterity.learning.learners.point import SGDLearner
 from posterity.learning.schedules import LinearThenConstant, Schedule
 from posterity.likelihoods import Likelihood
 from posterity.posterior import LowRank, Posterior
 from posterity.trees import Tree, snapshot, trainable
 
 
-class Swag(SGDPoint):
+class SWAGLearner(SGDLearner):
     """SGD at a constant rate, looked at once an epoch from `start` on.
 
         m_n = m_{n−1} + (θ_n − m_{n−1})/n,   S_n = S_{n−1} + (θ_n − m_{n−1})(θ_n − m_n),   δ_n = θ_n − m_n

@@ -17,7 +17,7 @@ from posterity.posterior import Posterior
 from posterity.trees import trainable
 
 
-class Variational(Learner):
+class IVONLearner(Learner):
     """IVON, `posterity.optim.IVON` in the loop.
 
     Args:

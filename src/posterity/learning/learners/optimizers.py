@@ -41,7 +41,7 @@ _OURS = {"params", "lr", "seed", "mc_samples", "prior", "weight_decay", "total_s
 _OURS |= {"fused", "noise", "process_group"}
 
 
-class Family(Learner):
+class OptimizerLearner(Learner):
     """One optimizer of `posterity.optim` in the loop; its class there explains the options it takes.
 
     Args:
@@ -102,7 +102,7 @@ class Family(Learner):
         """Those of the loop that the optimizer has a use for, and the optimizer's own."""
         known, uses = cls.known(), {"ess": {"ess"}, "prior": {"prior", "weight_decay"}}
         unused = cls.without | {name for name, any_of in uses.items() if any_of.isdisjoint(known)}
-        loop = [p.name for p in inspect.signature(Family).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        loop = [p.name for p in inspect.signature(OptimizerLearner).parameters.values() if p.kind is p.KEYWORD_ONLY]
         names = dict.fromkeys([*super().options(), *loop, *(name for name in known if name not in _OURS)])
         return [name for name in names if name not in unused]
 
@@ -121,8 +121,8 @@ class Family(Learner):
         return self.hand_over(found.structure, likelihood, found.ess)
 
 
-class Newton(Family):
-    """Optimizers whose Hessian starts and is averaged as IVON's is: see `Variational`."""
+class IVONLikeLearner(OptimizerLearner):
+    """Optimizers whose Hessian starts and is averaged as IVON's is: see `IVONLearner`."""
 
     default_lr = 0.2
     default_clip = 10.0
@@ -131,13 +131,13 @@ class Newton(Family):
         return {"hess_init": max(0.1, 1000 / plan.n), "betas": (0.9, 1 - 1 / max(plan.steps, 2))}
 
 
-class Evon(Newton):
+class EVONLearner(IVONLikeLearner):
     """`EVON`."""
 
     kind = EVON
 
 
-class Improved(Family):
+class ImprovedRuleLearner(OptimizerLearner):
     """Optimizers that are the improved rule itself, in Newton steps of length `lr`."""
 
     default_lr = 0.5
@@ -147,19 +147,19 @@ class Improved(Family):
         return {"hess_init": 1.0, "rho": 2 / max(plan.steps, 4)}
 
 
-class Soba(Improved):
+class SOBALearner(ImprovedRuleLearner):
     """`SOBA`."""
 
     kind = SOBA
 
 
-class Dense(Improved):
+class VariationalNewtonLearner(ImprovedRuleLearner):
     """`VariationalNewton`: a matrix over all weights, of which there may be a few thousand."""
 
     kind = VariationalNewton
 
 
-class VadamLearner(Family):
+class VadamLearner(OptimizerLearner):
     """`Vadam`."""
 
     kind = Vadam
@@ -169,7 +169,7 @@ class VadamLearner(Family):
         return {"hess_init": 1.0, "betas": (0.9, 1 - 2 / max(plan.steps, 4))}
 
 
-class PerExample(Family):
+class VOGNLearner(OptimizerLearner):
     """`VOGN`, whose squared gradients of single examples come from its own backward pass over the plain loss."""
 
     kind = VOGN
@@ -185,13 +185,13 @@ class PerExample(Family):
         self.optimizer.backward(self.model, batch.inputs, batch.targets, likelihood)
 
 
-class PerExampleAtTheMean(PerExample):
+class OGNLearner(VOGNLearner):
     """`OGN`."""
 
     kind = OGN
 
 
-class SharpnessAware(Family):
+class BayesianSAMLearner(OptimizerLearner):
     """`BayesianSAM`: two passes for each batch, the second uphill of the mean."""
 
     kind: ClassVar[type[VariationalOptimizer]] = BayesianSAM
@@ -207,7 +207,7 @@ class SharpnessAware(Family):
         yield self.optimizer.perturbed_params(scaler if scaler.is_enabled() else None)
 
 
-class SharpnessAwarePoint(SharpnessAware):
+class SAMLearner(BayesianSAMLearner):
     """`SAM`, which leaves a point; its learning rate is divided by the noise precision of a regression, as SGD's is."""
 
     kind = SAM
@@ -223,7 +223,7 @@ class SharpnessAwarePoint(SharpnessAware):
         return 1.0
 
 
-class Binary(Family):
+class BayesBiNNLearner(OptimizerLearner):
     """`BayesBiNN`: every weight is a sign, so biases and scales of normalisation layers have no place."""
 
     kind: ClassVar[type[VariationalOptimizer]] = BayesBiNN
@@ -238,7 +238,7 @@ class Binary(Family):
         super().__init__(model, plan, **options)
 
 
-class BinaryPoint(Binary):
+class STELearner(BayesBiNNLearner):
     """`STE`, which leaves a point of signs."""
 
     kind = STE
@@ -247,7 +247,7 @@ class BinaryPoint(Binary):
     mixes = True
 
 
-class Mixed(Newton):
+class MixtureIVONLearner(IVONLikeLearner):
     """`MixtureIVON`: copies of the model with weights of their own, trained jointly as one mixture.
 
     Args:

@@ -240,3 +240,13 @@ def test_a_list_of_batches_is_no_list_of_examples():
     assert batches([(x[i], y[i]) for i in range(12)]).n == 12
     assert batches([(x[i], x[i, :2]) for i in range(12)]).n == 12
     assert batches([(torch.randn(3, 8, 8), torch.randn(3)) for _ in range(12)]).n == 12  # a picture and its colour
+
+
+def test_rows_of_a_batch_and_batches_as_one():
+    whole = Batch({"a": X, "b": (X + 1, Y)}, Y, Y + 100)
+    first, second = whole.take(torch.tensor([4, 0])), whole.take(torch.tensor([6]))
+    assert first.ids.tolist() == [104, 100]
+    assert torch.equal(first.inputs["b"][1], torch.tensor([4, 0]))
+    both = Batch.concatenate([first, second])
+    assert both.ids.tolist() == [104, 100, 106]
+    assert torch.equal(both.inputs["a"], X[[4, 0, 6]])

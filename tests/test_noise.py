@@ -10,7 +10,19 @@ import torch
 from scipy import stats
 
 from posterity.errors import InvalidInput
-from posterity.noise import HALF, Key, _common, bits, box_muller, hash_pairs, normal, normals, words
+from posterity.noise import (
+    HALF,
+    Key,
+    _common,
+    bits,
+    box_muller,
+    hash_pairs,
+    normal,
+    normals,
+    standard_gamma,
+    uniform,
+    words,
+)
 
 N = 1 << 20
 KEYS = [Key(0, 1), Key(0, 2), Key(1, 1), Key(0, 1, 1), Key(0, 1, 0, 1), Key(2**40, 12345, 3, 77)]
@@ -189,3 +201,23 @@ def test_many_pieces_do_not_wrap_around():
         normals([Key(0), Key(0, 1)], [5, 5], [0, 2**33])
     with pytest.raises(InvalidInput, match="keys: expected at least one"):
         normals([], [], [])
+
+
+def test_uniform_numbers_stay_inside_their_interval():
+    u = uniform(Key(0, 1), N)
+    assert u.min() > 0
+    assert u.max() < 1
+    assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.7, 1.0, 6.0, 4000.0])
+def test_gamma_draws_follow_their_distribution(shape):
+    draws = standard_gamma(Key(3), torch.full((100, 1000), shape, dtype=torch.float64))
+    assert draws.shape == (100, 1000)
+    assert stats.kstest(draws.flatten().numpy(), stats.gamma(shape).cdf).pvalue > 1e-3
+
+
+def test_gamma_draws_do_not_depend_on_their_neighbours():
+    """A second attempt at one entry leaves the others as they are."""
+    shapes = torch.linspace(0.1, 9.0, 2000, dtype=torch.float64)
+    assert torch.equal(standard_gamma(Key(5), shapes)[:7], standard_gamma(Key(5), shapes[:7]))

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from posterity import processes
 from posterity.errors import InvalidInput, expected, require, require_whole
-from posterity.inputs import Inputs, move, over_tensors, tensors
+from posterity.inputs import Inputs, concatenate, move, take, tensors
 from posterity.noise import own_seed
 
 Array = Tensor | np.ndarray[Any, Any]
@@ -34,6 +34,16 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         return Batch(move(self.inputs, device), self.targets.to(device), self.ids)
+
+    def take(self, rows: Tensor) -> Batch:
+        """The examples in some rows."""
+        return Batch(take(self.inputs, rows), take(self.targets, rows), take(self.ids, rows))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Batch]) -> Batch:
+        """Batches one after the other, as one."""
+        targets, ids = torch.cat([part.targets for part in parts]), torch.cat([part.ids for part in parts])
+        return Batch(concatenate([part.inputs for part in parts]), targets, ids)
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ class Batches:
         if isinstance(self.source, DataLoader):
             return _unpack(self.source.collate_fn([self.source.dataset[int(i)] for i in positions]), positions)
         if isinstance(self.source, tuple):
-            inputs = over_tensors(lambda column: column[positions], self.source[0])
+            inputs = take(self.source[0], positions)
             ids = self.source[2][positions] if len(self.source) == 3 else positions
             return Batch(inputs, self.source[1][positions], ids)
         return _unpack(_collated([self.source[int(i)] for i in positions]), positions)
@@ -153,6 +163,13 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
         examples = list(data) if isinstance(data, tuple) else data  # a tuple is columns to `take`
         return Batches(examples, n, batch_size, shuffle, seed, True)
     raise expected("data", "(inputs, targets), a Dataset or a DataLoader", type(data).__name__)
+
+
+def in_order(data: Any, batch_size: int = 256) -> Batches:
+    """Batches in the order of the data, or an error if their examples cannot be told apart."""
+    stream = batches(data, batch_size=batch_size)
+    require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
+    return replace(stream, shuffle=False)
 
 
 def _of_loader(loader: DataLoader[Any], seed: int) -> Batches:

@@ -32,23 +32,25 @@ def length(inputs: Inputs) -> int:
     return len(first)
 
 
-def take(inputs: Inputs, examples: slice) -> Inputs:
-    """Some of the examples."""
-    return over_tensors(lambda x: x[examples], inputs)
+def take(inputs: Inputs, rows: slice | Tensor | None) -> Inputs:
+    """Some of the examples, by a slice or by their positions on any device; all of them where `rows` is None."""
+    if rows is None:
+        return inputs
+    return over_tensors(lambda x: x[rows.to(x.device) if isinstance(rows, Tensor) else rows], inputs)
 
 
-def concatenated(parts: Sequence[Inputs]) -> Inputs:
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
     """The examples of several inputs, one after the other.
 
     Examples:
-        >>> concatenated([(torch.tensor([1]), {"b": torch.tensor([2])}), (torch.tensor([3]), {"b": torch.tensor([4])})])
+        >>> concatenate([(torch.tensor([1]), {"b": torch.tensor([2])}), (torch.tensor([3]), {"b": torch.tensor([4])})])
         (tensor([1, 3]), {'b': tensor([2, 4])})
     """
     first = parts[0]
     if isinstance(first, Mapping):
-        return {name: concatenated([part[name] for part in parts]) for name in first}
+        return {name: concatenate([part[name] for part in parts]) for name in first}
     if isinstance(first, (tuple, list)):
-        return type(first)(concatenated(column) for column in zip(*parts))
+        return type(first)(concatenate(column) for column in zip(*parts))
     return torch.cat(list(parts))
 
 

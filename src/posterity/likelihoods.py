@@ -60,6 +60,12 @@ class Likelihood(ABC):
     def check(self, f: Tensor, y: Tensor) -> None:
         """Raise a clear error where targets do not fit outputs."""
 
+    def as_targets(self, f: Tensor, y: Tensor) -> Tensor:
+        """Targets in the dtype of the outputs (labels stay integers), or an error where they do not fit."""
+        y = y.to(f.dtype) if y.is_floating_point() else y
+        self.check(f, y)
+        return y
+
     def settings(self) -> dict[str, Any]:
         """What is needed to build this likelihood again: ``likelihood(**settings)``."""
         return {"name": self.name}

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput
 
+DENSE_LIMIT = 20_000  # parameters; a dense float64 matrix of this size takes 3.2 GB
+
 
 def symmetrise(matrix: Tensor) -> Tensor:
     """Average a matrix with its transpose (rounding breaks symmetry, factorisations need it)."""

@@ -215,6 +215,40 @@ def normals(
     return torch.cat([flat[begin : begin + n] for begin, n in zip(begins, counts, strict=True)])
 
 
+def uniform(key: Key, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+    """Float64 numbers in the open interval (0, 1) for the indices 0 .. count − 1 of one parameter."""
+    word, _ = bits(key, 0, count, device)
+    return ((word.to(torch.int64) & _MASK).double() + 0.5) * 2.0**-32
+
+
+def standard_gamma(key: Key, shape: Tensor) -> Tensor:
+    """A draw of Gamma(shape, 1) for each entry of a float64 tensor; `key.parameter` is the first of those it uses.
+
+    With d = a − 1/3, c = 1/√(9d), x ~ N(0, 1) and u uniform, d v with v = (1 + c x)³ is a draw of Gamma(a ≥ 1) where
+    log u < x²/2 + d − d v + d log v, which 95 in 100 attempts fulfil. Below 1, Gamma(a) = Gamma(a + 1) u^{1/a}.
+
+    Examples:
+        >>> shape = torch.full((50_000,), 0.5, dtype=torch.float64)
+        >>> round(standard_gamma(Key(seed=0), shape).mean().item(), 2)
+        0.5
+
+    References:
+        Marsaglia and Tsang, "A simple method for generating gamma variables", 2000.
+    """
+    a, place = shape.flatten(), key.parameter
+    boosted = a < 1
+    power = uniform(key._replace(parameter=place), len(a), device=a.device).log() / a
+    d = a + boosted.double() - 1 / 3
+    found, left = torch.zeros_like(a), torch.ones_like(boosted)
+    while left.any():
+        x = normal(key._replace(parameter=place + 1), len(a), device=a.device, dtype=a.dtype)
+        log_u = uniform(key._replace(parameter=place + 2), len(a), device=a.device).log()
+        v = (1 + x / (9 * d).sqrt()) ** 3
+        accepted = (v > 0) & (log_u < 0.5 * x**2 + d - d * v + d * v.clamp_min(1e-300).log())
+        found, left, place = torch.where(left & accepted, d * v, found), left & ~accepted, place + 2
+    return torch.where(boosted, found * power.exp(), found).view_as(shape)
+
+
 def _interleave(cosines: Tensor, sines: Tensor) -> Tensor:
     """Blocks of HALF cosines and HALF sines in turn."""
     return torch.stack((cosines.view(-1, HALF), sines.view(-1, HALF)), dim=1).view(-1)

@@ -25,8 +25,8 @@ from torch import Tensor
 from posterity.errors import InvalidInput, expected, require, require_positive, require_whole
 from posterity.families import ConditionalFamily, Coordinates, DiagonalGaussian, Family, Gaussian
 from posterity.gradients import AnyFamily, AnyLoss, DataLoss, Estimator, Loss
-from posterity.gradients._base import as_function
-from posterity.gradients._gaussian import times, to_derivatives
+from posterity.gradients.gaussian import times, to_derivatives
+from posterity.gradients.losses import as_function
 from posterity.linalg import cholesky, retract, retract_diagonal, solve_psd
 from posterity.progress import track
 

@@ -23,7 +23,6 @@ from posterity.adaptation import (
     remember,
     weights_functions_labels,
 )
-from posterity.adaptation.past import part_of
 from posterity.adaptation.penalty import gradient
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood, likelihood
@@ -206,7 +205,7 @@ def test_gradient_reconstruction_error_falls_with_every_part():
     anchor = accumulate(prior, model, (x, y), "bernoulli")
     posterior = Posterior.of(model, anchor, prior=prior, n=60, ess=60, likelihood="bernoulli")
     data = remember(model, (x, y))
-    kept = part_of(data, torch.arange(60)[torch.arange(60) % 6 > 0])
+    kept = data.take(torch.arange(60)[torch.arange(60) % 6 > 0])
     exact = weights_functions_labels(model, posterior, data)
     chain = [ewc(posterior), k_prior(model, posterior, kept), weights_functions_labels(model, posterior, kept)]
     start = snapshot(trainable(model))

@@ -24,7 +24,7 @@ from posterity.families import (
     StudentT,
     Wishart,
 )
-from posterity.families._checks import parameters
+from posterity.families.checks import parameters
 
 
 def double(values):

@@ -33,7 +33,7 @@ from posterity.graph import (
     svi_step,
     vmp,
 )
-from posterity.graph._sweep import moved
+from posterity.graph.sweeps import moved
 from posterity.rule import BayesianLearningRule
 
 CLOUDS = torch.cat([normal(30, 2), normal(30, 2) + 4.0, normal(30, 2) - torch.tensor([4.0, 0.0])])

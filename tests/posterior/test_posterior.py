@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from posterior import cases
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood
-from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.posterior import Diagonal, FittedModel, Memory, Posterior
 from posterity.trees import snapshot, to_vector, trainable
 
 
@@ -180,3 +181,33 @@ def test_memory_as_a_batch() -> None:
     assert batch.ids.tolist() == [8, 9]
     assert memory.weights.tolist() == [1.0, 1.0]
     assert repr(memory) == "Memory(2 examples)"
+
+
+def test_rows_of_a_memory_and_memories_as_one():
+    whole = Memory(torch.arange(3.0), torch.arange(3), torch.arange(3) + 7, predictions=torch.eye(3))
+    one = replace(whole.take(torch.tensor([2])), weights=torch.tensor([5.0], dtype=torch.float64))
+    both = Memory.concatenate([whole, one])
+    assert both.ids.tolist() == [7, 8, 9, 9]
+    assert both.weights.tolist() == [1, 1, 1, 5]
+    assert both.predictions is not None
+    assert torch.equal(both.predictions[3], torch.eye(3)[2])
+    assert Memory.concatenate([whole, replace(one, predictions=None)]).predictions is None
+
+
+def test_a_fitted_model_belongs_together():
+    model = nn.Linear(2, 1)
+    weights = snapshot(trainable(model))
+    prior = Diagonal.isotropic(weights, 1.0)
+    posterior = Posterior.of(model, Diagonal(weights, prior.precision), prior=prior, n=10, ess=5, likelihood="gaussian")
+    assert posterior.temperature == 2.0
+    fitted = FittedModel.of(model, posterior, (torch.ones(4, 2), torch.zeros(4, 1)), batch_size=3)
+    assert fitted.likelihood is posterior.likelihood
+    assert [len(b) for b in fitted.batches("all")] == [3, 1]
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 1
+    with fitted.at_mean():
+        assert torch.equal(model.weight, before)
+    assert torch.equal(model.weight, before + 1)
+    with pytest.raises(InvalidInput, match="weight"):
+        FittedModel.of(nn.Linear(3, 1), posterior, (torch.ones(4, 3), torch.zeros(4, 1)))

@@ -21,8 +21,8 @@ from posterity.adaptation.situation import Outcome, Situation
 from posterity.adaptation.structure import structure_after
 from posterity.batches import Batch
 from posterity.errors import expected, require
-from posterity.memory._trained import check_belongs
 from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.posterior.fitted_model import check_belongs
 
 METHODS = ("kprior", "ewc", "combined")
 WORSE = 0.01  # share of the objective

@@ -19,7 +19,6 @@ from posterity.adaptation.replay import NewData
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.errors import require, require_positive, require_whole
 from posterity.learning.seeding import own_randomness, seed_step
-from posterity.memory._trained import rows_of_batch
 from posterity.noise import seeded
 from posterity.posterior import Memory
 from posterity.progress import track
@@ -102,7 +101,7 @@ def _by_descent(situation: Situation, settings: Settings, method: str) -> Outcom
     past = carried(past, model)
     objective = past.penalty(posterior, settings.batch_size) + situation.scale * Quadratic(situation.prior)
     if change.added is not None:
-        data = Memory(change.added.inputs, change.added.targets, change.added.ids)
+        data = Memory.of(change.added)
         objective = objective + NewData(data, posterior.likelihood, batch_size=settings.batch_size)
     if method == "combined" and past.memory is not None and _descends(model, situation.old):
         objective = objective + labels_of(situation.old, past.memory, posterior, settings.batch_size)
@@ -130,4 +129,4 @@ def _memory(situation: Situation, past: Past, seed: int) -> Memory | None:
     count = min(len(added), max(1, round(share * len(added))))
     weights = torch.full((count,), len(added) / count)
     chosen = torch.randperm(len(added), generator=seeded(seed))[:count]
-    return joined(memory, model, rows_of_batch(added, chosen), weights)
+    return joined(memory, model, added.take(chosen), weights)

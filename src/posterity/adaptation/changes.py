@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from posterity.adaptation.carrying import fits, padded
 from posterity.adaptation.groups import Others, picked
-from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import data_gradient
 from posterity.adaptation.replay import pulled_back
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
-from posterity.memory._trained import rows_of_batch
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -115,7 +113,7 @@ def everything(data: Any, posterior: Posterior) -> Batch:
     """All old data as one batch, if they are as many as the posterior says."""
     stream = batches(data, batch_size=1024)
     require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
-    whole = gathered(list(stream))
+    whole = Batch.concatenate(list(stream))
     require(len(whole) == posterior.n, "data", f"the {posterior.n} examples of the posterior", f"{len(whole)} examples")
     unique(whole.ids)
     return whole
@@ -181,7 +179,7 @@ def _classes(
 def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
     """New examples; without ids of their own, they get the next free ones."""
     stream = batches(add, batch_size=1024)
-    batch = gathered(list(stream))
+    batch = Batch.concatenate(list(stream))
     if not stream.brings_ids:
         first = posterior.n if known is None else max(posterior.n, int(known.ids.max()) + 1)
         return Batch(batch.inputs, batch.targets, first + torch.arange(len(batch)))
@@ -199,7 +197,7 @@ def _find(remove: Remove, known: Batch | None) -> Batch:
     if callable(remove):
         rows = picked(remove, known).nonzero()[:, 0]
         require(len(rows) > 0, "remove", "a function that picks at least one example", "none picked")
-        return rows_of_batch(known, rows)
+        return known.take(rows)
     ids = as_ids("remove", remove)
     require(len(ids) > 0, "remove", "at least one id", "none")
     return _lookup(ids, known, "remove")
@@ -210,7 +208,7 @@ def _lookup(ids: Tensor, known: Batch, what: str) -> Batch:
     if len(absent):
         raise InvalidInput(f"{what}: expected ids that are in the data or the memory, got {absent[:5].tolist()}")
     place = {int(i): row for row, i in enumerate(known.ids.tolist())}
-    return rows_of_batch(known, torch.tensor([place[int(i)] for i in ids]))
+    return known.take(torch.tensor([place[int(i)] for i in ids]))
 
 
 def _relabelled(relabel: Mapping[int, Any], known: Batch | None, gone: Batch | None) -> tuple[Batch, Batch]:
@@ -236,7 +234,7 @@ def _check_targets(posterior: Posterior, targets: Tensor, outputs: int) -> None:
 
 def _joined(a: Batch | None, b: Batch | None) -> Batch | None:
     parts = [part for part in (a, b) if part is not None]
-    return gathered(parts) if parts else None
+    return Batch.concatenate(parts) if parts else None
 
 
 def _size(batch: Batch | None) -> int:

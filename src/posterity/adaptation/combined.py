@@ -60,7 +60,7 @@ def reconstruction_error(penalty: Penalty, model: nn.Module, posterior: Posterio
         posterior: The posterior that the past had led to.
         data: All of the past's examples.
     """
-    scale = posterior.n / posterior.ess
+    scale = posterior.temperature
     past = Replay(data, posterior.likelihood) + scale * Quadratic(posterior.prior)
     wanted, found = gradient(past, model), gradient(penalty, model)
     return (_norm({name: found[name] - g for name, g in wanted.items()}) / _norm(wanted)).item()

@@ -39,7 +39,7 @@ class FactorSums:
         """What a Kronecker posterior stands for, untempered."""
         gaussian = gaussian_of(posterior.structure)
         assert isinstance(gaussian, Kronecker)
-        scale, n = posterior.n / posterior.ess, posterior.n
+        scale, n = posterior.temperature, posterior.n
         return cls({name: (scale * b, *(n * a for a in rest)) for name, (b, *rest) in gaussian.factors.items()}, n)
 
     @classmethod

@@ -21,7 +21,7 @@ from posterity.adaptation.penalty import Penalty
 from posterity.curvature import Covariance, kernel
 from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require
-from posterity.inputs import Inputs, call, concatenated, move, over_tensors
+from posterity.inputs import Inputs, call, concatenate, move, over_tensors
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Memory, Posterior
 from posterity.trees import evaluating
@@ -112,7 +112,7 @@ def fromp(
     old = torch.cat([h for h, _ in found]).to(p.dtype)
     alike = groupby((w.to(p.dtype) for _, w in found if w is not None), key=Tensor.size)
     roots = None if covariance is None else tuple(torch.stack(list(run)) for _, run in alike)
-    return FROMP(concatenated(inputs), old, roots, likelihood)
+    return FROMP(concatenate(inputs), old, roots, likelihood)
 
 
 def _remembered(

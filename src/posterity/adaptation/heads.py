@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.quadratic import gaussian_of
-from posterity.adaptation.replay import rows_of
 from posterity.errors import require
-from posterity.inputs import Inputs, call, move
+from posterity.inputs import Inputs, call, move, take
 from posterity.posterior import LastLayer, Posterior
 from posterity.trees import Tree, evaluating, trainable
 
@@ -67,7 +66,7 @@ class Head:
         try:
             with evaluating(model), torch.no_grad():
                 for rows in torch.arange(count).split(chunk):
-                    call(model, move(rows_of(inputs, rows), device))
+                    call(model, move(take(inputs, rows), device))
         finally:
             handle.remove()
         x = torch.cat(seen)
@@ -85,7 +84,7 @@ def find_head(model: nn.Module, inputs: Inputs) -> Head | None:
     ]
     try:
         with evaluating(model), torch.no_grad():
-            f = call(model, move(rows_of(inputs, torch.arange(1)), next(model.parameters()).device))
+            f = call(model, move(take(inputs, torch.arange(1)), next(model.parameters()).device))
     finally:
         for handle in handles:
             handle.remove()

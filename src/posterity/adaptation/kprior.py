@@ -9,7 +9,6 @@ objective, everywhere: what is trained with it is what retraining would give.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,10 @@ from torch import Tensor, nn
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, gaussian_of
 from posterity.adaptation.remainder import split
-from posterity.adaptation.replay import OverMemory, predictions_of, rows_of
+from posterity.adaptation.replay import OverMemory, predictions_of
 from posterity.batches import Batch, batches
 from posterity.errors import require
-from posterity.inputs import call, concatenated, move
+from posterity.inputs import call, move, take
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating
 
@@ -35,7 +34,7 @@ class FunctionDivergence(OverMemory):
     """
 
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
-        old = rows_of(predictions_of(self.memory), rows).to(f)
+        old = take(predictions_of(self.memory), rows).to(f)
         y = self.likelihood.mean(old)
         missing = f.shape[-1] - y.shape[-1]
         return self.likelihood.loss(f, nn.functional.pad(y, (0, missing))) - self.likelihood.loss(old, y)
@@ -67,7 +66,7 @@ def k_prior(
     terms: list[tuple[float, Penalty]] = [(1.0, Quadratic(rest))]
     if memory is not None:
         terms.append((1.0, FunctionDivergence(memory, posterior.likelihood, batch_size=batch_size)))
-    terms.append((posterior.n / posterior.ess, Quadratic(prior_at_mean(posterior))))
+    terms.append((posterior.temperature, Quadratic(prior_at_mean(posterior))))
     return Sum(tuple(terms))
 
 
@@ -85,22 +84,14 @@ def remember(model: nn.Module, data: Any, weights: Tensor | None = None) -> Memo
         data: (inputs, targets[, ids]), a Dataset or a DataLoader.
         weights: How many examples each one stands for; 1 each unless given.
     """
-    joined = gathered(list(batches(data, batch_size=1024)))
+    joined = Batch.concatenate(list(batches(data, batch_size=1024)))
     weights = torch.ones(len(joined)) if weights is None else torch.as_tensor(weights)
-    return Memory(
-        joined.inputs, joined.targets, joined.ids, weights.to(joined.targets.device), outputs_of(model, joined)
-    )
+    return Memory.of(joined, weights.to(joined.targets.device), outputs_of(model, joined))
 
 
 def outputs_of(model: nn.Module, batch: Batch, chunk: int = 1024) -> Tensor:
     """The model's outputs in evaluation mode, without a graph, on the device of the targets."""
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
-        parts = [call(model, move(rows_of(batch.inputs, r), device)) for r in torch.arange(len(batch)).split(chunk)]
+        parts = [call(model, move(take(batch.inputs, r), device)) for r in torch.arange(len(batch)).split(chunk)]
     return torch.cat(parts).to(batch.targets.device)
-
-
-def gathered(parts: Sequence[Batch]) -> Batch:
-    """Batches one after the other, as one."""
-    targets, ids = torch.cat([part.targets for part in parts]), torch.cat([part.ids for part in parts])
-    return Batch(concatenated([part.inputs for part in parts]), targets, ids)

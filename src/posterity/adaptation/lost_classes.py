@@ -24,7 +24,6 @@ from posterity.adaptation.past import Past
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Situation
 from posterity.likelihoods import CategoricalLikelihood
-from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Memory
 from posterity.trees import trainable
 
@@ -81,7 +80,7 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     if head is not None:
         _silence(head.layer, lost, low)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
-    goes = replace(change, removed=rows_of_batch(change.removed, theirs))
+    goes = replace(change, removed=change.removed.take(theirs))
     pull = goes.lost(situation.old, situation.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
     return replace(past, memory=memory, pull={name: g + pull[name].to(g) for name, g in past.pull.items()})

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.groups import is_label
-from posterity.adaptation.kprior import FunctionDivergence, gathered, outputs_of
+from posterity.adaptation.kprior import FunctionDivergence, outputs_of
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
 from posterity.adaptation.remainder import split
-from posterity.adaptation.replay import predictions_of, pulled_back, rows_of
+from posterity.adaptation.replay import predictions_of, pulled_back
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
-from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, Full, Memory, Posterior
 from posterity.trees import Tree
 
@@ -105,9 +104,7 @@ def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: 
     others = own[~there].sum().item()
     if others > 0 and abs(left / others - 1) > 1e-9:
         own[~there] *= left / others
-    return joined(
-        replace(memory, weights=own.to(memory.weights)), model, rows_of_batch(batch, missing), counts[missing].float()
-    )
+    return joined(replace(memory, weights=own.to(memory.weights)), model, batch.take(missing), counts[missing].float())
 
 
 def _classes(targets: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -124,16 +121,9 @@ def joined(memory: Memory | None, model: nn.Module, added: Batch, weights: Tenso
     weights = torch.ones(len(added)) if weights is None else weights
     predictions = outputs_of(model, added)
     if memory is None:
-        return Memory(added.inputs, added.targets, added.ids, weights, predictions)
-    both = gathered([memory.batch(), added])
-    old = predictions_of(memory)
-    return Memory(
-        both.inputs,
-        both.targets,
-        both.ids,
-        torch.cat((memory.weights, weights.to(memory.weights))),
-        torch.cat((old, predictions.to(old))),
-    )
+        return Memory.of(added, weights, predictions)
+    predictions_of(memory)  # or an error
+    return Memory.concatenate([memory, Memory.of(added, weights, predictions)])
 
 
 def refreshed(memory: Memory, model: nn.Module) -> Memory:
@@ -144,19 +134,12 @@ def refreshed(memory: Memory, model: nn.Module) -> Memory:
 def without(memory: Memory, ids: Tensor) -> Memory | None:
     """A memory in which these examples are no longer."""
     rows = (~torch.isin(memory.ids, ids)).nonzero()[:, 0]
-    return part_of(memory, rows) if len(rows) else None
-
-
-def part_of(memory: Memory, rows: Tensor) -> Memory:
-    """Some of the examples of a memory."""
-    predictions = None if memory.predictions is None else memory.predictions[rows]
-    inputs = rows_of(memory.inputs, rows)
-    return Memory(inputs, memory.targets[rows], memory.ids[rows], memory.weights[rows], predictions)
+    return memory.take(rows) if len(rows) else None
 
 
 def _pull_of_prior(posterior: Posterior) -> Tree:
     """−P₀(θ* − m₀), untempered."""
-    scale, prior = posterior.n / posterior.ess, posterior.prior
+    scale, prior = posterior.temperature, posterior.prior
     mean = gaussian_of(posterior.structure).mean
     return {name: -scale * prior.precision[name].to(m) * (m - prior.mean[name].to(m)) for name, m in mean.items()}
 

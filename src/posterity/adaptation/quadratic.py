@@ -78,7 +78,7 @@ def ewc(posteriors: Posterior | Iterable[Posterior]) -> Sum:
     each = list(posteriors) if isinstance(posteriors, Iterable) else [posteriors]
     for p in each:
         require(isinstance(p, Posterior), "posteriors", "a Posterior, or several", type(p).__name__)
-    return Sum(tuple((p.n / p.ess, Quadratic(gaussian_of(p.structure))) for p in each))
+    return Sum(tuple((p.temperature, Quadratic(gaussian_of(p.structure))) for p in each))
 
 
 def accumulate(

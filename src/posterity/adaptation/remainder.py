@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.quadratic import gaussian_of
-from posterity.adaptation.replay import rows_of
 from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn
+from posterity.inputs import take
 from posterity.likelihoods import Likelihood
 from posterity.linalg import symmetrise
 from posterity.posterior import Diagonal, Full, Memory, Posterior
@@ -41,7 +41,7 @@ def split(model: nn.Module, posterior: Posterior, memory: Memory | None) -> tupl
         memory: Weighted examples, if any.
     """
     gaussian = gaussian_of(posterior.structure)
-    scale = posterior.n / posterior.ess
+    scale = posterior.temperature
     prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
     if covers_all(posterior, memory):
         return memory, Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
@@ -55,7 +55,7 @@ def data_precision(posterior: Posterior) -> Tree:
     """The diagonal of P − P₀, untempered: what the data have added to the prior."""
     gaussian = gaussian_of(posterior.structure)
     prior = posterior.prior.restrict(gaussian.names).precision_diagonal()
-    scale = posterior.n / posterior.ess
+    scale = posterior.temperature
     return {name: scale * (p - prior[name].to(p)) for name, p in gaussian.precision_diagonal().items()}
 
 
@@ -113,7 +113,7 @@ def by_weight(memory: Memory) -> Iterator[tuple[float, Batches]]:
     """The examples of each distinct weight: there are few, and curvature knows no weights."""
     for weight in memory.weights.unique().tolist():
         rows = (memory.weights == weight).nonzero()[:, 0]
-        yield weight, batches((rows_of(memory.inputs, rows), memory.targets[rows]))
+        yield weight, batches((take(memory.inputs, rows), memory.targets[rows]))
 
 
 def positive_part(matrix: Tensor) -> Tensor:

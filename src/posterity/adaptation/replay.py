@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from posterity.adaptation.penalty import Penalty
 from posterity.curvature import pullback
 from posterity.errors import expected, require
-from posterity.inputs import Inputs, call, move, over_tensors
+from posterity.inputs import Inputs, call, move, take
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory
 from posterity.trees import Tree, evaluating, snapshot, trainable
@@ -41,7 +41,7 @@ class OverMemory(Penalty):
     def total(self, model: nn.Module) -> Tensor:
         device = next(model.parameters()).device
         rows = self._rows()
-        f = self.outputs(model, move(rows_of(self.memory.inputs, rows), device))
+        f = self.outputs(model, move(take(self.memory.inputs, rows), device))
         weights = self.memory.weights if rows is None else self.memory.weights[rows] * (len(self.memory) / len(rows))
         return (weights.to(f) * self.each(f, rows)).sum()
 
@@ -65,7 +65,7 @@ class Replay(OverMemory):
     """Σ_i w_i ℓ(f_i, y_i)."""
 
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
-        y = rows_of(self.memory.targets, rows).to(f.device)
+        y = take(self.memory.targets, rows).to(f.device)
         return self.likelihood.loss(f, y.to(f.dtype) if y.is_floating_point() else y)
 
 
@@ -110,7 +110,7 @@ class ResidualReplay(OverMemory):
         return super().total(model).double() - pull
 
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
-        e = rows_of(_residuals(self.memory, self.likelihood), rows).to(f)
+        e = take(_residuals(self.memory, self.likelihood), rows).to(f)
         return (f[..., : e.shape[-1]] * e).sum(-1)
 
 
@@ -121,7 +121,7 @@ def pulled_back(model: nn.Module, inputs: Inputs, e: Tensor, names: tuple[str, .
     with evaluating(model):
         for rows in torch.arange(len(e)).split(chunk):
             v = e[rows.to(e.device)].to(p)
-            found = pullback(model, move(rows_of(inputs, rows), p.device), v, list(names))
+            found = pullback(model, move(take(inputs, rows), p.device), v, names)
             total = found if not total else {name: g + found[name] for name, g in total.items()}
     return total
 
@@ -135,8 +135,3 @@ def predictions_of(memory: Memory) -> Tensor:
     if memory.predictions is None:
         raise expected("memory", "the old model's predictions (`remember` adds them)", "none")
     return memory.predictions
-
-
-def rows_of(inputs: Inputs, rows: Tensor | None) -> Inputs:
-    """Some of the examples of a tensor or of nested tensors; all of them where rows is None."""
-    return inputs if rows is None else over_tensors(lambda x: x[rows.to(x.device)], inputs)

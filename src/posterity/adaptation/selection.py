@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.groups import is_label
-from posterity.adaptation.kprior import gathered, outputs_of
-from posterity.adaptation.replay import rows_of
+from posterity.adaptation.kprior import outputs_of
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
-from posterity.inputs import tensors
+from posterity.inputs import take, tensors
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory import dual
 from posterity.noise import seeded
@@ -55,7 +54,7 @@ def select(
         Nickl et al., "The memory-perturbation equation", 2023 (leverage).
         Nguyen, Li, Bui and Turner, "Variational continual learning", 2018 (k-centre).
     """
-    everything = gathered(list(batches(data, batch_size=1024)))
+    everything = Batch.concatenate(list(batches(data, batch_size=1024)))
     fits = isinstance(size, Integral) and 1 <= size <= len(everything)
     require(fits, "size", f"a number of examples in 1..{len(everything)}", size)
     if by not in RULES:
@@ -71,8 +70,7 @@ def select(
         rows.append(chosen)
         weights.append(torch.full((share,), len(group) / share if weighted else 1.0))
     index = torch.cat(rows)
-    inputs = rows_of(everything.inputs, index)
-    return Memory(inputs, everything.targets[index], everything.ids[index], torch.cat(weights), f[index])
+    return Memory.of(everything.take(index), torch.cat(weights), take(f, index))
 
 
 def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Tensor, seed: int) -> Tensor | None:

@@ -12,16 +12,14 @@ from torch import Tensor, nn
 
 from posterity.adaptation.changes import Change, Request, changed_prior, everything
 from posterity.adaptation.heads import Head, find_head, grown, is_linear, solvable
-from posterity.adaptation.kprior import gathered, outputs_of
+from posterity.adaptation.kprior import outputs_of
 from posterity.adaptation.past import Past, joined
 from posterity.adaptation.quadratic import gaussian_of
-from posterity.adaptation.replay import rows_of
 from posterity.adaptation.selection import select
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
-from posterity.inputs import attempt, move
+from posterity.inputs import attempt, move, take
 from posterity.learning.checks import check_inputs
-from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
 from posterity.trees import evaluating, trainable
 
@@ -84,7 +82,7 @@ class Situation:
     @property
     def scale(self) -> float:
         """n/ess: what untempers a precision."""
-        return self.posterior.n / self.posterior.ess
+        return self.posterior.temperature
 
     @property
     def n(self) -> int:
@@ -118,8 +116,8 @@ class Situation:
         if removed is not None:
             stays &= ~torch.isin(self.whole.ids, removed.ids)
         rows = stays.nonzero()[:, 0]
-        kept = rows_of_batch(self.whole, rows)
-        return kept if self.change.added is None else gathered([kept, self.change.added])
+        kept = self.whole.take(rows)
+        return kept if self.change.added is None else Batch.concatenate([kept, self.change.added])
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +178,7 @@ def _check_inputs(model: nn.Module, batch: Batch | None) -> None:
     if batch is not None:
         check_inputs(model, batch)
         with evaluating(model), torch.no_grad():
-            attempt(model, move(rows_of(batch.inputs, torch.arange(1)), next(model.parameters()).device))
+            attempt(model, move(take(batch.inputs, torch.arange(1)), next(model.parameters()).device))
 
 
 def one_example(*sources: Batch | Memory | None) -> Any:
@@ -218,7 +216,7 @@ def _outputs(model: nn.Module, inputs: Any) -> int:
     """Number of outputs."""
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
-        f = attempt(model, move(rows_of(inputs, torch.arange(1)), device))
+        f = attempt(model, move(take(inputs, torch.arange(1)), device))
     require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
     return f.shape[1]
 

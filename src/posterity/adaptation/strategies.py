@@ -6,7 +6,7 @@ All a strategy knows of the past is a Gaussian anchor and one memory for each ta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.fromp import fromp
-from posterity.adaptation.kprior import gathered, k_prior, outputs_of
+from posterity.adaptation.kprior import k_prior, outputs_of
 from posterity.adaptation.past import refreshed
 from posterity.adaptation.penalty import Penalty
 from posterity.adaptation.quadratic import Quadratic, accumulate
@@ -117,7 +117,7 @@ class Joint(Strategy):
 
     def data(self, task: Task) -> Data:
         self.past.append(task.train)
-        joined = gathered([Batch(x, y, torch.arange(len(y))) for x, y in self.past])
+        joined = Batch.concatenate([Batch(x, y, torch.arange(len(y))) for x, y in self.past])
         return joined.inputs, joined.targets
 
 
@@ -197,9 +197,9 @@ class Remembering(Strategy):
     def memory(self, model: nn.Module) -> Memory:
         """All memories as one, with what the model says now."""
         weights = torch.cat([memory.weights for memory in self.memories])
-        joined = gathered([memory.batch() for memory in self.memories])
+        joined = Batch.concatenate([memory.batch() for memory in self.memories])
         ids = torch.arange(len(joined), device=joined.targets.device)
-        return refreshed(Memory(joined.inputs, joined.targets, ids, weights.to(joined.targets.device)), model)
+        return refreshed(Memory.of(replace(joined, ids=ids), weights.to(joined.targets.device)), model)
 
 
 class ReplayMemory(Remembering):

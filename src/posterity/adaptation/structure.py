@@ -13,7 +13,6 @@ from torch import Tensor
 
 from posterity.adaptation.carrying import fits, padded, widened
 from posterity.adaptation.factor_sums import FactorSums
-from posterity.adaptation.kprior import gathered
 from posterity.adaptation.past import Past
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.remainder import (
@@ -25,8 +24,8 @@ from posterity.adaptation.remainder import (
     positive_part,
 )
 from posterity.adaptation.situation import Situation
+from posterity.linalg import DENSE_LIMIT
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Memory, Structure
-from posterity.posterior._structure import DENSE_LIMIT
 from posterity.trees import Tree, only_trainable, snapshot, to_vector
 
 
@@ -160,7 +159,7 @@ def _looked_up(situation: Situation) -> list[Memory]:
     """Examples that are in the old curvature: remembered ones, and removed ones with all that they stand for."""
     gone, memory = situation.change.removed, situation.past.standing()
     found = [] if memory is None else [memory]
-    return found if gone is None else [*found, Memory(gone.inputs, gone.targets, gone.ids, situation.change.counts)]
+    return found if gone is None else [*found, Memory.of(gone, situation.change.counts)]
 
 
 def _all_remembered(situation: Situation) -> bool:
@@ -173,7 +172,5 @@ def _at_hand(situation: Situation, past: Past) -> Memory | None:
     if added is None:
         return memory
     if memory is None:
-        return Memory(added.inputs, added.targets, added.ids)
-    both = gathered([memory.batch(), added])
-    weights = torch.cat((memory.weights, memory.weights.new_ones(len(added))))
-    return Memory(both.inputs, both.targets, both.ids, weights)
+        return Memory.of(added)
+    return Memory.concatenate([memory, Memory.of(added)])

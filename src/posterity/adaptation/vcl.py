@@ -22,12 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.kprior import gathered
 from posterity.adaptation.selection import select
 from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
 from posterity.adaptation.streams import Data, Task
 from posterity.batches import Batch
-from posterity.memory._trained import rows_of_batch
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict
 from posterity.trees import Tree, snapshot, trainable
@@ -66,7 +64,7 @@ class VCL(Strategy):
             kept = select(model, self.posterior(model), task.train, self.coreset, by=self.by, weighted=False, seed=seed)
             self.memories.append(kept)
             rest = (~torch.isin(everything.ids, kept.ids.cpu())).nonzero()[:, 0]
-            everything = rows_of_batch(everything, rest)
+            everything = everything.take(rest)
         self.anchor = self._update(model, (everything.inputs, everything.targets), seed, self.options, self.width)
 
     def probabilities(self, model: nn.Module, data: Data) -> Tensor:
@@ -82,7 +80,7 @@ class VCL(Strategy):
 
     def _with_coresets(self, model: nn.Module) -> tuple[nn.Module, Posterior]:
         """A model that has learnt the coresets of all tasks too, and its posterior."""
-        core = gathered([memory.batch() for memory in self.memories])
+        core = Batch.concatenate([memory.batch() for memory in self.memories])
         options = {**self.options, **self.coreset_options}
         return model, self.posterior(model, self._update(model, (core.inputs, core.targets), 0, options, math.inf))
 

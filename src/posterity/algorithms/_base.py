@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.families import Categorical, DiagonalGaussian, FixedGaussian, Gaussian, MixtureOfGaussians
-from posterity.families._checks import parameters
+from posterity.families.checks import parameters
 from posterity.gradients import AnyFamily, AnyLoss
 from posterity.rule import BayesianLearningRule
 

@@ -13,7 +13,7 @@ from posterity.algorithms._base import unit
 from posterity.batches import one_tensor
 from posterity.errors import require
 from posterity.families import Gaussian
-from posterity.families._checks import parameters, symmetric
+from posterity.families.checks import parameters, symmetric
 from posterity.gradients import Delta, Loss
 from posterity.linalg import inverse_psd
 from posterity.rule import BayesianLearningRule

@@ -15,7 +15,7 @@ from posterity.app.source import Estimate, Source, WhatIf
 from posterity.batches import batches
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.memory import MemoryMap
-from posterity.memory._trained import Trained
+from posterity.posterior import FittedModel
 from posterity.runs import RunFolder
 from posterity.runs.mapping import readable
 from posterity.runs.readers import Rows
@@ -143,7 +143,7 @@ def _outcome(parent: RunFolder, run: RunFolder, m: MemoryMap, test: Any) -> pd.D
     return pd.DataFrame({"id": np.arange(len(change)), "predicted": change, "actual": actual})
 
 
-def _losses(trained: Trained, test: Any) -> np.ndarray[Any, Any]:
+def _losses(trained: FittedModel, test: Any) -> np.ndarray[Any, Any]:
     """The loss of every test example at the posterior mean."""
     found = []
     with trained.at_mean():

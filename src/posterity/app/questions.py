@@ -20,9 +20,9 @@ from posterity.curvature import kernel, pullback, pushforward
 from posterity.errors import require
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap, Outcome
-from posterity.memory._trained import Trained, names_of
 from posterity.memory.ids import places
 from posterity.memory.scores import test_loss_direction
+from posterity.posterior import FittedModel
 
 MOVED = 12  # test examples that an estimate lists
 CANDIDATES = 8  # times k: how many the first look at neighbours keeps for the second
@@ -42,7 +42,7 @@ class Questions:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
-    def trained(self) -> Trained:
+    def trained(self) -> FittedModel:
         """Model, posterior and data."""
         trained = self.m.trained
         require(trained is not None, "memory map", "one with its model and data", "a table alone")
@@ -156,7 +156,7 @@ class Questions:
             inputs = _joined(trained.examples(ids[row : row + 1], torch.tensor([row])))
             f = trained.outputs(inputs)
             u = torch.zeros_like(f).scatter_(-1, f.argmax(-1, keepdim=True), 1.0)
-            direction = trained.covariance.times(pullback(trained.model, inputs, u, names_of(trained.covariance)))
+            direction = trained.covariance.times(pullback(trained.model, inputs, u, trained.covariance.names))
             for b in trained.batches("neighbours"):
                 moved = (pushforward(trained.model, b.inputs, direction) @ u[0]).double().cpu().numpy()
                 rows = self._rows(b)

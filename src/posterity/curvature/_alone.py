@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.curvature._pass import Pass
 from posterity.curvature._sites import Matrix, Site, Vector
+from posterity.curvature.passes import Pass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature._gradients import Gradient, Rows
-from posterity.curvature._pass import Pass
 from posterity.curvature.covariance import (
     Covariance,
     DiagonalCovariance,
@@ -16,6 +15,7 @@ from posterity.curvature.covariance import (
     KroneckerCovariance,
     rotate,
 )
+from posterity.curvature.passes import Pass
 from posterity.curvature.prediction import every_output, watch
 from posterity.inputs import Inputs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posterity.curvature._pass import Pass
 from posterity.curvature._sites import Site, Weight
 from posterity.curvature._tape import Tape
+from posterity.curvature.passes import Pass
 from posterity.errors import InvalidInput
 from posterity.processes import total
 from posterity.trees import state_dtype

@@ -14,9 +14,9 @@ from torch.autograd.graph import Node
 
 from posterity.curvature._bags import WrittenOutBags
 from posterity.curvature._layers import Call, Layer, unsupported
-from posterity.curvature._pass import Pass
 from posterity.curvature._rest import transformable
 from posterity.curvature._sites import split
+from posterity.curvature.passes import Pass
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, attempt, length, over_tensors, take
 from posterity.likelihoods import classes_last

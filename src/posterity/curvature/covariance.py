@@ -20,6 +20,11 @@ class DiagonalCovariance:
 
     variance: Tree
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that it covers."""
+        return tuple(self.variance)
+
     def scaled(self, factor: float) -> DiagonalCovariance:
         """The covariance times a number."""
         return DiagonalCovariance({name: factor * v for name, v in self.variance.items()})
@@ -41,6 +46,11 @@ class KroneckerCovariance:
     bases: Mapping[str, Bases]
     variance: Tree
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that it covers."""
+        return tuple(self.variance)
+
     def scaled(self, factor: float) -> KroneckerCovariance:
         """The covariance times a number."""
         return KroneckerCovariance(self.bases, {name: factor * v for name, v in self.variance.items()})
@@ -59,6 +69,11 @@ class FullCovariance:
 
     shapes: Mapping[str, torch.Size]
     matrix: Tensor
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that it covers."""
+        return tuple(self.shapes)
 
     def scaled(self, factor: float) -> FullCovariance:
         """The covariance times a number."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +37,7 @@ def pushforward(model: nn.Module, inputs: Inputs, direction: Tree) -> Tensor:
         return tangent(outputs, list(parameters.values()), [direction[name] for name in parameters])
 
 
-def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: list[str] | None = None) -> Tree:
+def pullback(model: nn.Module, inputs: Inputs, v: Tensor, names: Sequence[str] | None = None) -> Tree:
     """Σ_n J_nᵀ v_n, the transpose of `pushforward`, in one backward pass.
 
     Args:

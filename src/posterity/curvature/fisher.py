@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from posterity.batches import Batch
 from posterity.curvature._gradients import Gradient
-from posterity.curvature._pass import Pass
 from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn, own_part
+from posterity.curvature.passes import Pass
 from posterity.errors import expected, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 from posterity.batches import OwnPart, batches
 from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
-from posterity.curvature._pass import Pass
 from posterity.curvature._tape import Tape
+from posterity.curvature.passes import Pass
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of

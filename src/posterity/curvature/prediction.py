@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from posterity.curvature._alone import Alone
 from posterity.curvature._gradients import Rows
-from posterity.curvature._pass import Pass
-from posterity.curvature._product import product
 from posterity.curvature._tape import Tape
 from posterity.curvature.covariance import Covariance, FullCovariance, KroneckerCovariance, rotate
+from posterity.curvature.passes import Pass
+from posterity.curvature.products import product
 from posterity.errors import expected, require
 from posterity.inputs import Inputs
 

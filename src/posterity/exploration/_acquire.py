@@ -14,10 +14,9 @@ from posterity.exploration import batch_bald, information, k_centre
 from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
-from posterity.memory._trained import Trained
 from posterity.memory.ids import as_ids
 from posterity.noise import seeded
-from posterity.posterior import Ensemble, Posterior
+from posterity.posterior import Ensemble, FittedModel, Posterior
 
 BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
     "batch_bald": batch_bald.choose,
@@ -89,7 +88,7 @@ def acquire(
     """
     known = (*SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
-    trained = Trained.of(model, posterior, as_pool(pool, batch_size))
+    trained = FittedModel.of(model, posterior, as_pool(pool, batch_size))
     require(isinstance(seed, Integral), "seed", "a whole number", seed)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
     if criterion in DRAWN and isinstance(posterior.structure, Ensemble) and len(posterior.structure.members) == 1:

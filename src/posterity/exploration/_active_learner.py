@@ -19,10 +19,10 @@ from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
 from posterity.files import read_json, write_json
-from posterity.memory._trained import check_belongs
 from posterity.memory.ids import as_ids, whole_numbers
 from posterity.noise import own_seed
 from posterity.posterior import Posterior
+from posterity.posterior.fitted_model import check_belongs
 
 FILE, VERSION = "learner.json", 1
 

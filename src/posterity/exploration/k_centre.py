@@ -12,7 +12,7 @@ from posterity.adaptation.selection import farthest_first
 from posterity.batches import Batch
 from posterity.errors import expected
 from posterity.exploration.question import Question
-from posterity.memory._trained import Trained
+from posterity.posterior import FittedModel
 
 
 def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
@@ -36,12 +36,12 @@ def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
     return question.open[rows], distances.cpu()
 
 
-def _features(trained: Trained, data: Iterable[Batch]) -> Tensor:
+def _features(trained: FittedModel, data: Iterable[Batch]) -> Tensor:
     """What distances are taken between, (N, D), from inputs of which one batch at a time is held."""
     return torch.cat([_of_batch(trained, batch.to(trained.device)) for batch in data])
 
 
-def _of_batch(trained: Trained, batch: Batch) -> Tensor:
+def _of_batch(trained: FittedModel, batch: Batch) -> Tensor:
     head = find_head(trained.model, batch.inputs)
     if head is not None:
         return head.features(trained.model, batch.inputs, len(batch))

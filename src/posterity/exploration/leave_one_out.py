@@ -20,9 +20,9 @@ from posterity.errors import Undefined
 from posterity.exploration.question import Question
 from posterity.inputs import take
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from posterity.memory._dual import Dual, dual_of
-from posterity.memory._trained import Trained
+from posterity.memory import Dual
 from posterity.memory.perturbation import change_of_outputs, whether_to_deflate
+from posterity.posterior import FittedModel
 
 CHUNK = 32
 
@@ -31,10 +31,10 @@ def score(question: Question) -> Tensor:
     """By how much each example of the pool is expected to lower the leave-one-out loss of the labelled ones."""
     known = question.known("leave_one_out")
     trained = question.trained
-    labelled = Trained.of(trained.model, trained.posterior, known)
+    labelled = FittedModel.of(trained.model, trained.posterior, known)
     found = []
     with trained.at_mean():
-        parts = [(batch, dual_of(labelled, batch)) for batch in labelled.batches("labelled")]
+        parts = [(batch, Dual.of(labelled, batch)) for batch in labelled.batches("labelled")]
         for batch in trained.batches("leave one out"):
             for start in range(0, len(batch), CHUNK):
                 inputs = take(batch.inputs, slice(start, start + CHUNK))

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.batches import Batch, Batches
+from posterity.batches import Batch, Batches, in_order
 from posterity.errors import expected, require
 from posterity.inputs import length
-from posterity.memory._trained import Trained, in_order
 from posterity.memory.ids import unique
-from posterity.posterior import Memory
+from posterity.posterior import FittedModel, Memory
 from posterity.prediction import Prediction, predict
 
 
@@ -33,7 +32,7 @@ class Question:
         candidates: How many of the best single examples the criteria for batches look at.
     """
 
-    trained: Trained
+    trained: FittedModel
     open: Tensor
     labelled: Batches | None
     samples: int

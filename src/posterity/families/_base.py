@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import Undefined, expected, require
-from posterity.families._checks import parameters
+from posterity.families.checks import parameters
 
 Coordinates = tuple[Tensor, ...]
 

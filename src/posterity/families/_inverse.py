@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import Undefined
-from posterity.families._special import log_minus_digamma, log_minus_digamma_slope, trigamma
+from posterity.families.special import log_minus_digamma, log_minus_digamma_slope, trigamma
 
 _MAX_STEPS = 200
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
+from posterity.families.checks import between, parameters
 
 _MOST_BITS = 20  # a million states
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
+from posterity.families.checks import between, parameters
 
 
 class Categorical(CoordinateFamily):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
-from posterity.families._special import LOG_2PI
+from posterity.families.checks import between, parameters
+from posterity.families.special import LOG_2PI
 
 
 class DiagonalGaussian(CoordinateFamily):

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
 from posterity.families._inverse import concentration_from_mean_log
-from posterity.families._special import digamma, gamma_divergence, gamma_entropy
+from posterity.families.checks import between, parameters
 from posterity.families.gamma import log_standard_gamma
+from posterity.families.special import digamma, gamma_divergence, gamma_entropy
 
 # Gammas of rate one, divided by their sum, are Dirichlet, and the sum is a gamma that knows nothing of the shares.
 # Entropies and divergences are therefore differences of those of gammas, whose terms do not cancel.

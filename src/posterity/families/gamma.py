@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
-from posterity.families._special import digamma, gamma_divergence, gamma_entropy
+from posterity.families.checks import between, parameters
+from posterity.families.special import digamma, gamma_divergence, gamma_entropy
 
 
 def standard_gamma(shape: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.families._base import CoordinateFamily, Coordinates, Family
-from posterity.families._checks import parameters, positive_definite
-from posterity.families._special import LOG_2PI
+from posterity.families.checks import parameters, positive_definite
+from posterity.families.special import LOG_2PI
 from posterity.linalg import inverse_psd, log_det_psd, solve_psd, symmetrise
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.families._base import Family
-from posterity.families._checks import between, parameters
 from posterity.families._conditional import ConditionalFamily
-from posterity.families._special import log_gamma_ratio
 from posterity.families.categorical import Categorical
+from posterity.families.checks import between, parameters
 from posterity.families.gamma import UnitGamma
 from posterity.families.gaussian import Gaussian
+from posterity.families.special import log_gamma_ratio
 
 
 class MixtureOfGaussians(ConditionalFamily):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
 from posterity.families._inverse import shape_from_gap
-from posterity.families._special import LOG_2PI, digamma
+from posterity.families.checks import between, parameters
 from posterity.families.gamma import Gamma, standard_gamma
+from posterity.families.special import LOG_2PI, digamma
 
 
 class NormalGamma(CoordinateFamily):

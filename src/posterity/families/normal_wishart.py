@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters, positive_definite
-from posterity.families._special import LOG_2PI
+from posterity.families.checks import between, parameters, positive_definite
+from posterity.families.special import LOG_2PI
 from posterity.families.wishart import (
     Wishart,
     degrees_from_moments,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters
-from posterity.families._special import LOG_2PI
+from posterity.families.checks import between, parameters
+from posterity.families.special import LOG_2PI
 
 _LARGE = 1e4  # from here on series in 1/r are exact to the last bit
 

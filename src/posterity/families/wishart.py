@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from posterity.families._base import CoordinateFamily, Coordinates
-from posterity.families._checks import between, parameters, positive_definite
 from posterity.families._inverse import shape_from_gap
-from posterity.families._special import digamma
+from posterity.families.checks import between, parameters, positive_definite
 from posterity.families.gamma import standard_gamma
+from posterity.families.special import digamma
 from posterity.linalg import inverse_psd, log_det_psd, symmetrise
 
 LOG_2 = math.log(2.0)

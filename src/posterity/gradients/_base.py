@@ -11,8 +11,8 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.families import ConditionalFamily, Coordinates, Family
-from posterity.gradients._gaussian import AnyGaussian, to_derivatives
-from posterity.gradients.losses import AnyLoss, Loss
+from posterity.gradients.gaussian import AnyGaussian, to_derivatives
+from posterity.gradients.losses import AnyLoss, as_function
 
 AnyFamily = Family | ConditionalFamily
 
@@ -42,13 +42,6 @@ def as_family(q: AnyFamily, what: str) -> Family:
     if not isinstance(q, Family):
         raise expected(what, "an exponential family", type(q).__name__)
     return q
-
-
-def as_function(loss: AnyLoss) -> Loss:
-    """The loss as a function of θ, or an error."""
-    if not callable(loss):
-        raise expected("loss", "a function of θ (a ConjugateLoss goes with Conjugate())", type(loss).__name__)
-    return loss
 
 
 def values_at(loss: AnyLoss, points: Tensor, dims: int = 1) -> Tensor:

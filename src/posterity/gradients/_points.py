@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from posterity.families import Coordinates, DiagonalGaussian, FixedGaussian, MixtureOfGaussians
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
-from posterity.gradients._gaussian import AnyGaussian, as_gaussian, from_derivatives, times
+from posterity.gradients._base import AnyFamily, Estimator, at_points, values_at
 from posterity.gradients.curvatures import Curvature
-from posterity.gradients.losses import AnyLoss, Loss
+from posterity.gradients.gaussian import AnyGaussian, as_gaussian, from_derivatives, times
+from posterity.gradients.losses import AnyLoss, Loss, as_function
 
 
 class PointEstimator(Estimator):

@@ -18,11 +18,11 @@ from posterity.families import (
     MixtureOfGaussians,
     SignBernoulli,
 )
-from posterity.gradients._base import AnyFamily, as_function, at_points, values_at
-from posterity.gradients._gaussian import AnyGaussian
+from posterity.gradients._base import AnyFamily, at_points, values_at
 from posterity.gradients._points import PointEstimator
 from posterity.gradients.curvatures import Curvature, Hessian
-from posterity.gradients.losses import AnyLoss
+from posterity.gradients.gaussian import AnyGaussian
+from posterity.gradients.losses import AnyLoss, as_function
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from posterity.errors import expected, require, require_whole
 from posterity.families import Bernoulli, Coordinates, FixedGaussian
-from posterity.gradients._base import AnyFamily, Estimator, as_function, at_points, values_at
-from posterity.gradients.losses import AnyLoss
+from posterity.gradients._base import AnyFamily, Estimator, at_points, values_at
+from posterity.gradients.losses import AnyLoss, as_function
 
 
 @dataclass(frozen=True)

@@ -166,3 +166,10 @@ class ConjugateLoss:
 
 
 AnyLoss = Loss | ConjugateLoss
+
+
+def as_function(loss: AnyLoss) -> Loss:
+    """The loss as a function of θ, or an error."""
+    if not callable(loss):
+        raise expected("loss", "a function of θ (a ConjugateLoss goes with Conjugate())", type(loss).__name__)
+    return loss

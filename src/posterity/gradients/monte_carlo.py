@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require_whole
-from posterity.gradients._gaussian import AnyGaussian
 from posterity.gradients._points import PointEstimator
 from posterity.gradients.curvatures import Curvature, Hessian
+from posterity.gradients.gaussian import AnyGaussian
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from posterity.errors import require, require_whole
 from posterity.families import DiagonalGaussian
-from posterity.families._special import LOG_2PI
-from posterity.gradients._gaussian import AnyGaussian
+from posterity.families.special import LOG_2PI
 from posterity.gradients._points import PointEstimator, average
 from posterity.gradients.curvatures import Curvature, Hessian
+from posterity.gradients.gaussian import AnyGaussian
 from posterity.gradients.losses import AnyLoss, LinearLoss, Loss
 from posterity.likelihoods import BernoulliLikelihood
 

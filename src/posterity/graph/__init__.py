@@ -5,13 +5,13 @@ from posterity.graph._em import em
 from posterity.graph._factor import Evaluation, Factor
 from posterity.graph._model import Model
 from posterity.graph._svi import svi, svi_step
-from posterity.graph._sweep import Fit
 from posterity.graph._vmp import vmp
 from posterity.graph.emissions import Emission, bernoulli, categorical, diagonal_gaussian, gaussian, poisson
 from posterity.graph.factors import Chain, Linear, Mixture, Observed, Shrinkage, Site, Topics
 from posterity.graph.latent import DenseGaussian, LatentGaussian, Marginals, Sites, SparseGaussian
 from posterity.graph.modes import Point
 from posterity.graph.state_space import StateBeliefs, filter_states, smooth_states
+from posterity.graph.sweeps import Fit
 
 __all__ = [
     "Chain",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from posterity.errors import require_whole
 from posterity.families import Family
 from posterity.graph._model import Model
-from posterity.graph._sweep import Fit, loop
+from posterity.graph.sweeps import Fit, loop
 
 
 def em(model: Model, start: Mapping[str, Family] | None = None, *, steps: int = 1000, tolerance: float = 1e-6) -> Fit:

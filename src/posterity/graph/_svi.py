@@ -11,8 +11,9 @@ from posterity.errors import expected, require_whole
 from posterity.families import Family
 from posterity.gradients.losses import weight
 from posterity.graph._factor import Belief
-from posterity.graph._model import Evaluated, Model
-from posterity.graph._sweep import Fit, settle, sweep
+from posterity.graph._model import Model
+from posterity.graph.evaluated import Evaluated
+from posterity.graph.sweeps import Fit, settle, sweep
 from posterity.progress import track
 from posterity.rule import Schedule, robbins_monro
 

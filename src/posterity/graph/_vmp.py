@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from posterity.errors import require, require_whole
 from posterity.families import Family
 from posterity.graph._model import Model
-from posterity.graph._sweep import Fit, loop
+from posterity.graph.sweeps import Fit, loop
 
 
 def vmp(

@@ -21,8 +21,8 @@ from posterity.learning.checks import check_class_names
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.linalg import DENSE_LIMIT
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior
-from posterity.posterior._structure import DENSE_LIMIT
 from posterity.trees import Tree, evaluating, only_trainable, snapshot, to_vector, trainable
 
 FULL_LIMIT = 2000  # weights of a last layer that still get a full matrix: its eigenvalues take seconds

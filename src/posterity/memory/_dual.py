@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from posterity.batches import Batch
 from posterity.curvature import prediction_covariance, pushforward
 from posterity.likelihoods import Likelihood
-from posterity.memory._trained import Trained, names_of
 from posterity.memory.dual_models import GaussianProcess, LinearModel, gaussian_process, linear_model
 from posterity.memory.ids import unique
 from posterity.memory.reliability import largest_leverage
-from posterity.posterior import Posterior
+from posterity.posterior import FittedModel, Posterior
 from posterity.processes import gather
 
 
@@ -36,11 +35,20 @@ class Dual:
         variance: V (N, K, K), in float64.
     """
 
-    trained: Trained
+    trained: FittedModel
     ids: Tensor
     targets: Tensor
     outputs: Tensor
     variance: Tensor
+
+    @classmethod
+    def of(cls, trained: FittedModel, batch: Batch) -> Dual:
+        """The dual of one batch, with the model already at the posterior mean."""
+        f = trained.outputs(batch.inputs)
+        y = trained.targets(f, batch.targets)
+        variance = prediction_covariance(trained.model, batch.inputs, trained.covariance)
+        y = y.double() if y.is_floating_point() else y
+        return cls(trained, batch.ids.cpu(), y, f.double(), variance.double())
 
     def __repr__(self) -> str:
         return f"Dual({len(self)} examples, {self.outputs.shape[1]} outputs, {self.trained.posterior.structure})"
@@ -87,7 +95,7 @@ class Dual:
     def tangent(self) -> Tensor:
         """J θ* (N, K): the outputs that the linear model of the dual makes of the mean (f itself for linear models)."""
         trained = self.trained
-        mean = {name: trained.posterior.mean[name].to(trained.device) for name in names_of(trained.covariance)}
+        mean = {name: trained.posterior.mean[name].to(trained.device) for name in trained.covariance.names}
         with trained.at_mean():
             return torch.cat([pushforward(trained.model, b.inputs, mean) for b in trained.batches("dual")]).double()
 
@@ -134,18 +142,9 @@ def dual(model: nn.Module, posterior: Posterior, data: Any, *, batch_size: int =
     References:
         Khan, Immer, Abedi and Korzepa, "Approximate inference turns deep networks into Gaussian processes", 2019.
     """
-    trained = Trained.of(model, posterior, data, batch_size)
+    trained = FittedModel.of(model, posterior, data, batch_size)
     with trained.at_mean():
-        parts = [dual_of(trained, batch) for batch in trained.own_batches("dual")]
+        parts = [Dual.of(trained, batch) for batch in trained.own_batches("dual")]
     names = ("ids", "targets", "outputs", "variance")
     ids, *columns = (gather(torch.cat([getattr(part, name) for part in parts])) for name in names)
     return Dual(trained, unique(ids), *columns)
-
-
-def dual_of(trained: Trained, batch: Batch) -> Dual:
-    """The dual of one batch, with the model already at the posterior mean."""
-    f = trained.outputs(batch.inputs)
-    y = trained.targets(f, batch.targets)
-    variance = prediction_covariance(trained.model, batch.inputs, trained.covariance)
-    y = y.double() if y.is_floating_point() else y
-    return Dual(trained, batch.ids.cpu(), y, f.double(), variance.double())

@@ -16,16 +16,15 @@ from torch import Tensor, nn
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import CategoricalLikelihood
 from posterity.memory import store
-from posterity.memory._dual import dual_of
+from posterity.memory._dual import Dual
 from posterity.memory._rows import columns
-from posterity.memory._trained import Trained
 from posterity.memory.ids import places, unique
 from posterity.memory.perturbation import Deflate, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.memory.scores import influence, score, test_loss_direction
 from posterity.memory.tracker import MemoryTracker
 from posterity.memory.what_if import WhatIf, what_if
-from posterity.posterior import Memory, Posterior
+from posterity.posterior import FittedModel, Memory, Posterior
 from posterity.processes import gather, largest, total
 from posterity.trees import Tree
 
@@ -48,7 +47,7 @@ class MemoryMap:
     reliability: Reliability
     posterior: Posterior
     guides: tuple[float, float] = (GUIDE, GUIDE)
-    trained: Trained | None = field(default=None)
+    trained: FittedModel | None = field(default=None)
 
     def __repr__(self) -> str:
         counts = self.table["category"].value_counts()
@@ -173,7 +172,7 @@ class MemoryMap:
         stored, reliability, guides = store.load(folder)
         posterior = Posterior.load(Path(folder) / "posterior")
         require((model is None) == (data is None), "model and data", "both or neither", "one of them")
-        trained = None if model is None else Trained.of(model, posterior, data)
+        trained = None if model is None else FittedModel.of(model, posterior, data)
         return cls(stored, reliability, posterior, guides, trained)
 
     def to_csv(self, path: str | Path) -> None:
@@ -194,7 +193,7 @@ class MemoryMap:
     def _ids(self) -> Tensor:
         return torch.as_tensor(self.columns["id"].to_numpy(copy=True))
 
-    def _at_hand(self, what: str) -> Trained:
+    def _at_hand(self, what: str) -> FittedModel:
         if self.trained is None:
             raise InvalidInput(
                 f"{what}: expected the model and the data (MemoryMap.load(folder, model, data)), got none"
@@ -247,13 +246,13 @@ def memory_map(
         if name != "influence":
             score(name)
     require(("influence" in scores) == (test is not None), "test", "test data exactly with scores='influence'", test)
-    trained = Trained.of(model, posterior, data, batch_size)
+    trained = FittedModel.of(model, posterior, data, batch_size)
     deflating = whether_to_deflate(deflate, posterior)
     parts, leverage, dimension = [], 0.0, 0.0
     with trained.at_mean():
         direction: Tree | None = None if test is None else test_loss_direction(trained, test, batch_size)
         for batch in trained.own_batches("memory map"):
-            dual = dual_of(trained, batch)
+            dual = Dual.of(trained, batch)
             parts.append(columns(trained, dual, batch, deflating, scores, direction))
             leverage = max(leverage, dual.max_leverage.max().item())
             dimension += dual.effective_parameters.sum().item()

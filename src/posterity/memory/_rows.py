@@ -11,16 +11,16 @@ from posterity.batches import Batch
 from posterity.errors import InvalidInput
 from posterity.likelihoods import CategoricalLikelihood, Likelihood
 from posterity.memory._dual import Dual
-from posterity.memory._trained import Trained
 from posterity.memory.leave_one_out import labels_of, without_itself
 from posterity.memory.scores import influence, score
+from posterity.posterior import FittedModel
 from posterity.trees import Tree
 
 Columns = dict[str, Tensor]
 
 
 def columns(
-    trained: Trained, dual: Dual, batch: Batch, deflate: bool, scores: Sequence[str], test: Tree | None
+    trained: FittedModel, dual: Dual, batch: Batch, deflate: bool, scores: Sequence[str], test: Tree | None
 ) -> Columns:
     """One tensor (B,) for each column, on the CPU; NaN or infinity in any of them is an error."""
     likelihood = trained.likelihood

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from posterity.curvature import Covariance, kernel, prediction_covariance, pushforward
-from posterity.curvature._pass import Pass
 from posterity.curvature.covariance import fitted
+from posterity.curvature.passes import Pass
 from posterity.curvature.prediction import every_output, watch
 from posterity.inputs import Inputs, move
 from posterity.linalg import cholesky, log_det_psd, solve_psd, symmetrise
-from posterity.memory._trained import Trained, names_of
-from posterity.posterior import Diagonal, Full
+from posterity.posterior import Diagonal, FittedModel, Full
 from posterity.trees import to_vector
 
 
@@ -77,7 +76,7 @@ class GaussianProcess:
         prior: The prior's covariance at temperature 1.
     """
 
-    trained: Trained
+    trained: FittedModel
     inputs: list[Inputs]
     weights: Tensor
     noise_precision: Tensor
@@ -105,7 +104,7 @@ class GaussianProcess:
         return torch.cat([_flattened(kernel(self.trained.model, x, z, self.prior)) for z in self.inputs], dim=1)
 
 
-def linear_model(trained: Trained, tangent: Tensor, residual: Tensor, curvature: Tensor) -> LinearModel:
+def linear_model(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> LinearModel:
     """The dual linear model; features are written out, so this is for small models."""
     features = []
     with trained.at_mean():
@@ -116,7 +115,7 @@ def linear_model(trained: Trained, tangent: Tensor, residual: Tensor, curvature:
     return LinearModel(torch.cat(features), weighted, curvature, _untempered_prior(trained))
 
 
-def gaussian_process(trained: Trained, tangent: Tensor, residual: Tensor, curvature: Tensor) -> GaussianProcess:
+def gaussian_process(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> GaussianProcess:
     """The dual Gaussian process; the kernel of all examples is written out, so this is for small data."""
     prior = fitted(_untempered_prior(trained).covariance(), dict(trained.model.named_parameters()))
     with trained.at_mean():
@@ -150,15 +149,15 @@ def _system(gram: Tensor, curvature: Tensor, right: Tensor) -> tuple[Tensor, Ten
     return identity + _times(curvature, gram), _times(curvature, right)
 
 
-def _untempered_prior(trained: Trained) -> Diagonal:
+def _untempered_prior(trained: FittedModel) -> Diagonal:
     """The prior of the uncertain parameters, at temperature 1: precision times n/ess."""
     posterior = trained.posterior
-    prior = posterior.prior.restrict(tuple(names_of(trained.covariance)))
-    scale = posterior.n / posterior.ess
+    prior = posterior.prior.restrict(tuple(trained.covariance.names))
+    scale = posterior.temperature
     return Diagonal(prior.mean, {name: scale * p for name, p in prior.precision.items()})
 
 
-def _prior_mean(trained: Trained) -> dict[str, Tensor]:
+def _prior_mean(trained: FittedModel) -> dict[str, Tensor]:
     mean = _untempered_prior(trained).mean
     return {name: t.to(trained.device) for name, t in mean.items()}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from posterity.curvature import pullback, pushforward
 from posterity.inputs import Inputs
-from posterity.memory._trained import Trained, names_of
+from posterity.posterior import FittedModel
 from posterity.trees import Tree, from_vector, to_vector
 
 STEPS = 500
@@ -55,10 +55,10 @@ class Shift:
     converged: bool
 
 
-def shift(trained: Trained, group: list[Part], *, deflate: bool) -> Shift:
+def shift(trained: FittedModel, group: list[Part], *, deflate: bool) -> Shift:
     """Δθ of a group, with the model at its posterior mean."""
     covariance, model = trained.covariance, trained.model
-    names = names_of(covariance)
+    names = covariance.names
     parameters = dict(model.named_parameters())
     like: Tree = {name: parameters[name] for name in names}
 

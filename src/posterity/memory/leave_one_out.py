@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from posterity import metrics
 from posterity.errors import Undefined
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
-from posterity.memory._dual import Dual, dual_of
-from posterity.memory._trained import Trained
+from posterity.memory._dual import Dual
 from posterity.memory.ids import unique
 from posterity.memory.perturbation import Deflate, change_of_outputs, change_of_variance, whether_to_deflate
 from posterity.memory.reliability import Reliability
-from posterity.posterior import Posterior
+from posterity.posterior import FittedModel, Posterior
 from posterity.processes import gather, largest, total
 
 
@@ -107,9 +106,9 @@ def leave_one_out(
         >>> leave_one_out(model, laplace(model, (x, y), prior_precision=1.0), (x, y)).nll.shape
         torch.Size([30])
     """
-    trained = Trained.of(model, posterior, data, batch_size)
+    trained = FittedModel.of(model, posterior, data, batch_size)
     with trained.at_mean():
-        parts = [without_itself(dual_of(trained, batch), deflate) for batch in trained.own_batches("leave one out")]
+        parts = [without_itself(Dual.of(trained, batch), deflate) for batch in trained.own_batches("leave one out")]
     joined = _joined(trained, parts)
     unique(joined.ids)
     return joined
@@ -139,7 +138,7 @@ def labels_of(y: Tensor) -> Tensor:
     return y.argmax(-1) if y.is_floating_point() else y
 
 
-def _joined(trained: Trained, parts: list[LeaveOneOut]) -> LeaveOneOut:
+def _joined(trained: FittedModel, parts: list[LeaveOneOut]) -> LeaveOneOut:
     columns = zip(*((p.ids, p.targets, p.outputs, p.variance) for p in parts))
     ids, y, f, v = (gather(torch.cat(column)) for column in columns)
     leverage = largest(max(p.reliability.max_leverage for p in parts))

@@ -16,8 +16,8 @@ from posterity.curvature import per_example_gradient_norms, pullback, pushforwar
 from posterity.errors import Undefined, expected
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from posterity.memory._dual import Dual
-from posterity.memory._trained import Trained, names_of
 from posterity.memory.perturbation import contains_examples, deflation
+from posterity.posterior import FittedModel
 from posterity.progress import track
 from posterity.trees import Tree
 
@@ -48,7 +48,7 @@ def cook(dual: Dual, batch: Batch) -> Tensor:
     u = dual.residual
     if contains_examples(dual.trained.posterior):
         u = torch.linalg.solve(deflation(dual.variance, dual.curvature).mT, u)
-    parameters = sum(dual.trained.posterior.mean[name].numel() for name in names_of(dual.trained.covariance))
+    parameters = sum(dual.trained.posterior.mean[name].numel() for name in dual.trained.covariance.names)
     return torch.einsum("nk,nkl,nl->n", u, dual.variance, u) / parameters
 
 
@@ -74,10 +74,10 @@ def score(name: str) -> Score:
     return SCORES[name]
 
 
-def test_loss_direction(trained: Trained, test: Any, batch_size: int) -> Tree:
+def test_loss_direction(trained: FittedModel, test: Any, batch_size: int) -> Tree:
     """Σ ∇L_test, L_test the mean loss of test data: where the weights would have to go to make it worse."""
     stream = batches(test, batch_size=batch_size)
-    names = names_of(trained.covariance)
+    names = trained.covariance.names
     total: Tree = {}
     for batch in track(stream, "test gradient", total=len(stream)):
         batch = batch.to(trained.device)
@@ -88,7 +88,7 @@ def test_loss_direction(trained: Trained, test: Any, batch_size: int) -> Tree:
     return trained.covariance.times(total)
 
 
-def influence(trained: Trained, batch: Batch, direction: Tree) -> Tensor:
+def influence(trained: FittedModel, batch: Batch, direction: Tree) -> Tensor:
     """∇L_testᵀ Σ ∇ℓ_i, the influence function: to first order, how the mean test loss changes without example i.
 
     Positive: the example helps. `direction` is Σ ∇L_test, so that one tangent pass answers for a whole batch.

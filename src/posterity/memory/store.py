@@ -13,7 +13,6 @@ from torch import Tensor
 from posterity.batches import Batch
 from posterity.errors import MissingExtra
 from posterity.files import load_record, save_record
-from posterity.inputs import concatenated
 from posterity.memory.reliability import Reliability
 from posterity.posterior import Memory
 
@@ -38,9 +37,7 @@ def load(folder: str | Path) -> tuple[pd.DataFrame, Reliability, tuple[float, fl
 def memory_of(batches: list[Batch], outputs: list[Tensor]) -> Memory:
     """Examples in batches as one `Memory`, on the CPU."""
     parts = [batch.to("cpu") for batch in batches]
-    targets, ids = torch.cat([p.targets for p in parts]), torch.cat([p.ids.cpu() for p in parts])
-    inputs = concatenated([part.inputs for part in parts])
-    return Memory(inputs, targets, ids, predictions=torch.cat(outputs).cpu())
+    return Memory.of(Batch.concatenate(parts), predictions=torch.cat(outputs).cpu())
 
 
 def to_parquet(table: pd.DataFrame, path: str | Path) -> None:

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.batches import Batch, Batches
+from posterity.batches import Batch, Batches, in_order
 from posterity.curvature import Covariance
-from posterity.curvature._product import product
 from posterity.curvature.prediction import watch
+from posterity.curvature.products import product
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.learning import Callback, Moment
 from posterity.learning.objective import infer_likelihood
 from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
-from posterity.memory._trained import fitting, in_order
 from posterity.memory.ids import unique
 from posterity.memory.optimizer_state import covariance_of
 from posterity.memory.scores import confidence_of, margin_of
@@ -131,7 +130,7 @@ class MemoryTracker(Callback):
                 f, y = step.outputs, batch.targets[part]
                 if self.likelihood is None:
                     self.likelihood = infer_likelihood(f, y)
-                y = fitting(self.likelihood, f, y)
+                y = self.likelihood.as_targets(f, y)
                 e = self.likelihood.residual(f, y)
                 found.append(_scores(self.likelihood, f, y, e, product(step, e, covariance)))
         return found

@@ -13,11 +13,11 @@ from torch import Tensor
 from posterity.batches import Batch, batches
 from posterity.curvature import pushforward
 from posterity.errors import expected, require
-from posterity.memory._trained import Trained
 from posterity.memory.groups import Part, shift
 from posterity.memory.ids import as_ids
 from posterity.memory.perturbation import Deflate, whether_to_deflate
 from posterity.memory.reliability import Reliability
+from posterity.posterior import FittedModel
 from posterity.progress import track
 from posterity.trees import Tree
 
@@ -66,7 +66,7 @@ class WhatIf:
         examples: The examples themselves, as they were.
     """
 
-    trained: Trained
+    trained: FittedModel
     ids: Tensor
     parameters: Tree
     reliability: Reliability
@@ -94,7 +94,7 @@ class WhatIf:
 
 
 def what_if(
-    trained: Trained,
+    trained: FittedModel,
     known: Tensor,
     effective_dimension: float,
     *,
@@ -160,7 +160,7 @@ def _rows(known: Tensor, ids: Tensor) -> Tensor:
     return order[place]
 
 
-def _part(trained: Trained, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Part:
+def _part(trained: FittedModel, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Part:
     """e − w e′ and (1 − w)Λ of some examples."""
     likelihood = trained.likelihood
     f = trained.outputs(batch.inputs)
@@ -187,7 +187,7 @@ def new_target(given: Any, old: Tensor) -> Tensor:
     return target.to(old).reshape(old.shape)
 
 
-def _outcome(trained: Trained, batch: Batch, parameters: Tree) -> tuple[Tensor, ...]:
+def _outcome(trained: FittedModel, batch: Batch, parameters: Tree) -> tuple[Tensor, ...]:
     likelihood = trained.likelihood
     f = trained.outputs(batch.inputs)
     y = trained.targets(f, batch.targets)

@@ -118,7 +118,7 @@ def _site(posterior: Posterior, start: Posterior) -> Site:
     diagonal = replace(posterior, structure=_diagonal(posterior))
     site = diagonal - diagonal.prior
     assert isinstance(site.precision, dict)
-    factor = (start.ess / start.n) / (posterior.ess / posterior.n)
+    factor = posterior.temperature / start.temperature
     known = replace(site, precision={name: t.clamp(min=0) for name, t in site.precision.items()})
     return replace(known.scaled(factor), n=site.n)
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from posterity.errors import require, require_whole
 from posterity.families import Dirichlet
 from posterity.graph import Fit, Model, Topics, svi, svi_step, vmp
-from posterity.graph._model import Evaluated
-from posterity.graph._sweep import settle
+from posterity.graph.evaluated import Evaluated
+from posterity.graph.sweeps import settle
 from posterity.models._base import Estimator
 from posterity.rule import robbins_monro
 

@@ -5,6 +5,7 @@ from posterity.posterior._posterior import Posterior
 from posterity.posterior._structure import Gaussian, Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.dropout import Dropout
+from posterity.posterior.fitted_model import FittedModel
 from posterity.posterior.full import Full
 from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
@@ -18,6 +19,7 @@ __all__ = [
     "Diagonal",
     "Dropout",
     "Ensemble",
+    "FittedModel",
     "Full",
     "Gaussian",
     "Kronecker",

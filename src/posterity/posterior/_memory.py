@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.batches import Batch
 from posterity.errors import expected, require
-from posterity.inputs import Inputs
+from posterity.inputs import Inputs, take
 from posterity.trees import Tree
 
 
@@ -50,6 +50,25 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @classmethod
+    def of(cls, batch: Batch, weights: Tensor | None = None, predictions: Tensor | None = None) -> Memory:
+        """The examples of a batch; 1 each unless weights are given."""
+        return cls(batch.inputs, batch.targets, batch.ids, weights, predictions)  # type: ignore[arg-type]
+
+    def take(self, rows: Tensor) -> Memory:
+        """The examples in some rows."""
+        return Memory.of(self.batch().take(rows), take(self.weights, rows), take(self.predictions, rows))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Memory]) -> Memory:
+        """Memories one after the other, as one; their predictions are kept where all of them have some."""
+        found = [part.predictions for part in parts]
+        return Memory.of(
+            Batch.concatenate([part.batch() for part in parts]),
+            torch.cat([part.weights.to(parts[0].weights) for part in parts]),
+            None if any(f is None for f in found) else torch.cat([f.to(found[0]) for f in found]),  # type: ignore
+        )
 
     def batch(self) -> Batch:
         """The examples as one batch."""

@@ -139,6 +139,11 @@ class Posterior:
         return self.structure.names
 
     @property
+    def temperature(self) -> float:
+        """n/ess: what a loss of all examples is divided by in this posterior; 1 is Bayes' rule, less is colder."""
+        return self.n / self.ess
+
+    @property
     def mean(self) -> Tree:
         """Posterior mean of each parameter."""
         return self.structure.mean

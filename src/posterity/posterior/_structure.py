@@ -12,10 +12,9 @@ from torch import Tensor
 
 from posterity.curvature.covariance import Covariance
 from posterity.errors import InvalidInput, Undefined, expected, require
+from posterity.linalg import DENSE_LIMIT
 from posterity.noise import Key, normal
 from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype
-
-DENSE_LIMIT = 20_000  # parameters; a dense float64 matrix of this size takes 3.2 GB
 
 
 class Structure(ABC):

@@ -20,8 +20,7 @@ from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_tensors, write_tensors
 from posterity.memory import MemoryMap, memory_map
 from posterity.memory import store as maps
-from posterity.memory._trained import Trained
-from posterity.posterior import Posterior
+from posterity.posterior import FittedModel, Posterior
 from posterity.runs.data import Data, Selection
 from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -247,7 +246,7 @@ class RunFolder:
         if kept is None:
             return self._tracked(memory_map(model, self.posterior, data))
         columns, reliability, guides = maps.load(kept)
-        return MemoryMap(columns, reliability, self.posterior, guides, Trained.of(model, self.posterior, data))
+        return MemoryMap(columns, reliability, self.posterior, guides, FittedModel.of(model, self.posterior, data))
 
     def _part(self, name: str, head: str) -> Path | None:
         """Where a folder of the run lies, once all its files are known to be whole; None where its head is missing."""

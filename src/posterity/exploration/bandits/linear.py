@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.errors import require, require_positive
 from posterity.exploration.bandits._belief import Belief, checked
-from posterity.noise import Key, normal
+from posterity.noise import Key, normal, standard_gamma
 
 
 class LinearGaussian(Belief):
@@ -107,14 +107,11 @@ class LinearGaussian(Belief):
         return x @ self.mean.T, whitened.norm(dim=1).T
 
     def _drawn_precision(self, count: int, seed: int, number: int) -> Tensor:
-        """τ of each context and arm, for each decision from a generator of its own: batches change nothing."""
+        """τ of each context and arm, with noise of its own for each decision: batches change nothing."""
         if self.noise_precision is not None:
             return torch.full((count, self.arms), self.noise_precision, dtype=torch.float64)
-        generator, drawn = torch.Generator(), []
-        for decision in range(number, number + count):
-            generator.manual_seed(hash((seed, decision)) % 2**63)
-            drawn.append(torch._standard_gamma(self.shape, generator=generator))
-        return torch.stack(drawn) / self.rate
+        keys = (Key(seed, 0, decision, 1) for decision in range(number, number + count))  # 0 are the weights
+        return torch.stack([standard_gamma(key, self.shape) for key in keys]) / self.rate
 
     def _with_bias(self, contexts: Tensor) -> Tensor:
         fits = contexts.ndim == 2 and contexts.shape[1] == self.features

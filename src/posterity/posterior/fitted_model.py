@@ -1,10 +1,10 @@
-"""What questions about memory are put to: a model at its posterior mean, and the data it was trained on."""
+"""A model, its posterior and its data, checked to belong together: what questions are put to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,27 +12,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from posterity.batches import Batch, Batches, OwnPart, batches
-from posterity.curvature import Covariance, FullCovariance
-from posterity.curvature.covariance import fitted
+from posterity.batches import Batch, Batches, OwnPart, in_order
+from posterity.curvature.covariance import Covariance, fitted
 from posterity.errors import require
-from posterity.inputs import Inputs, call, over_tensors
+from posterity.inputs import Inputs, call
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Posterior
+from posterity.posterior._posterior import Posterior
 from posterity.progress import track
 from posterity.trees import evaluating
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A model, its posterior, and data whose examples have ids."""
+class FittedModel:
+    """A model, its posterior, and data whose examples have ids.
+
+    Args:
+        model: The model; questions read it at the posterior mean and leave it as it was.
+        posterior: Its posterior, which holds the likelihood.
+        data: Batches in the order of the data.
+    """
 
     model: nn.Module
     posterior: Posterior
     data: Batches
 
     @classmethod
-    def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> Trained:
+    def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> FittedModel:
         """The three together, once they are known to fit each other."""
         check_belongs(model, posterior)
         return cls(model, posterior, in_order(data, batch_size))
@@ -76,7 +81,7 @@ class Trained:
         for batch in self.batches("examples"):
             inside = torch.isin(batch.ids, ids)
             if inside.any():
-                found.append(rows_of_batch(batch, inside.nonzero()[:, 0]))
+                found.append(batch.take(inside.nonzero()[:, 0]))
         return found
 
     def outputs(self, inputs: Inputs) -> Tensor:
@@ -89,7 +94,7 @@ class Trained:
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Targets in the dtype that fits the outputs, or an error if they do not fit."""
-        return fitting(self.likelihood, f, y)
+        return self.likelihood.as_targets(f, y)
 
 
 def check_belongs(model: nn.Module, posterior: Posterior) -> None:
@@ -97,28 +102,3 @@ def check_belongs(model: nn.Module, posterior: Posterior) -> None:
     for name, given, kind in (("model", model, nn.Module), ("posterior", posterior, Posterior)):
         require(isinstance(given, kind), name, f"a {kind.__name__}", type(given).__name__)
     posterior.check(model)
-
-
-def in_order(data: Any, batch_size: int) -> Batches:
-    """Batches in the order of the data, or an error if their examples cannot be told apart."""
-    stream = batches(data, batch_size=batch_size)
-    require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
-    return replace(stream, shuffle=False)
-
-
-def fitting(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
-    """Targets in the dtype of the outputs (labels stay integers), after a look at shapes and range."""
-    y = y.to(f.dtype) if y.is_floating_point() else y
-    likelihood.check(f, y)
-    return y
-
-
-def rows_of_batch(batch: Batch, rows: Tensor) -> Batch:
-    """Some of the examples of a batch."""
-    inputs = over_tensors(lambda x: x[rows.to(x.device)], batch.inputs)
-    return Batch(inputs, batch.targets[rows.to(batch.targets.device)], batch.ids[rows.to(batch.ids.device)])
-
-
-def names_of(covariance: Covariance) -> list[str]:
-    """The parameters that a covariance covers."""
-    return list(covariance.shapes if isinstance(covariance, FullCovariance) else covariance.variance)

@@ -12,7 +12,8 @@ from posterity.errors import InvalidInput
 from posterity.families import Coordinates, Family
 from posterity.gradients import Conjugate, ConjugateLoss
 from posterity.graph._factor import Belief
-from posterity.graph._model import Evaluated, Model
+from posterity.graph._model import Model
+from posterity.graph.evaluated import Evaluated
 from posterity.graph.modes import Point
 from posterity.progress import track
 from posterity.rule import BayesianLearningRule, relative_change

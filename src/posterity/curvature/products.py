@@ -7,7 +7,6 @@ from torch import Tensor
 
 from posterity.curvature import _rest
 from posterity.curvature._alone import Alone
-from posterity.curvature._pass import Pass
 from posterity.curvature.covariance import (
     Covariance,
     DiagonalCovariance,
@@ -15,6 +14,7 @@ from posterity.curvature.covariance import (
     KroneckerCovariance,
     times_rows,
 )
+from posterity.curvature.passes import Pass
 from posterity.inputs import take
 from posterity.trees import Tree, from_vector
 

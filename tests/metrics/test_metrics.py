@@ -41,6 +41,13 @@ def test_accuracy(task):
         assert metrics.top_k_accuracy(p, y, k=k) == pytest.approx(reference, abs=TOLERANCE)
 
 
+def test_balanced_accuracy(task):
+    p, y = task
+    kept = (y != 3) & ((y != 5) | (torch.arange(len(y)) % 7 == 0))  # one class is missing, another rare
+    reference = skm.recall_score(y[kept], p[kept].argmax(-1), average="macro", labels=y[kept].unique())
+    assert metrics.balanced_accuracy(p[kept], y[kept]) == pytest.approx(reference, abs=TOLERANCE)
+
+
 def test_undecided_predictions_are_not_counted_as_right():
     uniform = torch.full((10, 5), 0.2)
     labels = torch.arange(10) % 5

@@ -10,9 +10,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from posterity.errors import InvalidInput
-from posterity.runs.columns import LEVELS, counts_rows, infer
+from posterity.runs.columns import LEVELS, counts_rows, infer, restore
 from posterity.runs.preprocessing import Block, Preprocessing
 from posterity.runs.readers import Rows, read_rows
+from posterity.runs.targets import infer_target
+from posterity.runs.written import numbers
 from runs.problems import plan
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs and mats", "a log is not a mat at all"]
@@ -123,13 +125,78 @@ def test_kinds_are_inferred():
 
 
 @pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (["$1,234.00", "$5.50", "-$3", "($1,000.25)"], [1234.0, 5.5, -3.0, -1000.25]),
+        (["12 %", "5%", "-0.5%", "100%"], [0.12, 0.05, -0.005, 1.0]),
+        (["1,500", "2", "1,234,567", "12.25"], [1500, 2, 1234567, 12.25]),
+        (["1.234,5", "0,125", "2", "€ 3,5"], [1234.5, 0.125, 2, 3.5]),
+        (["1 234", "1\u202f234,5", "7 EUR", "0,5"], [1234, 1234.5, 7, 0.5]),
+        (["1'234.5", "2e3", "−4", "+4"], [1234.5, 2000, -4, 4]),
+    ],
+)
+def test_numbers_as_people_write_them(values, wanted):
+    column, plain = infer("x", pd.Series(values)), infer("x", pd.Series(wanted, dtype=float))
+    assert column.kind == "number"
+    np.testing.assert_allclose(encoded(column, values), encoded(plain, wanted), rtol=1e-6)
+    target = infer_target("y", pd.Series(values * 6), "amount", standardise=True)
+    decoded = target.decode(target.encode(pd.Series(values)).squeeze(1).numpy())
+    np.testing.assert_allclose(decoded, wanted, rtol=0, atol=2e-7 * np.abs(wanted).max())  # float32
+
+
+@pytest.mark.parametrize("text", ["12,34,56", "1,2345", "$", "%", "(5", "--5", "1.2.3", "5 apples", "0,125"])
+def test_what_is_no_number_in_english_is_not_made_one(text):
+    assert np.isnan(numbers(pd.Series([text]))).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (["12/31/2019", "1/2/2019"], ["2019-12-31", "2019-01-02"]),
+        (["31/12/2019", "1/2/2019"], ["2019-12-31", "2019-02-01"]),
+        (["31.12.19 12:00", "1.2.19 00:00"], ["2019-12-31 12:00", "2019-02-01"]),
+        (["12/31/2019 3:05 PM", "1/2/2019 3:05 AM"], ["2019-12-31 15:05", "2019-01-02 03:05"]),
+        (["Dec 31, 2019", "Jan 2, 2019"], ["2019-12-31", "2019-01-02"]),
+        (["31-Dec-2019", "02-Jan-2019"], ["2019-12-31", "2019-01-02"]),
+        (["2019/12/31", "2019/01/02"], ["2019-12-31", "2019-01-02"]),
+    ],
+)
+def test_dates_as_people_write_them(values, wanted):
+    column, iso = infer("x", pd.Series(values)), infer("x", pd.Series(wanted))
+    assert (column.kind, iso.kind) == ("date", "date")
+    np.testing.assert_array_equal(encoded(column, values), encoded(iso, wanted))
+    assert restore(json.loads(json.dumps(column.settings()))) == column
+
+
+def test_what_could_be_read_in_two_ways_is_remarked():
+    dates, commas = pd.Series(["1/2/2019", "3/4/2019", "5/6/2019"]), pd.Series(["1,5", "2,25", "3"])
+    assert "read as month, day, year" in infer("x", dates).remark(dates)
+    assert infer("x", pd.Series(["1/2/2019", "1/13/2019"])).remark(pd.Series(["1/2/2019", "1/13/2019"])) is None
+    assert "decimal signs" in infer("x", commas).remark(commas)
+
+
+def test_dates_have_their_place_in_the_week_and_in_the_year():
+    dates = pd.Series(pd.date_range("2020-01-01", periods=800)).dt.strftime("%Y-%m-%d")
+    column = infer("x", dates)
+    assert column.cycles == ("week", "year")
+    rows = encoded(column, ["2020-01-01", "2020-01-08", None])
+    np.testing.assert_allclose(rows[0, 1:3], rows[1, 1:3], atol=1e-4)
+    assert rows[2, 1:].tolist() == [0, 0, 0, 0]
+
+
+def test_a_few_words_among_numbers_are_missing_ones():
+    column, notes = infer("x", pd.Series([*map(str, range(59)), "-"])), []
+    assert (column.kind, column.flag) == ("number", True)
+    assert encoded(column, ["-", "7"], notes)[:, 1].tolist() == [1, 0]
+    assert "1 values are not numbers" in notes[0]
+    assert infer("x", pd.Series(["1", "2", "3+"] * 20)).kind == "category"
+
+
+@pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([f"{900 + 7 * i:,}.50" for i in range(60)], "numbers with commas, such as 1,005.50; with points alone"),
-        ([f"{i},25" for i in range(60)], "numbers with commas, such as 0,25"),
-        ([f"{1 + i % 28:02d}/{1 + i // 28:02d}/2019" for i in range(60)], "dates such as 01/01/2019; written as 2020"),
-        ([f"{1 + i % 28}.{1 + i // 28}.19 12:00" for i in range(60)], "dates such as 1.1.19 12:00"),
-        ([*map(str, range(59)), "-"], "1 of 60 values are no numbers, such as '-'; left empty they would be used"),
+        (["1/2/2019", *(f"{1 + i % 28}.{1 + i // 28}.20" for i in range(60))], "dates such as 1/2/2019 in more"),
+        ([*map(str, range(50)), *"abcdefghij"], "10 of 60 values are no numbers, such as 'a'; left empty"),
         ([f"C{i}" for i in range(60)], "60 different values in 60 rows look like names"),
     ],
 )
@@ -137,6 +204,15 @@ def test_what_nothing_is_made_of_comes_with_the_reason(values, why):
     column = infer("x", pd.Series(values))
     assert column.kind == "ignored"
     assert column.reason.startswith(why)
+
+
+def test_columns_that_name_rows_are_left_out():
+    numbers_of_rows = pd.Series([str(7 * i % 31) for i in range(31)])
+    for name in ("id", "customer_id", "Customer ID", "customerID", "uuid"):
+        assert infer(name, numbers_of_rows).kind == "ignored"
+    for name in ("paid", "width", "humid"):
+        assert infer(name, numbers_of_rows).kind == "number"
+    assert infer("store_id", pd.Series(["1", "2", "3"] * 10)).kind == "number"
 
 
 def test_numbers_of_rows_are_not_learnt_from_unseen(tmp_path):

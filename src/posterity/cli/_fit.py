@@ -142,7 +142,7 @@ def _held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int 
         return {"column": name, "value": value}
     if not 0 <= fraction < 1:
         raise expected("test", "a fraction in [0, 1)", test)
-    return {"fraction": fraction, "seed": seed} if fraction else {}
+    return {"fraction": fraction, "seed": seed, "rare": True} if fraction else {}
 
 
 def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any], quiet: bool) -> Plan:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is already there.")]
 
-_ORDER = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage", "level", "confidence", "aurc")
+_ORDER = (
+    *("accuracy", "balanced_accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage", "level", "confidence"),
+    "aurc",
+)
 _LONGEST = 40  # characters of a cell
 
 

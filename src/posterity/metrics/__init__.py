@@ -9,6 +9,7 @@ from posterity.metrics.calibration import adaptive_ece as adaptive_ece
 from posterity.metrics.calibration import calibration_bins as calibration_bins
 from posterity.metrics.calibration import ece as ece
 from posterity.metrics.classification import accuracy as accuracy
+from posterity.metrics.classification import balanced_accuracy as balanced_accuracy
 from posterity.metrics.classification import brier as brier
 from posterity.metrics.classification import mean_iou as mean_iou
 from posterity.metrics.classification import nll as nll

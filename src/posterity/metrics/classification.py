@@ -38,6 +38,29 @@ def top_k_accuracy(probs: Array, labels: Array, *, k: int = 5, ignore_index: int
     return (rank < k).double().mean().item()
 
 
+def balanced_accuracy(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:
+    """Mean over the classes that occur of the fraction of their examples that are classified right.
+
+    A class counts as much as another however few examples it has: always the largest class makes 1/K.
+
+    Args:
+        probs: Probabilities (..., K), or p(y = 1) shaped as the labels.
+        labels: Integers (...).
+        ignore_index: A label whose positions do not count.
+
+    Returns:
+        A number in [0, 1].
+
+    Examples:
+        >>> balanced_accuracy(torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 0, 1]))
+        0.5
+    """
+    p, y = classified(probs, labels, ignore_index)
+    right, y = (p.argmax(-1) == y).double().flatten(), y.flatten()
+    counts = y.bincount(minlength=p.shape[-1])
+    return (y.bincount(right, minlength=p.shape[-1]) / counts)[counts > 0].mean().item()
+
+
 def nll(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:
     """Mean negative log-likelihood −log p_y in nats; infinite where a label had probability zero.
 

@@ -12,18 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, decimal_sign, numbers
+
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
 WORDS = 2000  # words of a bag of words
-LARGEST = 1e150  # beyond it, squares are infinite; such numbers stand for missing ones
 _FAR = 1e30  # standard deviations, beyond which a network answers with infinity
 _FEW = 50  # a column of no more distinct values is a category, however short the table
 _FEWEST = 10  # steps that are enough to tell that a column rises
+_MOSTLY = 0.95  # share of numbers at which the rest of a column counts as missing
+_CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # in days
 _WORD = re.compile(r"\w\w+")
-_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?")
+_ID = re.compile(r"(?i:(?:.*[ _.-])?(?:id|uuid|guid)|index|row|rownum|row_?number)|.*[a-z](?:Id|ID)")
 _OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
-_WITH_COMMAS = re.compile(r"[-+]?\d[\d.]*,[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Column(ABC):
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         """The numbers (rows, width); what is unusual about the values goes to the notes."""
 
+    def remark(self, values: pd.Series[Any]) -> str | None:
+        """What a person should know about how its training values are read, where that is not plain."""
+        return None
+
     def settings(self) -> dict[str, Any]:
         """What is needed to build it again."""
         return {"kind": self.kind, **asdict(self)}
@@ -49,21 +55,29 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class Number(Column):
-    """(value − offset)/scale, missing values filled with the median; a flag for them if there were any in training."""
+    """(value − offset)/scale, missing values filled with the median; a flag for them if there were any in training.
+
+    `decimal` is the decimal sign of numbers that are written as text.
+    """
 
     offset: float
     scale: float
     fill: float
     flag: bool
+    decimal: str = "."
     kind = "number"
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Number:
         """The column, learnt from training values."""
-        found = numbers(values)
+        decimal = decimal_sign(values)
+        found = numbers(values, decimal)
         known = found[np.isfinite(found)]
         offset, scale = (float(known.mean()), float(known.std()) or 1.0) if standardise else (0.0, 1.0)
-        return cls(name, offset, scale, float(np.median(known)), bool((~np.isfinite(found)).any()))
+        return cls(name, offset, scale, float(np.median(known)), bool((~np.isfinite(found)).any()), decimal)
+
+    def remark(self, values: pd.Series[Any]) -> str | None:
+        return f"{self.name}: commas are read as decimal signs" if self.decimal == "," else None
 
     @property
     def width(self) -> int:
@@ -80,23 +94,50 @@ class Number(Column):
         scaled = (np.where(missing, self.fill, found) - self.offset) / self.scale
         return np.stack([scaled, missing] if self.flag else [scaled], 1).astype(np.float32)
 
-    def read(self, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def read(self, values: pd.Series[Any]) -> Vector:
         """The values as numbers, NaN where they are none."""
-        return numbers(values)
+        return numbers(values, self.decimal)
 
 
 @dataclass(frozen=True)
 class Date(Number):
-    """A date or a time, as the number of days since 1970."""
+    """A date or a time, as the number of days since 1970, with sine and cosine of its place in a day, week or year.
 
+    A cycle is used where the training dates span two of it and tell places in it apart.
+    """
+
+    written: str = ISO
+    cycles: tuple[str, ...] = ()
     kind = "date"
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Date:
-        return cls(**vars(Number.of(name, pd.Series(_days(values)), standardise)))
+        written = date_format(values) or ISO
+        found = days(values, written)
+        known = found[np.isfinite(found)]
+        cycles = [
+            name for name, length in _CYCLES.items() if np.ptp(known) >= 2 * length and np.ptp(known % length) > 0
+        ]
+        return cls(**vars(Number.of(name, pd.Series(found), standardise)), written=written, cycles=tuple(cycles))
 
-    def read(self, values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return _days(values)
+    @property
+    def width(self) -> int:
+        return super().width + 2 * len(self.cycles)
+
+    def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
+        encoded, found = super().encode(values, notes), self.read(values)
+        angles = [2 * np.pi * (found % _CYCLES[name]) / _CYCLES[name] for name in self.cycles]
+        waves = [np.nan_to_num(wave(angle)) for angle in angles for wave in (np.sin, np.cos)]
+        return np.column_stack([encoded, *waves]).astype(np.float32)
+
+    def read(self, values: pd.Series[Any]) -> Vector:
+        return days(values, self.written)
+
+    def remark(self, values: pd.Series[Any]) -> str | None:
+        if not ambiguous(values, self.written):
+            return None
+        first = as_text(values[values.notna()])[0]
+        return f"{self.name}: dates such as {first} are read as month, day, year; write 2020-12-31 to be certain"
 
 
 @dataclass(frozen=True)
@@ -204,10 +245,14 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     kind = pd.api.types.infer_dtype(known)
     if kind == "boolean":  # as the words "True" and "False" in files that hold nothing but text
         return Category.of(name, values)
+    if distinct == len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
+        return Ignored(name, "another value in every row of a column with such a name: it only names them")
     if not kind.startswith("datetime") and _is_numeric(known):
         return Number.of(name, values, standardise)
-    if np.isfinite(_days(known)).all():
+    if date_format(known) is not None:
         return Date.of(name, values, standardise)
+    if _is_mostly_numeric(known):
+        return Number.of(name, values, standardise)
     words = np.mean([len(_WORD.findall(value)) for value in as_text(known.head(1000))])
     if words >= 4 and distinct > max(_FEW, len(known) / 2):
         return Ignored(name, "text") if text is False else Text.of(name, values)
@@ -235,13 +280,11 @@ def from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_text(values: pd.Series[Any]) -> list[str]:
     """Values as text, "" where missing; whole numbers look the same whatever format they came from."""
-    return [_canonical(value) if there else "" for value, there in zip(values, values.notna())]
-
-
-def numbers(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Values as numbers; NaN where they are none, or have no square."""
-    found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.abs(found) < LARGEST, found, np.nan)
+    if pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer", "floating", "boolean"):
+        return [_canonical(value) if there else "" for value, there in zip(values, values.notna())]
+    codes, different = pd.factorize(values)  # each different value is looked at once; missing ones are -1
+    texts = np.array([*(_canonical(value) for value in different), ""], dtype=object)
+    return list(texts[codes])
 
 
 def _canonical(value: Any) -> str:
@@ -254,10 +297,8 @@ def _canonical(value: Any) -> str:
 def _unusable(known: pd.Series[Any]) -> str:
     """Why nothing is made of a column with many different values, and what would help where something would."""
     texts = [text for text, number in zip(as_text(known), np.isfinite(numbers(known))) if not number]
-    if all(map(_WITH_COMMAS.fullmatch, texts)):
-        return f"numbers with commas, such as {texts[0]}; with points alone they would be used"
     if all(map(_OTHER_DATE.fullmatch, texts)):
-        return f"dates such as {texts[0]}; written as 2020-12-31 they would be used"
+        return f"dates such as {texts[0]} in more than one format; written as 2020-12-31 they would be used"
     if len(texts) < len(known) / 2:
         return (
             f"{len(texts)} of {len(known)} values are no numbers, such as {texts[0]!r}; left empty they would be used"
@@ -265,15 +306,21 @@ def _unusable(known: pd.Series[Any]) -> str:
     return f"{known.nunique()} different values in {len(known)} rows look like names or numbers of rows"
 
 
+def _names_rows(known: pd.Series[Any]) -> bool:
+    """Whether values could be names of rows: whole numbers or words, no measurements."""
+    found = numbers(known)
+    return not np.isfinite(found).all() or bool((found == found.round()).all())
+
+
 def _is_numeric(values: pd.Series[Any]) -> bool:
     """Whether all values are numbers; infinite ones count as missing, but not all of them can be."""
-    return bool(pd.to_numeric(values, errors="coerce").notna().all() and np.isfinite(numbers(values)).any())
+    found = numbers(values, decimal_sign(values))
+    unread = ~np.isfinite(found)
+    return not unread.all() and bool(pd.to_numeric(values[unread], errors="coerce").notna().all())
 
 
-def _days(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Days since 1970 of ISO dates, NaN for anything else."""
-    if not pd.api.types.is_datetime64_any_dtype(values):
-        values = values.where(np.array([bool(_DATE.fullmatch(text)) for text in as_text(values)]))
-    parsed = pd.to_datetime(values, errors="coerce", utc=True, format="ISO8601")
-    days = (parsed - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
-    return np.asarray(days, dtype=np.float64)
+def _is_mostly_numeric(values: pd.Series[Any]) -> bool:
+    """Whether nearly all values are numbers, of many sizes: a few words among them stand for missing ones."""
+    found = numbers(values, decimal_sign(values))
+    known = found[np.isfinite(found)]
+    return len(known) >= _MOSTLY * len(found) and len(np.unique(known)) > _FEW / 2

@@ -19,6 +19,8 @@ from posterity.runs.columns import as_text, from_json
 from posterity.runs.readers import Rows, picture_files, read_rows, with_block
 
 SPLITS = ("train", "test")
+_RARE = 30  # rows of a class below which chance alone would split them unfairly
+_CLASSES = 20  # different values of a target up to which they may be classes
 
 
 class Selection(NamedTuple):
@@ -100,7 +102,8 @@ class Data:
         source: Where the rows are.
         target: The column to predict.
         id_column: The column of ids; without one, ids are positions in the file.
-        test: Which rows are held out: {"fraction", "seed"}, {"column", "value"}, {"source"}, or nothing.
+        test: Which rows are held out: {"fraction", "seed", "rare"} (whether classes of few rows get a fair share),
+            {"column", "value"}, {"source"}, or nothing.
         added: Sources that joined the training rows later, each with the first id of its rows.
         removed: Ids of training rows that were dropped.
         relabelled: New targets by id, as text.
@@ -201,6 +204,8 @@ class Data:
             generator = torch.Generator().manual_seed(self.test["seed"])
             order = torch.randperm(len(rows), generator=generator)
             held_out[order[: round(self.test["fraction"] * len(rows))].numpy()] = True
+            if self.test.get("rare"):
+                self._share_rare(rows, order.numpy(), held_out)
         elif "column" in self.test:
             name, value = self.test["column"], self.test["value"]
             if name not in rows.table:
@@ -209,6 +214,19 @@ class Data:
             if not held_out.any() or held_out.all():
                 raise InvalidInput(f"test: expected {name} to be {value} in some rows but not in all, got otherwise")
         return held_out
+
+    def _share_rare(self, rows: Rows, order: np.ndarray[Any, Any], held_out: np.ndarray[Any, Any]) -> None:
+        """Hold out a fair share of each class with few rows, the first of them training: chance may take all of one."""
+        if self.target not in rows.table:
+            return  # which is refused elsewhere, with the columns that there are
+        labels = np.array(as_text(rows.table[self.target]))
+        names, counts = np.unique(labels, return_counts=True)
+        if len(names) > _CLASSES:
+            return
+        for name in names[counts < _RARE]:
+            members = order[labels[order] == name]
+            held_out[members] = False
+            held_out[members[: min(round(self.test["fraction"] * len(members)), len(members) - 1)]] = True
 
     def _read(self, run: Path, source: Source, first: int = 0, own: Selection | None = None) -> Selection:
         """All rows of a source, whether they have a target or not; pictures in the form of the run's own."""

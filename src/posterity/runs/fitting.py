@@ -23,13 +23,13 @@ from posterity.optim import suggest
 from posterity.posterior import Posterior
 from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
-from posterity.runs.columns import counts_rows
 from posterity.runs.data import Data
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
+from posterity.runs.suspicions import suspicions
 from posterity.runs.targets import Classes
 
 WORK = "training"  # where a training works
@@ -133,11 +133,9 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
     ignore = (*columns.pop("ignore", ()), *known)
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
-    for name in [column.name for column in preprocessing.columns if column.kind == "number"]:
-        if counts_rows(rows.table[name]):
-            notes.append(f"{name}: rises from row to row; if it only numbers them, leave it out: --ignore {name}")
     train = preprocessing.examples(rows, ids, notes)
     test = held_out(folder, data, preprocessing, notes)
+    notes += suspicions(preprocessing, rows, train, test)
     return Plan(folder, _decided(config, preprocessing, train), data, preprocessing, train, test, notes)
 
 

@@ -108,6 +108,7 @@ def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -
         wrong = (p.probs.argmax(-1) != truth).double()
         return {
             "accuracy": metrics.accuracy(p.probs, truth),
+            "balanced_accuracy": metrics.balanced_accuracy(p.probs, truth),
             "nll": row_nll(p, target, truth).mean().item(),
             "brier": metrics.brier(p.probs, truth),
             "ece": metrics.ece(p.probs, truth),

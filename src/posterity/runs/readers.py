@@ -16,11 +16,11 @@ import pandas as pd
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
 from posterity.files import read_sealed, write_bytes
+from posterity.runs.delimited import read_delimited
 from posterity.runs.store import LIST, TRAINING
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FILE = "file"  # the column of their names
-_MISSING = ["?", "n/a", "NA", "N/A", "null", "NULL", "None", "none", "nan", "NaN", ""]
 _PACKED = (".gz", ".bz2", ".xz", ".zip")
 _INPUT_NAMES = ("x", "X", "inputs", "features", "images", "embeddings", "data")
 _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -66,8 +66,8 @@ def read_rows(
     """The rows of a file or folder, by its name.
 
     Args:
-        path: CSV, TSV, JSON lines or parquet (tables; packed ones too), npz, idx (MNIST's format), a folder with
-            pictures in one subfolder for each class, or one picture.
+        path: CSV (with commas, semicolons, tabs or bars), JSON lines or parquet (tables; packed ones too), npz, idx
+            (MNIST's format), a folder with pictures in one subfolder for each class, or one picture.
         inputs: For npz: the name of the array of inputs.
         size: For pictures: height and width that they are brought to; by default those of the first one.
         target: The column to predict: for idx and pictures, the name that their labels get; for npz, an array that has
@@ -117,28 +117,8 @@ def write_block(block: np.ndarray[Any, Any], path: Path) -> None:
     write_bytes(path, packed.getvalue())
 
 
-def _csv(path: Path, separator: str = ",") -> Rows:
-    # Everything is read as text: the kind of a column is decided once, by its training rows, not file by file.
-    settings: dict[str, Any] = {"dtype": str, "na_values": _MISSING, "keep_default_na": False, "skipinitialspace": True}
-    _check_names(path, pd.read_csv(path, sep=separator, header=None, nrows=1, **settings).iloc[0].dropna())
-    table = pd.read_csv(path, sep=separator, **settings)
-    if not isinstance(table.index, pd.RangeIndex):
-        raise InvalidInput(f"{path}: expected a name for every column in the first line, got more values than names")
-    return Rows(table)
-
-
-def _check_names(path: Path, names: pd.Series[str]) -> None:
-    """Look at the first line of a table before pandas renames columns, or takes all of them for one."""
-    twice = names[names.duplicated()]
-    if len(twice):
-        raise InvalidInput(f"{path}: expected columns of different names, got {twice.iloc[0]!r} twice")
-    if len(names) == 1 and ";" in names.iloc[0]:
-        fix = "save it with commas, and points in numbers"
-        raise InvalidInput(f"{path}: expected commas between columns, got semicolons; {fix}")
-
-
-def _tsv(path: Path) -> Rows:
-    return _csv(path, "\t")
+def _csv(path: Path) -> Rows:
+    return Rows(read_delimited(path))
 
 
 def _json_lines(path: Path) -> Rows:
@@ -305,7 +285,8 @@ def _line(why: BaseException) -> str:
 
 _TABLES: dict[str, Callable[[Path], Rows]] = {
     ".csv": _csv,
-    ".tsv": _tsv,
+    ".tsv": _csv,
+    ".txt": _csv,
     ".jsonl": _json_lines,
     ".parquet": _parquet,
 }

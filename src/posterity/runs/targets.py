@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
-from posterity.runs.columns import as_text, from_json, numbers
+from posterity.runs.columns import as_text, from_json
+from posterity.runs.written import decimal_sign, marked, numbers
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -45,6 +46,10 @@ class Target(ABC):
     @abstractmethod
     def knows(self, values: pd.Series[Any]) -> Values:
         """Which values are there, and can be compared with predictions."""
+
+    def read(self, values: pd.Series[Any]) -> Values:
+        """The values as numbers, NaN where they are none."""
+        return numbers(values)
 
     def extended(self, values: pd.Series[Any]) -> Target:
         """The same target, ready for new values; classes that were not there before are added."""
@@ -107,6 +112,7 @@ class Amount(Target):
 
     offset: float
     scale: float
+    decimal: str = "."
     task = "amount"
     likelihood = "gaussian"
     unknown = "no finite number"
@@ -114,8 +120,9 @@ class Amount(Target):
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Amount:
         """The column, learnt from its training values."""
-        found = _read(cls(name, 0.0, 1.0), values, "finite numbers (or --task classes)")
-        return cls(name, float(found.mean()), float(found.std()) or 1.0) if standardise else cls(name, 0.0, 1.0)
+        plain = cls(name, 0.0, 1.0, decimal_sign(values))
+        found = _read(plain, values, "finite numbers (or --task classes)")
+        return replace(plain, offset=float(found.mean()), scale=float(found.std()) or 1.0) if standardise else plain
 
     @property
     def outputs(self) -> int:
@@ -126,7 +133,10 @@ class Amount(Target):
         return torch.tensor(scaled, dtype=torch.float32).unsqueeze(1)
 
     def knows(self, values: pd.Series[Any]) -> Values:
-        return np.isfinite(numbers(values))
+        return np.isfinite(self.read(values))
+
+    def read(self, values: pd.Series[Any]) -> Values:
+        return numbers(values, self.decimal)
 
     def decode(self, values: Values) -> Values:
         return np.asarray(values, dtype=np.float64) * self.scale + self.offset
@@ -169,9 +179,9 @@ def infer_target(name: str, values: pd.Series[Any], task: str | None, standardis
     if task is not None and task not in TASKS:
         raise expected("task", f"one of {sorted(TASKS)}", task)
     if task is None:
-        found = pd.to_numeric(values, errors="coerce")
-        whole = found.notna().all() and bool((found == found.round()).all())
-        task = "classes" if found.isna().any() or (whole and found.nunique() <= _FEW) else "amount"
+        found = pd.Series(numbers(values, decimal_sign(values)))
+        grouped = marked(values) or bool((found == found.round()).all())  # "50%" and "under 3" may be names of classes
+        task = "classes" if found.isna().any() or (grouped and found.nunique() <= _FEW) else "amount"
     if task == "classes":
         return Classes.of(name, values)
     return Amount.of(name, values, standardise) if task == "amount" else Count.of(name, values)
@@ -188,7 +198,7 @@ def _read(target: Target, values: pd.Series[Any], wanted: str) -> np.ndarray[Any
     known = target.knows(values)
     if not known.all():
         raise expected(f"target {target.name!r}", wanted, values[~known].iloc[0])
-    return numbers(values)
+    return target.read(values)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

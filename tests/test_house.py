@@ -85,6 +85,32 @@ def test_rooms_keep_their_private_names() -> None:
     assert len(crossings) <= 5, sorted(crossings)
 
 
+LIKELIHOODS = (
+    "Likelihood GaussianLikelihood BernoulliLikelihood CategoricalLikelihood PoissonLikelihood StudentTLikelihood"
+)
+
+
+def type_tests(kinds: str, home: str) -> list[str]:
+    """Every `isinstance` outside a room that asks for one of its kinds."""
+    found = []
+    for path in FILES:
+        if room(path) == home:
+            continue
+        known = {name.split(".")[-1] for _, name in imports(path) if name.startswith(f"posterity.{home}.")}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                asked = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+                if asked & known & set(kinds.split()):
+                    found.append(f"{ids(path)}:{node.lineno} {ast.unparse(node)}")
+    return found
+
+
+def test_likelihoods_are_asked_questions_not_types() -> None:
+    """What depends on the likelihood stands in the likelihood, so that a new one is one file."""
+    found = type_tests(LIKELIHOODS, "likelihoods")
+    assert len(found) <= 10, found
+
+
 @every_file
 def test_small_and_documented(path: Path) -> None:
     text = path.read_text()

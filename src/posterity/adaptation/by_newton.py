@@ -16,7 +16,7 @@ from posterity.adaptation.remainder import covers_all
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Outcome, Situation
 from posterity.batches import Batch
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Full, Memory
 from posterity.trees import Tree
 
@@ -111,7 +111,7 @@ def _nothing_approximated(situation: Situation) -> bool:
     """Whether memory and remainder are the past itself: every example is there, or the losses are quadratic."""
     if situation.past.memory is not None and covers_all(situation.posterior, situation.memory):
         return True
-    quadratic = isinstance(situation.posterior.likelihood, GaussianLikelihood)
+    quadratic = situation.posterior.likelihood.noise_precision is not None
     return quadratic and situation.change.others is None and isinstance(situation.past.rest, Full)
 
 

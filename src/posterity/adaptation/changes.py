@@ -16,7 +16,7 @@ from posterity.adaptation.past import data_gradient
 from posterity.adaptation.replay import pulled_back
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.memory.ids import as_ids, unique
 from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -165,8 +165,7 @@ def _classes(
     count = int(classes) if isinstance(classes, Integral) else len(classes)
     if names is None and count == outputs:
         names = posterior.class_names
-    categorical = isinstance(posterior.likelihood, CategoricalLikelihood)
-    require(categorical, "classes", "a categorical likelihood", posterior.likelihood.name)
+    require(posterior.likelihood.has_class_axis, "classes", "a categorical likelihood", posterior.likelihood.name)
     require(count >= outputs, "classes", f"at least the {outputs} that there are", count)
     if names is not None:
         require(len(set(names)) == len(names), "classes", "different names", names)
@@ -225,7 +224,7 @@ def _relabelled(relabel: Mapping[int, Any], known: Batch | None, gone: Batch | N
 
 
 def _check_targets(posterior: Posterior, targets: Tensor, outputs: int) -> None:
-    if isinstance(posterior.likelihood, CategoricalLikelihood) and not targets.is_floating_point():
+    if posterior.likelihood.has_class_axis and not targets.is_floating_point():
         top = int(targets.max())
         wanted = f"labels in 0..{outputs - 1}, or classes={top + 1} to declare new ones"
         require(top < outputs, "classes", wanted, f"label {top}")

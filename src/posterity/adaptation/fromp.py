@@ -22,7 +22,7 @@ from posterity.curvature import Covariance, kernel
 from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call, concatenate, move, over_tensors
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Memory, Posterior
 from posterity.trees import evaluating
 
@@ -131,8 +131,7 @@ def _remembered(
 
 def _mean_slope(likelihood: Likelihood, f: Tensor) -> Tensor:
     """∂h/∂f (M, C, K): the curvature of the loss, in units where the noise of a regression is one."""
-    noise = likelihood.precision if isinstance(likelihood, GaussianLikelihood) else 1.0
-    return likelihood.curvature(f) / noise
+    return likelihood.curvature(f) / (likelihood.noise_precision or 1.0)
 
 
 def _inverse_roots(k: Tensor) -> Tensor:

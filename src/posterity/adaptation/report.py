@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from posterity.adaptation.kprior import FunctionDivergence, outputs_of
 from posterity.adaptation.past import data_gradient
 from posterity.batches import Batch
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Memory
 
 
@@ -70,8 +70,10 @@ def row(
         if batch is not None:
             f = outputs_of(model, batch)
             found[f"loss on {name}"] = likelihood.loss(f, batch.targets).mean().item()
-            if isinstance(likelihood, CategoricalLikelihood) and not batch.targets.is_floating_point():
-                found[f"accuracy on {name}"] = (f.argmax(-1) == batch.targets).double().mean().item()
+            if likelihood.has_class_axis and not batch.targets.is_floating_point():
+                right = likelihood.correct(f, batch.targets)
+                assert right is not None
+                found[f"accuracy on {name}"] = right.double().mean().item()
     if memory is not None:
         each = FunctionDivergence(memory, likelihood).each(outputs_of(model, memory.batch()), None)
         weights = memory.weights.to(each)

@@ -16,7 +16,7 @@ from posterity.adaptation.kprior import outputs_of
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
 from posterity.inputs import take, tensors
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.memory import dual
 from posterity.noise import seeded
 from posterity.posterior import Memory, Posterior
@@ -85,7 +85,7 @@ def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Ten
 
 def _groups(likelihood: Likelihood, targets: Tensor, size: int) -> list[Tensor]:
     """Positions of each class; all together where targets are not classes, or more classes than can be remembered."""
-    if isinstance(likelihood, CategoricalLikelihood) and is_label(targets):
+    if likelihood.has_class_axis and is_label(targets):
         labels = targets.unique()
         if len(labels) <= size:
             return [(targets == label).nonzero()[:, 0].cpu() for label in labels]

@@ -15,7 +15,6 @@ from posterity.app.questions import Questions, with_own_model
 from posterity.app.source import Kind, Preview, Source
 from posterity.batches import Batches
 from posterity.errors import require
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap
 
 
@@ -84,7 +83,7 @@ def from_map(
 def _table(m: MemoryMap) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The columns to show, and the names of the classes."""
     table, law = m.table.drop(columns="category"), m.posterior.likelihood
-    if isinstance(law, BernoulliLikelihood) and "label" in table:
+    if law.is_classification and not law.has_class_axis and "label" in table:
         table = table.astype({"label": np.int64})
         table["probability"] = table["prediction"]
         for name in ("prediction", "loo_prediction"):
@@ -94,7 +93,7 @@ def _table(m: MemoryMap) -> tuple[pd.DataFrame, tuple[str, ...]]:
         )
     if "label" not in table:  # several outputs: the first stands for all
         table = table.rename(columns={f"{name}_0": name for name in ("label", "prediction", "loo_prediction")})
-    if not isinstance(law, (CategoricalLikelihood, BernoulliLikelihood)):
+    if not law.is_classification:
         return table, ()
     count = int(max(table["label"].max(), table["prediction"].max(), table["loo_prediction"].max())) + 1
     return table, m.posterior.class_names or tuple(str(k) for k in range(count))

@@ -18,7 +18,6 @@ from posterity.app.source import Estimate, Ranked
 from posterity.batches import Batch, Batches, batches
 from posterity.curvature import kernel, pullback, pushforward
 from posterity.errors import require
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap, Outcome
 from posterity.memory.ids import places
 from posterity.memory.scores import test_loss_direction
@@ -77,20 +76,12 @@ class Questions:
 
     def decided(self, means: Tensor) -> np.ndarray[Any, Any]:
         """What means (N, K) say: a class where there are classes, otherwise the first mean."""
-        law = self.trained.likelihood
-        if isinstance(law, CategoricalLikelihood):
-            return means.argmax(-1).numpy()
-        if isinstance(law, BernoulliLikelihood) and means.shape[-1] == 1:
-            return (means[:, 0] > 0.5).long().numpy()
-        return means.reshape(len(means), -1)[:, 0].numpy()
+        return _single(self.trained.likelihood.decide(means) if self.has_classes else means)
 
     @property
     def has_classes(self) -> bool:
         """Whether predictions are classes."""
-        law = self.trained.likelihood
-        return isinstance(law, CategoricalLikelihood) or (
-            isinstance(law, BernoulliLikelihood) and "label" in self.m.columns
-        )
+        return self.trained.likelihood.is_classification and "label" in self.m.columns  # else several outputs
 
     def what_if(self, remove: Sequence[int], relabel: Mapping[int, Any]) -> Estimate:
         """The estimated effect of removing some examples and relabelling others."""
@@ -185,7 +176,7 @@ class Questions:
         """
         trained, law = self.trained, self.trained.likelihood
         removed = np.full(len(self.m), np.nan)
-        relabelled = removed.copy() if isinstance(law, CategoricalLikelihood) else None
+        relabelled = removed.copy() if law.has_class_axis else None
         with self.lock, trained.at_mean():
             direction = test_loss_direction(trained, self.test_data, trained.data.batch_size)
             for batch in trained.batches("effects"):

@@ -16,7 +16,7 @@ from torch import Tensor
 from posterity.errors import Undefined
 from posterity.exploration.criteria import bald
 from posterity.exploration.question import Question
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.noise import seeded
 from posterity.prediction import predict
 from posterity.progress import track
@@ -129,11 +129,11 @@ def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
 
 def _class_probs(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Class probabilities (N, S, K) from the outputs (S, N, K) of every draw."""
-    p = likelihood.mean(f.double())
-    if isinstance(likelihood, CategoricalLikelihood) and f.ndim == 3:
-        return p.transpose(0, 1)
-    if isinstance(likelihood, BernoulliLikelihood) and f.ndim == 3 and f.shape[2] == 1:
-        return torch.cat((1 - p, p), 2).transpose(0, 1)
-    raise Undefined(
-        f"batch_bald: expected one label for each example, got {tuple(f.shape[1:])} {likelihood.name} outputs"
-    )
+    log_p = likelihood.log_probs(f.double())
+    if log_p is not None and log_p.ndim == 4 and log_p.shape[2] == 1:  # of one binary label
+        log_p = log_p[:, :, 0]
+    if log_p is None or log_p.ndim != 3:
+        raise Undefined(
+            f"batch_bald: expected one label for each example, got {tuple(f.shape[1:])} {likelihood.name} outputs"
+        )
+    return log_p.exp().transpose(0, 1)

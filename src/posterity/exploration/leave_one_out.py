@@ -10,7 +10,7 @@ labels y that the model expects. Exact for linear regression.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from posterity.curvature import kernel, prediction_covariance
 from posterity.errors import Undefined
 from posterity.exploration.question import Question
 from posterity.inputs import take
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.memory import Dual
 from posterity.memory.perturbation import change_of_outputs, whether_to_deflate
 from posterity.posterior import FittedModel
@@ -63,11 +63,20 @@ def reduction(dual: Dual, f: Tensor, v: Tensor, c: Tensor) -> Tensor:
     variance = dual.variance - torch.einsum("bnki,bkl,bnlj->bnij", c, share @ curvature, c)
     before = _losses(dual, dual.outputs, dual.variance).sum()
     after = torch.zeros_like(f[:, 0])
-    for weight, residual in expected_residuals(likelihood, f, v):
-        push = torch.einsum("bkl,bl->bk", share, residual)
+    for weight, target in _outcomes(likelihood, f, v):
+        push = torch.einsum("bkl,bl->bk", share, likelihood.residual(f, target))
         moved = dual.outputs - torch.einsum("bnkl,bk->bnl", c, push)
         after += weight * _losses(dual, moved, variance).sum(1)
     return before - after
+
+
+def _outcomes(likelihood: Likelihood, f: Tensor, v: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+    """The labels that the model expects, with their weights."""
+    try:
+        return likelihood.outcomes(f, v)
+    except Undefined:
+        wanted = f"expected one label or a regression, got {f.shape[-1]} {likelihood.name} outputs"
+        raise Undefined(f"leave_one_out: {wanted}") from None
 
 
 def _losses(dual: Dual, f: Tensor, v: Tensor) -> Tensor:
@@ -77,24 +86,3 @@ def _losses(dual: Dual, f: Tensor, v: Tensor) -> Tensor:
     deflate = whether_to_deflate("auto", dual.trained.posterior)
     change = change_of_outputs(v, likelihood.curvature(f), likelihood.residual(f, y), deflate=deflate)
     return likelihood.loss(f + change, y)
-
-
-def expected_residuals(likelihood: Likelihood, f: Tensor, v: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The labels that the model expects, as weights (B,) and residuals (B, K): all classes, or points of a cubature.
-
-    The 2K points f ± √K S^½ u_k, S = V + noise, have the mean and covariance of the Gaussian predictive, and so the
-    right expectation of whatever is quadratic in y.
-    """
-    count, k = f.shape
-    if isinstance(likelihood, CategoricalLikelihood):
-        p = likelihood.mean(f)
-        labels = [torch.full((count,), label, device=f.device) for label in range(k)]
-        return [(p[:, label], likelihood.residual(f, y)) for label, y in enumerate(labels)]
-    if isinstance(likelihood, BernoulliLikelihood) and k == 1:
-        p = likelihood.mean(f)[:, 0]
-        return [(1 - p, likelihood.residual(f, torch.zeros_like(f))), (p, likelihood.residual(f, torch.ones_like(f)))]
-    if isinstance(likelihood, GaussianLikelihood):
-        root = torch.linalg.cholesky(v + torch.eye(k).to(v) / likelihood.precision) * math.sqrt(k)
-        weight = torch.full((count,), 0.5 / k, dtype=f.dtype, device=f.device)
-        return [(weight, likelihood.residual(f, f + s * root[:, :, i])) for i in range(k) for s in (1.0, -1.0)]
-    raise Undefined(f"leave_one_out: expected one label or a regression, got {k} {likelihood.name} outputs")

@@ -20,7 +20,7 @@ from posterity.inputs import attempt
 from posterity.learning.checks import check_class_names
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.linalg import DENSE_LIMIT
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior
 from posterity.trees import Tree, evaluating, only_trainable, snapshot, to_vector, trainable
@@ -97,7 +97,7 @@ def laplace(
     n = stream.n if n is None else n
     scale = n / examples
     if noise is None or prior is None:
-        observed = observations if isinstance(unit, GaussianLikelihood) else 0
+        observed = 0 if unit.noise_precision is None else observations
         evidence = Evidence.of(curvature, weights, loss=loss, observations=observed, scale=scale, layerwise=layerwise)
         noise, prior = evidence.maximise(noise, prior)
 
@@ -109,7 +109,7 @@ def laplace(
         prior=Diagonal({name: torch.zeros_like(w) for name, w in weights.items()}, _tensors(prior)),
         n=n,
         ess=n,
-        likelihood=GaussianLikelihood(noise) if isinstance(unit, GaussianLikelihood) else unit,
+        likelihood=unit if unit.noise_precision is None else unit.with_noise_precision(noise),
         class_names=class_names,
     )
 
@@ -197,16 +197,16 @@ def _noise(
 ) -> tuple[Likelihood, float | None]:
     """The likelihood at noise precision 1, and the noise precision, None where it is to be learnt."""
     found = infer_likelihood(f, y) if given is None else likelihoods.likelihood(given)
-    if not isinstance(found, GaussianLikelihood):
+    if found.noise_precision is None:
         require(precision is None, "noise_precision", "a gaussian likelihood beside it", found.name)
         return found, 1.0
     if precision is None:
-        precision = found.precision if isinstance(given, Likelihood) else "marglik"
+        precision = found.noise_precision if isinstance(given, Likelihood) else "marglik"
     if isinstance(precision, str):
         require(precision == "marglik", "noise_precision", "a positive number or 'marglik'", precision)
-        return GaussianLikelihood(), None
+        return found.with_noise_precision(1.0), None
     require_positive("noise_precision", precision)
-    return GaussianLikelihood(), float(precision)
+    return found.with_noise_precision(1.0), float(precision)
 
 
 def _prior(given: PriorPrecision, weights: Tree) -> Precisions | None:

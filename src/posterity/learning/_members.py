@@ -15,7 +15,7 @@ from posterity.learning._train import Request, Run, train
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS, POINTS
 from posterity.learning.starts import fresh, require_no_statistics
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.noise import own_seed
 from posterity.posterior import Ensemble, Mixture, Posterior, Structure
 from posterity.trees import Tree, snapshot, trainable
@@ -83,7 +83,7 @@ def _with_buffers(model: nn.Module) -> Tree:
 
 def _likelihood(each: list[Likelihood]) -> Likelihood:
     """The likelihood of the members; their noise variances, where they differ, are averaged."""
-    precisions = [one.precision for one in each if isinstance(one, GaussianLikelihood)]
+    precisions = [one.noise_precision for one in each if one.noise_precision is not None]
     if not precisions:
         return each[0]
-    return GaussianLikelihood(len(precisions) / sum(1 / precision for precision in precisions))
+    return each[0].with_noise_precision(len(precisions) / sum(1 / precision for precision in precisions))

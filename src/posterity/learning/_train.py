@@ -29,7 +29,7 @@ from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.schedules import Schedule, find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.learning.tally import diverged
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.trees import evaluating, fingerprint, trainable
 
@@ -141,9 +141,8 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
         seed_step(request.seed, 0, device)
         objective = _examine(model, next(stream.epoch(0)), request)
     steps_per_epoch = -(-len(stream) // request.accumulate)
-    learns_noise = isinstance(objective.likelihood, GaussianLikelihood) and not isinstance(
-        request.likelihood, Likelihood
-    )
+    given = isinstance(request.likelihood, Likelihood)
+    learns_noise = objective.likelihood.noise_precision is not None and not given
     validation = None if request.validation is None else batches(request.validation, batch_size=request.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
     epochs = request.epochs or max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
@@ -222,6 +221,6 @@ def _examine(model: nn.Module, batch: Batch, request: Request) -> Objective:
     objective.check(f, y)
     check_class_names(request.class_names, objective.likelihood, f)
     request.learner_type().check(f, objective.likelihood)
-    if not isinstance(objective.likelihood, GaussianLikelihood) or isinstance(given, Likelihood):
+    if objective.likelihood.noise_precision is None or isinstance(given, Likelihood):
         return objective
     return objective.with_precision(y.numel() / max((f - y).square().sum().item(), 1e-8))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from posterity.batches import Batch
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import tensors
-from posterity.likelihoods import CategoricalLikelihood, Likelihood, classes_last
+from posterity.likelihoods import Likelihood, classes_last
 
 
 def check_inputs(model: nn.Module, batch: Batch) -> None:
@@ -29,6 +29,6 @@ def check_inputs(model: nn.Module, batch: Batch) -> None:
 
 def check_class_names(names: Sequence[str] | None, likelihood: Likelihood, f: Tensor) -> None:
     """Raise unless there is a name for each class: a posterior with other names could not predict."""
-    if names is not None and isinstance(likelihood, CategoricalLikelihood):
+    if names is not None and likelihood.has_class_axis:
         classes = classes_last(f).shape[-1]
         require(len(names) == classes, "class_names", f"{classes} names, one a class", len(names))

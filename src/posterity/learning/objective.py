@@ -13,14 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    Likelihood,
-    classes_last,
-    likelihood,
-)
+from posterity.likelihoods import Likelihood, classes_last, likelihood
 
 
 @dataclass(frozen=True)
@@ -50,12 +43,12 @@ class Objective:
             "ignore_index": self.ignore_index is not None,
         }
         for name, there in given.items():
-            fits = isinstance(self.likelihood, CategoricalLikelihood) or not there
+            fits = self.likelihood.has_class_axis or not there
             require(fits, name, "a categorical likelihood beside it", self.likelihood.name)
 
     def mass(self, y: Tensor) -> Tensor:
         """Σ w: by how much the summed loss of these targets is divided."""
-        if not isinstance(self.likelihood, CategoricalLikelihood) or y.is_floating_point():
+        if not self.likelihood.has_class_axis or y.is_floating_point():
             return torch.tensor(float(y.shape[:-1].numel()), device=y.device)
         weight = self._valid(y).float()
         if self.class_weights is not None:
@@ -64,7 +57,7 @@ class Objective:
 
     def total(self, f: Tensor, y: Tensor) -> Tensor:
         """Σ w ℓ over these targets."""
-        if not isinstance(self.likelihood, CategoricalLikelihood):
+        if not self.likelihood.has_class_axis:
             return self.likelihood.loss(f, y.to(f.dtype)).sum()
         f = classes_last(f)
         if self.class_weights is None and self.label_smoothing == 0:
@@ -75,18 +68,16 @@ class Objective:
 
     def correct(self, f: Tensor, y: Tensor) -> Tensor | None:
         """How many targets the outputs get right, or the summed squared error of a regression (None for counts)."""
-        if isinstance(self.likelihood, CategoricalLikelihood):
-            label = y.argmax(-1) if y.is_floating_point() else y
-            return ((classes_last(f).argmax(-1) == label) & self._valid(y)).sum()
-        if isinstance(self.likelihood, BernoulliLikelihood):
-            return ((f > 0) == (y > 0.5)).sum()
-        if isinstance(self.likelihood, GaussianLikelihood):
+        if self.likelihood.noise_precision is not None:
             return (f - y).square().sum()
-        return None
+        right = self.likelihood.correct(classes_last(f) if self.likelihood.has_class_axis else f, y)
+        if right is None:
+            return None
+        return (right & self._valid(y)).sum() if self.likelihood.has_class_axis else right.sum()
 
     def count(self, y: Tensor) -> Tensor:
         """How many targets `correct` judges."""
-        if isinstance(self.likelihood, CategoricalLikelihood):
+        if self.likelihood.has_class_axis:
             return self._valid(y).sum() * torch.ones((), device=y.device)
         return torch.tensor(float(y.numel()), device=y.device)
 
@@ -94,7 +85,7 @@ class Objective:
         """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
         # The last axis belongs to one example: without it a batch would count as a single target.
         require(f.ndim > 1, "outputs", "shape (batch, ..., outputs), with outputs = 1 for a single one", tuple(f.shape))
-        if isinstance(self.likelihood, CategoricalLikelihood):
+        if self.likelihood.has_class_axis:
             labelled = self.ignore_index is None or not y.is_floating_point()
             require(labelled, "targets", "labels, among which ignore_index can stand", "class probabilities")
             f = classes_last(f)
@@ -106,7 +97,7 @@ class Objective:
 
     def with_precision(self, precision: float) -> Objective:
         """The same objective under another noise precision."""
-        return replace(self, likelihood=GaussianLikelihood(precision))
+        return replace(self, likelihood=self.likelihood.with_noise_precision(precision))
 
     def _valid(self, y: Tensor) -> Tensor:
         if y.is_floating_point():

@@ -13,7 +13,6 @@ from posterity.errors import PosterityError, require
 from posterity.inputs import attempt
 from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
-from posterity.likelihoods import GaussianLikelihood
 from posterity.trees import state_dtype
 
 
@@ -46,7 +45,7 @@ class Tally:
         if mass == 0:
             return {}
         found = {"loss": total / mass}
-        if isinstance(objective.likelihood, GaussianLikelihood):
+        if objective.likelihood.noise_precision is not None:
             found["rmse"] = math.sqrt(correct / count)
         elif not math.isnan(correct):
             found["accuracy"] = correct / count

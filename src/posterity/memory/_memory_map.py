@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import InvalidInput, expected, require, require_whole
-from posterity.likelihoods import CategoricalLikelihood
 from posterity.memory import store
 from posterity.memory._dual import Dual
 from posterity.memory._rows import columns
@@ -85,7 +84,7 @@ class MemoryMap:
         category[unpredictable] = "unpredictable"
         category[uncertain & unpredictable] = "unpredictable and uncertain"
         table = self.columns.assign(category=category)
-        if isinstance(self.posterior.likelihood, CategoricalLikelihood):
+        if self.posterior.likelihood.has_class_axis:
             other = self.columns["loo_prediction"] != self.columns["label"]
             table["suspected_label"] = self.columns["loo_prediction"].astype("Int64").where(other)
         return table
@@ -152,7 +151,7 @@ class MemoryMap:
         require(fits, "k", f"an integer from 1 to {len(self)}", k)
         trained = self._at_hand("memorable")
         ranked = self._ranked(by)
-        if per_class and isinstance(self.posterior.likelihood, CategoricalLikelihood):
+        if per_class and self.posterior.likelihood.has_class_axis:
             place = ranked.groupby("label").cumcount()  # first the best of each class, then the second best, ...
             ranked = ranked.iloc[place.argsort(kind="stable")]
         rows = torch.as_tensor(ranked.index[:k].to_numpy(copy=True)).sort().values

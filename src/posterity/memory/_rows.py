@@ -9,9 +9,9 @@ from torch import Tensor
 
 from posterity.batches import Batch
 from posterity.errors import InvalidInput
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.memory._dual import Dual
-from posterity.memory.leave_one_out import labels_of, without_itself
+from posterity.memory.leave_one_out import without_itself
 from posterity.memory.scores import influence, score
 from posterity.posterior import FittedModel
 from posterity.trees import Tree
@@ -28,9 +28,9 @@ def columns(
     before, after = likelihood.mean(dual.outputs), without.predictions
     found: Columns = {"id": dual.ids}
     found |= _readable("label", likelihood, dual.targets)
-    found |= _readable("prediction", likelihood, _decided(likelihood, dual.outputs))
+    found |= _readable("prediction", likelihood, likelihood.predicted(dual.outputs))
     found |= {
-        "error": (before - _as_mean(likelihood, dual.targets, before)).norm(dim=-1),
+        "error": (before - likelihood.as_mean(dual.targets, before.shape[-1]).to(before)).norm(dim=-1),
         "leverage": dual.leverage,
         "variance": dual.variance.diagonal(dim1=-2, dim2=-1).sum(-1),
         "sensitivity": (after - before).abs().sum(-1),
@@ -39,7 +39,7 @@ def columns(
         "loss": likelihood.loss(dual.outputs, dual.targets),
         "loo_nll": without.nll,
     }
-    found |= _readable("loo_prediction", likelihood, _decided(likelihood, without.outputs))
+    found |= _readable("loo_prediction", likelihood, likelihood.predicted(without.outputs))
     found |= {name: score(name)(dual, batch) for name in scores if name != "influence"}
     if test is not None:
         found["influence"] = influence(trained, batch, test)
@@ -48,22 +48,10 @@ def columns(
     return found
 
 
-def _decided(likelihood: Likelihood, f: Tensor) -> Tensor:
-    """What is predicted, in the form of a target: the likeliest class, or the mean."""
-    return f.argmax(-1) if isinstance(likelihood, CategoricalLikelihood) else likelihood.mean(f)
-
-
-def _as_mean(likelihood: Likelihood, y: Tensor, like: Tensor) -> Tensor:
-    """Targets in the form of a mean: one-hot for class labels."""
-    if isinstance(likelihood, CategoricalLikelihood) and not y.is_floating_point():
-        return torch.nn.functional.one_hot(y.long(), like.shape[-1]).to(like)
-    return y.to(like)
-
-
 def _readable(name: str, likelihood: Likelihood, y: Tensor) -> Columns:
     """A target as columns: one label, one number, or as many numbers as there are outputs."""
-    if isinstance(likelihood, CategoricalLikelihood):
-        return {name: labels_of(y)}
+    if likelihood.has_class_axis:
+        return {name: likelihood.labels(y)}
     if y.shape[-1] == 1:
         return {name: y[:, 0]}
     return {f"{name}_{k}": y[:, k] for k in range(y.shape[-1])}

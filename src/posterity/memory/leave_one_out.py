@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posterity import metrics
 from posterity.errors import Undefined
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.memory._dual import Dual
 from posterity.memory.ids import unique
 from posterity.memory.perturbation import Deflate, change_of_outputs, change_of_variance, whether_to_deflate
@@ -54,10 +54,10 @@ class LeaveOneOut:
     @property
     def predictive_nll(self) -> Tensor:
         """The same under the whole posterior of a regression, N(f, 1/precision + V) without the example, (N,)."""
-        if not isinstance(self.likelihood, GaussianLikelihood):
+        if self.likelihood.noise_precision is None:
             raise Undefined(f"predictive_nll: not defined in closed form for a {self.likelihood.name} likelihood")
         k = self.outputs.shape[1]
-        total = self.variance + torch.eye(k).to(self.variance) / self.likelihood.precision
+        total = self.variance + torch.eye(k).to(self.variance) / self.likelihood.noise_precision
         factor = torch.linalg.cholesky(total)
         white = torch.linalg.solve_triangular(factor, (self.targets - self.outputs).unsqueeze(-1), upper=False)
         log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -76,11 +76,9 @@ class LeaveOneOut:
     @property
     def calibration(self) -> float:
         """Expected calibration error of the leave-one-out class probabilities."""
-        if isinstance(self.likelihood, CategoricalLikelihood):
-            return metrics.ece(self.predictions, labels_of(self.targets))
-        if isinstance(self.likelihood, BernoulliLikelihood):
-            return metrics.ece(self.predictions, self.targets.long())
-        raise Undefined(f"calibration: not defined for a {self.likelihood.name} likelihood")
+        if not self.likelihood.is_classification:
+            raise self.likelihood.undefined("calibration")
+        return metrics.ece(self.predictions, self.likelihood.labels(self.targets))
 
 
 def leave_one_out(
@@ -128,14 +126,9 @@ def without_itself(dual: Dual, deflate: Deflate = "auto") -> LeaveOneOut:
 
 def wrongness(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
     """1 where a class is wrong, ‖mean − y‖₂ of other targets, (N,)."""
-    if isinstance(likelihood, CategoricalLikelihood):
-        return (f.argmax(-1) != labels_of(y)).double()
+    if likelihood.has_class_axis:
+        return (likelihood.predicted(f) != likelihood.labels(y)).double()
     return (likelihood.mean(f) - y).norm(dim=-1)
-
-
-def labels_of(y: Tensor) -> Tensor:
-    """Class labels, the likeliest where targets are probabilities."""
-    return y.argmax(-1) if y.is_floating_point() else y
 
 
 def _joined(trained: FittedModel, parts: list[LeaveOneOut]) -> LeaveOneOut:

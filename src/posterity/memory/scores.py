@@ -13,8 +13,8 @@ from torch import Tensor
 
 from posterity.batches import Batch, batches
 from posterity.curvature import per_example_gradient_norms, pullback, pushforward
-from posterity.errors import Undefined, expected
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.errors import expected
+from posterity.likelihoods import Likelihood
 from posterity.memory._dual import Dual
 from posterity.memory.perturbation import contains_examples, deflation
 from posterity.posterior import FittedModel
@@ -31,7 +31,7 @@ def loss(dual: Dual, batch: Batch) -> Tensor:
 
 def margin(dual: Dual, batch: Batch) -> Tensor:
     """f_y − max_{k≠y} f_k. Negative: another class is preferred."""
-    return margin_of(dual.likelihood, dual.outputs, dual.targets)
+    return dual.likelihood.margin(dual.outputs, dual.targets)
 
 
 def self_confidence(dual: Dual, batch: Batch) -> Tensor:
@@ -98,19 +98,8 @@ def influence(trained: FittedModel, batch: Batch, direction: Tree) -> Tensor:
     return (e * pushforward(trained.model, batch.inputs, direction)).sum(-1).double()
 
 
-def margin_of(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
-    """The lead of the given label over the next best class, in logits."""
-    if isinstance(likelihood, CategoricalLikelihood) and not y.is_floating_point():
-        given = y.long().unsqueeze(-1)
-        others = f.scatter(-1, given, -torch.inf).amax(-1)
-        return f.gather(-1, given).squeeze(-1) - others
-    if isinstance(likelihood, BernoulliLikelihood):
-        return ((2 * y - 1) * f).sum(-1)
-    raise Undefined(f"margin: not defined for a {likelihood.name} likelihood with targets {tuple(y.shape)}")
-
-
 def confidence_of(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
     """The probability of the given label."""
-    if isinstance(likelihood, (CategoricalLikelihood, BernoulliLikelihood)):
-        return (-likelihood.loss(f, y)).exp()
-    raise Undefined(f"self_confidence: not defined for a {likelihood.name} likelihood")
+    if not likelihood.is_classification:
+        raise likelihood.undefined("self_confidence")
+    return (-likelihood.loss(f, y)).exp()

@@ -16,11 +16,11 @@ from posterity.curvature.products import product
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.learning import Callback, Moment
 from posterity.learning.objective import infer_likelihood
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.memory.ids import unique
 from posterity.memory.optimizer_state import covariance_of
-from posterity.memory.scores import confidence_of, margin_of
+from posterity.memory.scores import confidence_of
 from posterity.progress import track
 from posterity.trees import evaluating
 
@@ -161,9 +161,9 @@ def _scores(likelihood: Likelihood, f: Tensor, y: Tensor, e: Tensor, moved: Tens
         "loo_nll": likelihood.loss(f + moved, y),
         "loss": likelihood.loss(f, y),
     }
-    labels = isinstance(likelihood, CategoricalLikelihood) and not y.is_floating_point()
-    if labels or isinstance(likelihood, BernoulliLikelihood):
-        confidence, margin = confidence_of(likelihood, f, y), margin_of(likelihood, f, y)
+    probabilities = likelihood.has_class_axis and y.is_floating_point()
+    if likelihood.is_classification and not probabilities:
+        confidence, margin = confidence_of(likelihood, f, y), likelihood.margin(f, y)
         found |= {"confidence": confidence, "confidence_squared": confidence**2}
         found |= {"margin": margin, "correctness": (margin > 0).to(f)}
     return {name: column.double().cpu() for name, column in found.items()}

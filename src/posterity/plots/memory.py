@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from posterity.batches import Array
 from posterity.errors import require
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from posterity.memory import MemoryMap
 from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, empty, numpy, panels, plain, styled
 
@@ -93,7 +92,7 @@ def examples(m: MemoryMap, images: Array, *, by: str | None = None, count: int =
 def _said(m: MemoryMap, value: float) -> str:
     """A label or a prediction of one output: the name of a class, or a number."""
     law, names = m.posterior.likelihood, m.posterior.class_names
-    if not isinstance(law, (BernoulliLikelihood, CategoricalLikelihood)):
+    if not law.is_classification:
         return f"{value:.3g}"
-    k = int(value > 0.5) if isinstance(law, BernoulliLikelihood) else int(value)
+    k = int(value) if law.has_class_axis else int(value > 0.5)
     return plain(names[k]) if names else str(k)

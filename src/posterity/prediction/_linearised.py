@@ -16,10 +16,9 @@ from posterity.curvature import Covariance, prediction_covariance
 from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.noise import Key, normal
 from posterity.prediction._question import Advance, Method, Question
-from posterity.prediction._running import Running, Statistics, log_probs, require_finite
+from posterity.prediction._running import Running, Statistics, require_finite
 from posterity.trees import state_dtype
 
 ROOM = 2**22  # numbers in the draws that are made at a time
@@ -28,7 +27,7 @@ ROOM = 2**22  # numbers in the draws that are made at a time
 @contextmanager
 def linearised(question: Question) -> Iterator[Method]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
-    gaussian = isinstance(question.likelihood, GaussianLikelihood)
+    gaussian = question.likelihood.noise_precision is not None
     require_whole("samples", question.samples, 0 if gaussian else 1)
     covariance = _covariance(question)
 
@@ -53,14 +52,14 @@ def probit(question: Question) -> Iterator[Method]:
     References:
         MacKay, "The evidence framework applied to classification networks", 1992.
     """
-    if not isinstance(question.likelihood, (BernoulliLikelihood, CategoricalLikelihood)):
+    if not question.likelihood.is_classification:
         raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
     covariance = _covariance(question)
 
     def answer(inputs: Inputs) -> Statistics:
         f, V = _tangent(question, covariance, inputs)
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
-        return Statistics(question.likelihood.mean(moderated), None, log_probs(question.likelihood, moderated))
+        return Statistics(question.likelihood.mean(moderated), None, question.likelihood.log_probs(moderated))
 
     with question.posterior.applied(question.model):
         yield one_by_one(answer)

@@ -12,7 +12,6 @@ from torch import nn
 
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, move, tensors
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood
 from posterity.posterior import Posterior
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
@@ -84,8 +83,8 @@ def predict(
         raise expected("method", f"one of {sorted(_METHODS)}", method)
     if not isinstance(posterior, Posterior):
         raise expected("posterior", "a Posterior", type(posterior).__name__)
-    classes = isinstance(posterior.likelihood, (BernoulliLikelihood, CategoricalLikelihood))
-    exact = isinstance(posterior.likelihood, GaussianLikelihood) and (method == "linearised" or samples == 0)
+    classes = posterior.likelihood.is_classification
+    exact = posterior.likelihood.noise_precision is not None and (method == "linearised" or samples == 0)
     if method == "probit" and keep_samples:
         raise expected("keep_samples", "a method that draws ('sampled' or 'linearised')", method)
     keep = keep_samples if keep_samples is not None else not (classes or exact)

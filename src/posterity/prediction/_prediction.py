@@ -10,15 +10,8 @@ import torch
 from torch import Tensor
 
 from posterity.errors import Undefined, require
-from posterity.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    Likelihood,
-    PoissonLikelihood,
-    StudentTLikelihood,
-)
-from posterity.prediction._quantiles import empirical_quantile, mixture_quantile
+from posterity.likelihoods import Likelihood
+from posterity.prediction._quantiles import empirical_quantile
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +72,8 @@ class Prediction:
     @property
     def noise_std(self) -> Tensor:
         """Standard deviation of the target around E[y | draw], averaged in square over draws."""
-        if isinstance(self.likelihood, GaussianLikelihood):
-            return torch.full_like(self.mean, self.likelihood.precision**-0.5)
-        if isinstance(self.likelihood, PoissonLikelihood):
-            return self.mean.sqrt()
-        if isinstance(self.likelihood, StudentTLikelihood):
-            nu, scale = self.likelihood.degrees, self.likelihood.scale
-            if nu <= 2:
-                raise Undefined(f"std: a Student t of {nu:g} degrees of freedom has no variance; see `log_prob`")
-            return torch.full_like(self.mean, scale * math.sqrt(nu / (nu - 2)))
+        if not self.likelihood.is_classification:
+            return self.likelihood.noise_std(self.mean)
         return (self.mean * (1 - self.mean) - self.epistemic_std.square()).clamp_min(0).sqrt()
 
     @property
@@ -128,7 +114,9 @@ class Prediction:
         elif self.log_probs is not None:
             values = empirical_quantile(self.likelihood.mean(self._kept("quantiles")), levels.reshape(-1))
         else:
-            values = mixture_quantile(self.likelihood, self._kept("quantiles"), levels.reshape(-1))
+            f = self._kept("quantiles")
+            found = [self.likelihood.quantile(f.double(), q) for q in levels.reshape(-1).double()]
+            values = torch.stack(found).to(f.dtype)
         return values.reshape(*levels.shape, *self.mean.shape)
 
     def log_prob(self, targets: Tensor) -> Tensor:
@@ -143,13 +131,9 @@ class Prediction:
             One number for each target, shaped as `targets`.
         """
         y = targets.to(self.mean.device)
-        if isinstance(self.likelihood, CategoricalLikelihood) and self.log_probs is not None:
-            self.likelihood.check(self.log_probs, y)
-            return -self.likelihood.loss(self.log_probs, y)
+        if self.log_probs is not None:
+            return self.likelihood.log_prob(self.log_probs, y)
         self.likelihood.check(self.mean, y)
-        if isinstance(self.likelihood, BernoulliLikelihood) and self.log_probs is not None:
-            y = y.to(self.log_probs.dtype)
-            return y * self.log_probs[..., 1] + (1 - y) * self.log_probs[..., 0]
         if self.exact:
             return -self.std.log() - 0.5 * ((y - self.mean) / self.std) ** 2 - 0.5 * math.log(2 * math.pi)
         f = self._kept("log_prob")
@@ -163,6 +147,6 @@ class Prediction:
         return self.outputs
 
     def _gaussian_entropy(self, std: Tensor, what: str) -> Tensor:
-        if not isinstance(self.likelihood, GaussianLikelihood):
+        if self.likelihood.noise_precision is None:
             raise Undefined(f"{what}: has no closed form for a {self.likelihood.name} likelihood; see `std`")
         return std.log() + 0.5 * math.log(2 * math.pi * math.e)

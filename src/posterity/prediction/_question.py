@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posterity.errors import require
 from posterity.inputs import Inputs
-from posterity.likelihoods import CategoricalLikelihood, Likelihood, classes_last
+from posterity.likelihoods import Likelihood, classes_last
 from posterity.posterior import Posterior
 from posterity.prediction._running import Statistics
 
@@ -43,11 +43,11 @@ class Question:
     @property
     def axis(self) -> int | None:
         """Where the outputs have their classes, as `classes_last` takes it."""
-        return self.class_axis if isinstance(self.likelihood, CategoricalLikelihood) else -1
+        return self.class_axis if self.likelihood.has_class_axis else -1
 
     def arranged(self, f: Tensor) -> Tensor:
         """Outputs with their classes last, or an error if they do not fit the likelihood."""
-        if not isinstance(self.likelihood, CategoricalLikelihood):
+        if not self.likelihood.has_class_axis:
             return f
         require(f.ndim > 1, "model outputs", "(batch, ..., classes) for a categorical likelihood", tuple(f.shape))
         f = classes_last(f, self.axis)

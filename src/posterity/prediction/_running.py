@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, logsigmoid
 
 from posterity.errors import require
-from posterity.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.processes import gather
 from posterity.trees import state_dtype
 
@@ -82,7 +81,7 @@ class Running:
             return
         f = torch.cat(self._pending)
         self._pending, self._numbers = [], 0
-        log_p = log_probs(self.likelihood, f)
+        log_p = self.likelihood.log_probs(f)
         if log_p is None:
             self._add_moments(self.likelihood.mean(f))
             return
@@ -91,7 +90,7 @@ class Running:
         self._log_sum = torch.logaddexp(self._log_sum, total) if self.count else total
         # A class that is ruled out has log p = −∞ and p log p = 0.
         self._entropy = self._entropy - (p * log_p.clamp_min(torch.finfo(p.dtype).min)).sum((0, -1))
-        self._add_moments(p[..., 1] if isinstance(self.likelihood, BernoulliLikelihood) else p)
+        self._add_moments(p[..., 1] if p.ndim > f.ndim else p)  # of a binary target, p(y = 1)
 
     def _add_moments(self, values: Tensor) -> None:
         """Merge the means and summed squared deviations of two groups of draws (Chan, Golub and LeVeque, 1983)."""
@@ -117,12 +116,3 @@ class Running:
 def require_finite(outputs: Tensor) -> None:
     """Raise if a network has answered with NaN or infinity."""
     require(bool(torch.isfinite(outputs).all()), "model outputs", "finite numbers", "NaN or infinity")
-
-
-def log_probs(likelihood: Likelihood, f: Tensor) -> Tensor | None:
-    """log p(y = k | f) with classes last (0 and 1 for binary targets); None where targets are not classes."""
-    if isinstance(likelihood, CategoricalLikelihood):
-        return log_softmax(f, -1)
-    if isinstance(likelihood, BernoulliLikelihood):
-        return torch.stack((logsigmoid(-f), logsigmoid(f)), -1)
-    return None

@@ -11,7 +11,7 @@ from posterity.errors import require
 from posterity.learning._laplace import laplace
 from posterity.learning.learners._base import Plan
 from posterity.learning.learners.point import AdamWLearner
-from posterity.likelihoods import CategoricalLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 
 
@@ -43,7 +43,7 @@ class LaplaceLearner(AdamWLearner):
 
     @classmethod
     def check(cls, f: Tensor, likelihood: Likelihood) -> None:
-        maps = isinstance(likelihood, CategoricalLikelihood) and f.ndim > 3
+        maps = likelihood.has_class_axis and f.ndim > 3
         wanted = "(batch, ..., classes) for Laplace; flatten maps to (batch, pixels, classes)"
         require(not maps, "outputs", wanted, tuple(f.shape))
 

@@ -17,7 +17,7 @@ from posterity.errors import Undefined, expected, require, require_positive, req
 from posterity.inputs import Inputs, call
 from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
 from posterity.learning.starts import fresh, require_no_statistics
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.optim import (
     EVON,
     IVON,
@@ -218,9 +218,7 @@ class SAMLearner(BayesianSAMLearner):
         return {}
 
     def scale(self, likelihood: Likelihood) -> float:
-        if self.plan.learns_noise and isinstance(likelihood, GaussianLikelihood):
-            return 1 / likelihood.precision
-        return 1.0
+        return 1 / likelihood.noise_precision if self.plan.learns_noise and likelihood.noise_precision else 1.0
 
 
 class BayesBiNNLearner(OptimizerLearner):

@@ -8,7 +8,7 @@ from torch.optim import SGD, AdamW
 from posterity.batches import Batches
 from posterity.errors import expected
 from posterity.learning.learners._base import Learner, Plan, as_prior
-from posterity.likelihoods import GaussianLikelihood, Likelihood
+from posterity.likelihoods import Likelihood
 from posterity.posterior import Ensemble, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -62,6 +62,4 @@ class SGDLearner(PointLearner):
         )
 
     def scale(self, likelihood: Likelihood) -> float:
-        if self.plan.learns_noise and isinstance(likelihood, GaussianLikelihood):
-            return 1 / likelihood.precision
-        return 1.0
+        return 1 / likelihood.noise_precision if self.plan.learns_noise and likelihood.noise_precision else 1.0

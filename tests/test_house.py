@@ -111,6 +111,14 @@ def test_likelihoods_are_asked_questions_not_types() -> None:
     assert len(found) <= 10, found
 
 
+STRUCTURES = "Structure Gaussian Diagonal Dropout Ensemble Full Kronecker LastLayer LowRank Mixture Rotated Signs"
+
+
+def test_structures_are_asked_questions_not_types() -> None:
+    found = type_tests(STRUCTURES, "posterior")
+    assert len(found) <= 25, found
+
+
 @every_file
 def test_small_and_documented(path: Path) -> None:
     text = path.read_text()

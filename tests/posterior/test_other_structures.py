@@ -193,3 +193,20 @@ def test_signs_come_by_their_probabilities() -> None:
     natural = torch.tensor([-2.0, -0.3, 0.0, 0.3, 40.0], dtype=torch.float64)
     q = Signs({"w": natural.expand(4000, -1)})
     torch.testing.assert_close(q.sample(0)["w"].mean(0), natural.tanh(), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("name", cases.STRUCTURES)
+def test_what_varies_and_what_is_fixed(name: str) -> None:
+    q = cases.STRUCTURES[name]()
+    assert {*q.varying.names, *q.fixed} == set(q.names)
+    assert all((q.variance[key] == 0).all() for key in q.fixed)
+    drawn = [to_vector(q.sample(k)) for k in range(q.distinct_draws or 0)]
+    assert all(torch.equal(draw, to_vector(q.sample(k + len(drawn)))) for k, draw in enumerate(drawn))
+    try:
+        gaussian = q.gaussian
+    except InvalidInput:
+        assert q.kind in ("mixture", "ensemble", "dropout", "signs")
+        return
+    x = {key: torch.randn_like(m, dtype=torch.float64) for key, m in gaussian.mean.items()}
+    found = to_vector(gaussian.precision_times(x)).double()
+    torch.testing.assert_close(found, gaussian.precision_matrix().double() @ to_vector(x), rtol=1e-4, atol=1e-4)

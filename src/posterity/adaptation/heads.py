@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.errors import require
 from posterity.inputs import Inputs, call, move, take
-from posterity.posterior import LastLayer, Posterior
+from posterity.posterior import Posterior
 from posterity.trees import Tree, evaluating, trainable
 
 LARGEST = 10_000  # weights whose Hessian Newton's method can hold and factorise: 0.8 GB
@@ -104,7 +104,7 @@ def solvable(model: nn.Module, posterior: Posterior, head: Head | None) -> bool:
     """Whether the head is all that would be trained, and small enough for Newton's method."""
     if head is None or math.prod(head.shape) > LARGEST:
         return False
-    return isinstance(posterior.structure, LastLayer) or set(trainable(model)) == set(head.names)
+    return posterior.structure.varying is not posterior.structure or set(trainable(model)) == set(head.names)
 
 
 def grown(model: nn.Module, head: Head, classes: int) -> nn.Module:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from posterity.adaptation.penalty import Penalty, Sum
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher, full_ggn
-from posterity.errors import expected, require
+from posterity.errors import require
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Diagonal, Full, Gaussian, LastLayer, Posterior, Structure
-from posterity.trees import Tree, evaluating, from_vector, snapshot
+from posterity.posterior import Diagonal, Full, Gaussian, Posterior, Structure
+from posterity.trees import Tree, evaluating, snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,16 +122,9 @@ def accumulate(
 
 def gaussian_of(structure: Structure) -> Gaussian:
     """The Gaussian over what is uncertain: the structure itself, or that of its last layer."""
-    inner = structure.inner if isinstance(structure, LastLayer) else structure
-    if not isinstance(inner, Gaussian):
-        raise expected("posterior", "a Gaussian one (po.laplace makes one of any trained model)", structure.kind)
-    return inner
+    return structure.gaussian
 
 
 def product(gaussian: Gaussian, tree: Tree) -> Tree:
     """P x for a tree x shaped as the mean."""
-    if isinstance(gaussian, Diagonal):
-        return {name: p * tree[name] for name, p in gaussian.precision_diagonal().items()}
-    x = torch.cat([tree[name].reshape(-1) for name in gaussian.names])
-    matrix = gaussian.precision_matrix()
-    return from_vector(matrix @ x.to(matrix), gaussian.mean)
+    return gaussian.precision_times(tree)

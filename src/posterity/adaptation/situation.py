@@ -20,7 +20,7 @@ from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import attempt, move, take
 from posterity.learning.checks import check_inputs
-from posterity.posterior import Diagonal, LastLayer, Memory, Posterior
+from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating, trainable
 
 REMEMBERED = 10  # networks remember one in so many examples, unless told otherwise
@@ -190,7 +190,7 @@ def one_example(*sources: Batch | Memory | None) -> Any:
 
 
 def _last_layer(posterior: Posterior) -> bool:
-    return isinstance(posterior.structure, LastLayer)
+    return posterior.structure.varying is not posterior.structure
 
 
 def _past(old: nn.Module, posterior: Posterior, memory: Memory | None, change: Change) -> Past:

@@ -16,7 +16,7 @@ from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
 from posterity.memory.ids import as_ids
 from posterity.noise import seeded
-from posterity.posterior import Ensemble, FittedModel, Posterior
+from posterity.posterior import FittedModel, Posterior
 
 BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
     "batch_bald": batch_bald.choose,
@@ -91,7 +91,7 @@ def acquire(
     trained = FittedModel.of(model, posterior, as_pool(pool, batch_size))
     require(isinstance(seed, Integral), "seed", "a whole number", seed)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
-    if criterion in DRAWN and isinstance(posterior.structure, Ensemble) and len(posterior.structure.members) == 1:
+    if criterion in DRAWN and posterior.structure.distinct_draws == 1:
         raise expected(
             "criterion", "entropy, margin, k_centre or random: a point does not disagree with itself", criterion
         )

@@ -61,7 +61,7 @@ def _together(runs: list[Run]) -> Posterior:
     """One posterior of all members."""
     first = runs[0].posterior
     structure: Structure
-    if isinstance(first.structure, Ensemble):
+    if first.structure.distinct_draws == 1:  # a point
         structure = Ensemble([_with_buffers(run.model) for run in runs])
     else:
         structure = Mixture(torch.ones(len(runs)), [run.posterior.structure for run in runs])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.posterior import Full, LastLayer, Posterior
+from posterity.posterior import Posterior
 
 Deflate = bool | str
 
@@ -26,8 +26,7 @@ def contains_examples(posterior: Posterior) -> bool:
     Dense Gauss-Newton matrices do (of all weights, of a generalised linear model, of a last layer). Diagonal,
     Kronecker and optimizer-state covariances do not: there V Λ may exceed one and deflation is meaningless.
     """
-    structure = posterior.structure
-    return isinstance(structure.inner if isinstance(structure, LastLayer) else structure, Full)
+    return posterior.structure.varying.is_dense
 
 
 def whether_to_deflate(deflate: Deflate, posterior: Posterior) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posterity.memory.perturbation import contains_examples
-from posterity.posterior import Kronecker, LastLayer, Posterior, Rotated
+from posterity.posterior import Kronecker, Posterior, Rotated
 
 DEFLATED_LIMIT = 0.8  # leverage beyond which one Newton step is no longer close to retraining
 FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage itself
@@ -52,7 +52,8 @@ class Reliability:
     ) -> Reliability:
         """The verdict on estimates from this posterior, where a `share` of its data changes at once."""
         structure = posterior.structure
-        kind = f"last_layer/{structure.inner.kind}" if isinstance(structure, LastLayer) else structure.kind
+        whole = structure.varying is structure
+        kind = structure.kind if whole else f"{structure.kind}/{structure.varying.kind}"
         warning = _warning(posterior, max_leverage, deflated) or _size(share)
         return cls(max_leverage, effective_dimension, kind, deflated, warning)
 
@@ -63,7 +64,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool) -> str:
         return "deflated, although the covariance does not contain the examples' own curvature"
     if deflated and not leverage < DEFLATED_LIMIT:
         return f"an example decides its own output (leverage {leverage:.2f}): one Newton step is too short or too long"
-    if isinstance(structure, LastLayer) and structure.rest:
+    if structure.fixed:
         return "only the last layer moves: changes of the whole network are larger, trust rankings"
     if deflated:
         return ""

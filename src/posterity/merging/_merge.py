@@ -12,6 +12,7 @@ from posterity.errors import expected, require
 from posterity.merging._method import Method, check_named
 from posterity.merging.methods import merge_state_dicts, method_of, weights_of
 from posterity.posterior import Diagonal, Posterior, Site
+from posterity.posterior.projection import diagonal
 from posterity.trees import Tree, check_same_shapes
 
 
@@ -62,7 +63,7 @@ def merge(
     start = next(iter(posteriors.values())) if base is None else base
     numbers = weights_of(weights, list(posteriors))
     sites = {name: _site(posterior, start) for name, posterior in posteriors.items()}
-    ground = start.prior if base is None else _diagonal(base)
+    ground = start.prior if base is None else diagonal(base.structure, "structure")
     mean = merge_state_dicts(
         {name: posterior.mean for name, posterior in posteriors.items()},
         None if base is None else base.mean,
@@ -103,20 +104,13 @@ def _check_alike(posteriors: Mapping[str, Posterior], base: Posterior | None) ->
         require(found == wanted, f"likelihood of {name!r}", f"{wanted} as in the others", found)
 
 
-def _diagonal(posterior: Posterior) -> Diagonal:
-    structure = posterior.project("diagonal").structure
-    if not isinstance(structure, Diagonal):
-        raise expected("structure", "one whose precision has a diagonal over all parameters", structure.kind)
-    return structure
-
-
 def _site(posterior: Posterior, start: Posterior) -> Site:
     """What the data of a task added to its prior, at the temperature of the posterior that merging starts from.
 
     Nobody knows less after seeing data: precisions below the prior's, as noisy estimates have some, added nothing.
     """
-    diagonal = replace(posterior, structure=_diagonal(posterior))
-    site = diagonal - diagonal.prior
+    flat = replace(posterior, structure=diagonal(posterior.structure, "structure"))
+    site = flat - flat.prior
     assert isinstance(site.precision, dict)
     factor = posterior.temperature / start.temperature
     known = replace(site, precision={name: t.clamp(min=0) for name, t in site.precision.items()})

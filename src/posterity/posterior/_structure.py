@@ -21,10 +21,16 @@ class Structure(ABC):
     """A distribution over named parameters, of one shape: immutable, on the device of its tensors.
 
     A structure says what it can: what does not exist for it raises `Undefined`, with the reason in `why_not`.
+
+    Attributes:
+        kind: Under which it is stored.
+        is_dense: Whether its covariance is one matrix over all that varies, which can hold each example's curvature.
+        mean: A tensor for each parameter.
     """
 
     kind: ClassVar[str]
     why_not: ClassVar[str] = ""
+    is_dense: ClassVar[bool] = False
     mean: Tree
 
     def __repr__(self) -> str:
@@ -35,6 +41,26 @@ class Structure(ABC):
     def names(self) -> tuple[str, ...]:
         """Names of the parameters, in the order of flat vectors and of the noise."""
         return tuple(self.mean)
+
+    @property
+    def varying(self) -> Structure:
+        """The distribution over what varies: that of a last layer, otherwise the structure itself."""
+        return self
+
+    @property
+    def fixed(self) -> Tree:
+        """Parameters without uncertainty, those below a last layer."""
+        return {}
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The Gaussian over what varies."""
+        raise expected("posterior", "a Gaussian one (po.laplace makes one of any trained model)", self.kind)
+
+    @property
+    def distinct_draws(self) -> int | None:
+        """How many draws differ, where there are only so many: the members of an ensemble."""
+        return None
 
     @property
     @abstractmethod
@@ -101,6 +127,16 @@ class Gaussian(Structure):
     @abstractmethod
     def covariance_matrix(self) -> Tensor:
         """P⁻¹ as one dense matrix, in the order of the flat vector."""
+
+    @property
+    def gaussian(self) -> Gaussian:
+        return self
+
+    def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
+        """P x for a tree x shaped as the mean."""
+        x = torch.cat([tree[name].reshape(-1) for name in self.names])
+        matrix = self.precision_matrix()
+        return from_vector(matrix @ x.to(matrix), self.mean)
 
     @property
     def dimension(self) -> int:

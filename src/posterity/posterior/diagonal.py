@@ -79,6 +79,9 @@ class Diagonal(Gaussian):
     def precision_diagonal(self) -> Tree:
         return {name: self.precision[name].expand(t.shape) for name, t in self.mean.items()}
 
+    def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
+        return {name: p * tree[name] for name, p in self.precision_diagonal().items()}
+
     def precision_matrix(self) -> Tensor:
         self.require_dense("precision")
         return torch.diag(torch.cat([p.reshape(-1) for p in self.precision_diagonal().values()]))

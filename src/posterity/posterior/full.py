@@ -29,6 +29,7 @@ class Full(Gaussian):
     mean: Tree
     precision: Tensor
     kind: ClassVar[str] = "full"
+    is_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", owned(self.mean, "mean"))

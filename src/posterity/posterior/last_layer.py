@@ -45,6 +45,18 @@ class LastLayer(Structure):
         object.__setattr__(self, "mean", rest | self.inner.mean)
 
     @property
+    def varying(self) -> Diagonal | Full | Kronecker:
+        return self.inner
+
+    @property
+    def fixed(self) -> Tree:
+        return self.rest
+
+    @property
+    def gaussian(self) -> Diagonal | Full | Kronecker:
+        return self.inner
+
+    @property
     def variance(self) -> Tree:
         return {name: torch.zeros_like(t) for name, t in self.rest.items()} | self.inner.variance
 

@@ -119,6 +119,10 @@ class Ensemble(Structure):
         object.__setattr__(self, "mean", _like(_average(members, [1 / len(members)] * len(members)), members[0]))
 
     @property
+    def distinct_draws(self) -> int:
+        return len(self.members)
+
+    @property
     def variance(self) -> Tree:
         distances = [_squared_distance(member, self.mean) for member in self.members]
         return _average(distances, [1 / len(distances)] * len(distances))

@@ -27,6 +27,14 @@ def project(structure: Structure, to: Literal["diagonal", "full"]) -> Structure:
     return _project(structure, to)
 
 
+def diagonal(structure: Structure, what: str) -> Diagonal:
+    """The Gaussian over all parameters with the diagonal of a structure's precision, or an error about `what`."""
+    found = project(structure, "diagonal")
+    if not isinstance(found, Diagonal):
+        raise expected(what, "a posterior over all parameters", f"one of the structure {structure.kind!r}")
+    return found
+
+
 def _project(structure: Gaussian, to: str) -> Diagonal | Full:
     if to == "diagonal":
         return Diagonal(structure.mean, structure.precision_diagonal())

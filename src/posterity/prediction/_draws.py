@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import require_whole
-from posterity.posterior import Dropout, Ensemble, LastLayer, Posterior, Structure
+from posterity.posterior import Dropout, Posterior, Structure
 from posterity.prediction._masks import masked
 from posterity.trees import Tree, snapshot
 
@@ -32,14 +32,13 @@ class Draws:
         self._model, self._seed = model, seed
         self._like: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
         self.fixed = self._cast(snapshot(dict(model.named_buffers()) | posterior.buffers | posterior.mean))
-        self.head_only = isinstance(structure, LastLayer) and samples > 0
+        self.head_only = structure.varying is not structure and samples > 0
         self._masking = structure if isinstance(structure, Dropout) and samples > 0 else None
         self._source: Structure | None = None
         if samples > 0 and self._masking is None:
             # The layers below a last-layer posterior need not be copied for every draw.
-            self._source = structure.inner if isinstance(structure, LastLayer) else structure
-        members = len(structure.members) if isinstance(structure, Ensemble) else samples
-        self.count = max(1, min(samples, members))
+            self._source = structure.varying
+        self.count = max(1, min(samples, structure.distinct_draws or samples))
         self._varying = () if self._source is None else self._source.names
         self.nbytes = sum(self._like[name].nbytes for name in self._varying)
 

@@ -20,6 +20,7 @@ from posterity.inputs import Inputs, call
 from posterity.learning.schedules import Cosine, Schedule
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Posterior, Structure
+from posterity.posterior.projection import diagonal
 from posterity.trees import Tree, check_same_shapes, trainable
 
 Prior = float | Diagonal | Posterior
@@ -146,10 +147,7 @@ def as_prior(model: nn.Module, prior: Prior) -> Diagonal:
     parameters = trainable(model)
     if isinstance(prior, Posterior):
         prior.check(model)
-        structure = prior.project("diagonal").structure
-        if not isinstance(structure, Diagonal):
-            raise expected("prior", "a posterior over all parameters", f"one of the structure {structure.kind!r}")
-        prior = structure
+        prior = diagonal(prior.structure, "prior")
     if isinstance(prior, Diagonal):
         check_same_shapes(prior.mean, parameters, "prior")
         return prior

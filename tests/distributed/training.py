@@ -268,7 +268,7 @@ def single(rank, world, case, **settings):
         optimizer.step()
         optimizer.zero_grad()
     plain = "fused" in settings or isinstance(_native.library(), str)
-    assert (optimizer._fast._launcher is None) == plain, "what kernels can do is left to them, on empty shards too"
+    assert (optimizer._fused._launcher is None) == plain, "what kernels can do is left to them, on empty shards too"
     return whole(model, optimizer)
 
 

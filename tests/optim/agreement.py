@@ -80,7 +80,7 @@ def test_equal_to_tensor_operations(how):
     one, other = pair(clip_radius=2.0)
     train(*one, how)
     train(*other)
-    assert one[0]._fast._launcher is not None
+    assert one[0]._fused._launcher is not None
     assert_equal(one, other)
 
 
@@ -124,7 +124,7 @@ def test_without_a_first_beta_the_momentum_is_the_gradient_bit_for_bit():
         optimizer.step()
         gradients = [p.grad for p in model.parameters()]
         optimizer.zero_grad()
-    assert optimizer._fast._launcher is not None
+    assert optimizer._fused._launcher is not None
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.equal(optimizer.state[p]["momentum"], gradient)
 
@@ -314,7 +314,7 @@ def test_a_group_without_parameters():
     optimizer = IVON([{"params": []}, {"params": list(model.parameters())}], **SETTINGS)
     train(optimizer, model, steps=1)
     train(*other, steps=1)
-    assert optimizer._fast._launcher is not None
+    assert optimizer._fused._launcher is not None
     assert_equal((optimizer, model), other)
 
 
@@ -377,5 +377,5 @@ def test_the_state_of_a_model_that_was_float64_is_narrowed():
         train(*narrow, steps=1)
     for optimizer, model in (wide, narrow):
         train(optimizer, model, "several", steps=1)
-    assert wide[0]._fast._launcher is not None
+    assert wide[0]._fused._launcher is not None
     assert_equal(wide, narrow)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from posterity.optim._fast import FastPath
+from posterity.optim.engine._fused import Fused
 from posterity.optim.kernels import _native
 
 
 @pytest.fixture(params=["kernels", "tensor operations"])
 def arithmetic(request, monkeypatch):
     if request.param == "tensor operations":
-        monkeypatch.setattr(FastPath, "_possible", lambda self: False)
+        monkeypatch.setattr(Fused, "_possible", lambda self, work: False)
     elif isinstance(_native.library(), str):
         pytest.skip(_native.library())

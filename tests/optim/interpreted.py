@@ -29,7 +29,7 @@ def test_the_same_integers(seed):
     model = Net()
     optimizer = IVON(model.parameters(), **SETTINGS, seed=seed)
     with optimizer.sampled_params(train=True):
-        keys = optimizer._fast._launcher.table.keys.cpu()
+        keys = optimizer._fused._launcher.table.keys.cpu()
         assert optimizer.param_groups[0]["draws"] == 1
         for index, row in enumerate(keys.tolist()):
             assert tuple(row[:2]) == words(Key(seed, 1, 0, index))

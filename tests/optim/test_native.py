@@ -57,7 +57,7 @@ def noise_of(count, seed=0, offset=0):
     weight = nn.Parameter(torch.zeros(count + offset)[offset:])
     optimizer = IVON([weight], lr=0.1, ess=1.0, hess_init=1.0, weight_decay=0.0, seed=seed)
     with optimizer.sampled_params(train=True):
-        assert isinstance(optimizer._fast._launcher, NativeLauncher)
+        assert isinstance(optimizer._fused._launcher, NativeLauncher)
         return weight.detach().clone()
 
 
@@ -146,7 +146,7 @@ def test_the_equations_of_the_paper(size, ess, weight_decay, clip_radius, beta1)
         weight.grad = None
         np.testing.assert_allclose(array(weight), reference.mean, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(array(optimizer.state[weight]["hessian"]), reference.hessian, rtol=1e-4)
-    assert isinstance(optimizer._fast._launcher, NativeLauncher)
+    assert isinstance(optimizer._fused._launcher, NativeLauncher)
 
 
 def test_threads_change_no_bit():

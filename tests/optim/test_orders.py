@@ -34,7 +34,7 @@ def test_products_have_no_graph():
         draw(optimizer, model)
         optimizer.step()
         draw(optimizer, model, 2)
-        assert not any(kept.product.requires_grad for kept in optimizer._samples.kept.values())
+        assert not any(kept.product.requires_grad for kept in optimizer._samples.statistics.kept.values())
         optimizer.step()
     assert_equal(one, other)
 
@@ -69,7 +69,7 @@ def test_sums_follow_a_model_that_is_converted_between_samples(change):
         change(model)
         draw(optimizer, model, 2)
         optimizer.step()
-    assert one[0]._fast._launcher is not None
+    assert one[0]._fused._launcher is not None
     assert_equal(one, other)
 
 

@@ -121,7 +121,7 @@ def fit(inputs, targets, linear=None, quadratic=None, **options):
             (0.5 * (weights @ inputs.T - targets) ** 2).mean(1).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    precision = optimizer.precision(optimizer.state[weights], optimizer.numbers(weights, optimizer.param_groups[0]))
+    precision = optimizer.precision_of(weights, optimizer.param_groups[0])
     return weights.detach().mean(0), precision.mean(0)
 
 

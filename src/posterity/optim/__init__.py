@@ -3,9 +3,9 @@
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._ivon_opt import load_ivon_opt
 from posterity.optim._suggest import Suggestion, suggest
-from posterity.optim._variational import VariationalOptimizer
 from posterity.optim.binary import STE, BayesBiNN
 from posterity.optim.bsam import BayesianSAM
+from posterity.optim.engine import VariationalOptimizer
 from posterity.optim.evon import EVON
 from posterity.optim.ivon import IVON
 from posterity.optim.mixture import MixtureIVON

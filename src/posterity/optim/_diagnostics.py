@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.optim._distributed import whole
-from posterity.optim._priors import precision_of, prior_of
-
-if TYPE_CHECKING:
-    from posterity.optim._variational import Group, VariationalOptimizer
 
 Quantiles = tuple[float, float, float]
 _SAMPLED = 1_000_000  # weights that quantiles are computed from
@@ -49,42 +43,57 @@ class Diagnostics:
     hessian_bias: float
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is told about one parameter.
+
+    Attributes:
+        weights: Its mean.
+        precision: Its posterior precision.
+        prior: Mean and precision of its prior.
+        state: Its state.
+        clipped: How many weights a bound on the step holds back.
+        rho: How fast the average in its precision moves; 0 where nothing is known of its spread.
+    """
+
+    weights: Tensor
+    precision: Tensor
+    prior: tuple[Tensor, Tensor]
+    state: Mapping[str, Tensor]
+    clipped: int
+    rho: float | Tensor
+
+
 @torch.no_grad()
-def diagnose(optimizer: VariationalOptimizer, loss: float | None) -> Diagnostics:
+def diagnose(parts: Iterable[Part], *, steps: int, skipped: int, ess: float, loss: float | None) -> Diagnostics:
     """Collect the diagnostics of all trained parameters."""
-    trained = _trained(optimizer)
-    total = sum(p.numel() for _, p in trained)
-    sigmas, ratios, kl, clipped = [], [], 0.0, 0
-    for group, p in trained:
-        weights, precision = whole(p), precision_of(optimizer, p, group)
-        kl += _kl(weights, precision, *prior_of(optimizer, p, group))
-        clipped += optimizer.clipped(p, group)
-        mean, sigma = some(weights, total).abs(), some(precision, total).rsqrt()
+    parts = list(parts)
+    require(bool(parts), "params", "at least one that requires a gradient", "only frozen ones")
+    total = sum(part.weights.numel() for part in parts)
+    sigmas, ratios, kl = [], [], 0.0
+    for part in parts:
+        kl += _kl(part.weights, part.precision, *part.prior)
+        mean, sigma = some(part.weights, total).abs(), some(part.precision, total).rsqrt()
         sigmas.append(sigma.cpu())
         ratios.append((mean / sigma).cpu())
     return Diagnostics(
         parameters=total,
-        steps=max(optimizer._steps(p) for _, p in trained),
-        skipped=max(int(group["skipped"]) for group, _ in trained),
+        steps=steps,
+        skipped=skipped,
         sigma=quantiles(sigmas),
         signal_to_noise=quantiles(ratios),
         kl=kl,
-        elbo=None if loss is None else -float(trained[0][0]["ess"]) * loss - kl,
-        clip_rate=clipped / total,
-        learnt=learnt(optimizer),
-        hessian_bias=_average((p, _bias(optimizer, p, group)) for group, p in trained),
+        elbo=None if loss is None else -ess * loss - kl,
+        clip_rate=sum(part.clipped for part in parts) / total,
+        learnt=learnt({part.weights: part.state for part in parts}),
+        hessian_bias=_average((part.weights, _bias(part)) for part in parts),
     )
 
 
-def learnt(optimizer: VariationalOptimizer) -> float:
-    """Share of the precisions that comes from data, averaged over the weights."""
-    return _average((p, _learnt(optimizer.state.get(p, {}))) for _, p in _trained(optimizer))
-
-
-def _trained(optimizer: VariationalOptimizer) -> list[tuple[Group, Tensor]]:
-    found = [(group, p) for group, p in optimizer._parameters() if p.requires_grad]
-    require(bool(found), "params", "at least one that requires a gradient", "only frozen ones")
-    return found
+def learnt(states: Mapping[Tensor, Mapping[str, Tensor]]) -> float:
+    """Share of the precisions that comes from data, averaged over the weights, from the state of each parameter."""
+    require(bool(states), "params", "at least one that requires a gradient", "only frozen ones")
+    return _average((p, _learnt(state)) for p, state in states.items())
 
 
 def _learnt(state: Mapping[str, Tensor]) -> float:
@@ -93,14 +102,14 @@ def _learnt(state: Mapping[str, Tensor]) -> float:
     return float("step" in state)  # once trained, what keeps no average has nothing to forget
 
 
-def warn_if_hardly_learnt(optimizer: VariationalOptimizer) -> None:
-    """Say it when the width of the posterior is mostly that of the start."""
-    known = learnt(optimizer)
-    if known < 0.5:
-        optimizer._warn(
-            f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
-            f"posterior: train longer, or with {optimizer.faster}"
-        )
+def hardly_learnt(known: float, faster: str) -> str | None:
+    """What to say when the width of the posterior is mostly that of the start."""
+    if known >= 0.5:
+        return None
+    return (
+        f"only {known:.0%} of the Hessian has been learnt, the rest is hess_init, and so is the width of the "
+        f"posterior: train longer, or with {faster}"
+    )
 
 
 def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> float:
@@ -109,12 +118,8 @@ def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tenso
     return 0.5 * float(((s / s0).log() + s0 / s - 1 + s0 * (p.double() - prior_mean.double()) ** 2).sum())
 
 
-def _bias(optimizer: VariationalOptimizer, p: Tensor, group: Group) -> float:
-    spread = optimizer.state.get(p, {}).get("spread")
-    if spread is None:
-        return 0.0
-    rho2 = torch.as_tensor(optimizer.numbers(p, group)["rho2"])
-    return 0.5 * float(rho2 * spread)
+def _bias(part: Part) -> float:
+    return 0.5 * float(torch.as_tensor(part.rho) * part.state["spread"]) if "spread" in part.state else 0.0
 
 
 def _average(values: Iterator[tuple[Tensor, float]]) -> float:

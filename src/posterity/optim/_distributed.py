@@ -8,7 +8,7 @@ gradients from DistributedDataParallel; what is stored beside them, products of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -21,8 +21,6 @@ from posterity.errors import expected, require
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-
-    from posterity.optim._samples import Samples
 
 Noise = Literal["shared", "per_rank"]
 MESSAGE = 1 << 23  # numbers that are averaged in one message
@@ -132,25 +130,10 @@ class Replicas:
         """The number of the samples that are drawn here."""
         return dist.get_rank(self.group) if self.per_rank and self.count > 1 else 0
 
-    def average(self, samples: Samples, parameters: Sequence[Tensor]) -> None:
-        """Average what is stored beside each gradient over the replicas.
-
-        With shared noise and one sample nothing is: its product follows from the averaged gradient.
-
-        Args:
-            samples: What was kept of the samples since the last step.
-            parameters: Those with gradients, the same everywhere.
-        """
-        several = samples.finished > 1 or samples.closed > 0
-        kept = {p: samples.kept[p] for p in parameters if p in samples.kept and not sharded(p)}
-        if self.count == 1 or not kept or not samples.finished or not (several or self.per_rank):
-            return
-        if not samples.compared:
-            self._require_equal_gradients(kept)
-            samples.compared = True
-        for name in ("product", "gradients") if samples.closed else ("product",):
-            for message in _messages([k.stored(name) for k in kept.values()]):
-                self._average(message)
+    def average(self, tensors: list[Tensor]) -> None:
+        """Average tensors over the replicas, in place."""
+        for message in _messages(tensors):
+            self._average(message)
 
     def _average(self, tensors: list[Tensor]) -> None:
         flat = torch.cat([t.reshape(-1) for t in tensors])
@@ -159,7 +142,8 @@ class Replicas:
         for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             t.copy_(part.view(t.shape))
 
-    def _require_equal_gradients(self, parameters: Iterable[Tensor]) -> None:
+    def require_equal_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Raise unless the gradients of the parameters are the same everywhere."""
         found = [p.grad for p in parameters if p.grad is not None]
         if not found:
             return

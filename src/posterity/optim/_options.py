@@ -1,16 +1,21 @@
-"""Hyperparameters that the optimizers share: how they are checked, in torch's own words where torch has some."""
+"""The options of a parameter group, declared once: a dataclass for each optimizer, whose fields check themselves.
+
+Messages are in torch's own words where torch has some.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
 
-from posterity.errors import InvalidInput, require
+from posterity.errors import InvalidInput, require, require_whole
 from posterity.optim._distributed import sharded
 
 RANGES = {  # what a number has to be, in words and in code
@@ -67,18 +72,20 @@ def check_betas(betas: Any, auto: bool = False) -> None:
         check_beta(betas[1], 1)
 
 
-def check_posterior(group: Mapping[str, Any]) -> None:
-    """What decides the width of a diagonal posterior, how fast its mean moves, and its noise."""
-    check_lr(group["lr"])
-    for name in ("ess", "hess_init"):
-        check_number(name, group[name], "a positive finite number")
-    check_weight_decay(group["weight_decay"])
-    check_seed(group["seed"])
-
-
 def check_seed(seed: Any) -> None:
     """The seed of the noise: a whole number of Python's or numpy's."""
     require(isinstance(seed, Integral) and not isinstance(seed, bool), "seed", "a whole number", seed)
+
+
+def check_whole_or_none(what: str, value: Any) -> None:
+    """A whole number >= 1, or None."""
+    if value is not None:
+        require_whole(what, value)
+
+
+def check_word(what: str, value: Any, words: tuple[str, str]) -> None:
+    """One of two words."""
+    require(value in words, what, " or ".join(map(repr, words)), value)
 
 
 def check_flag(what: str, value: Any) -> None:
@@ -86,9 +93,57 @@ def check_flag(what: str, value: Any) -> None:
     require(isinstance(value, (bool, np.bool_)), what, "True or False", value)
 
 
-def floats(group: Mapping[str, Any], *names: str) -> dict[str, float]:
-    """Some settings of a group as the numbers of equations; weight decay is δ there."""
-    return {"delta" if name == "weight_decay" else name: float(group[name]) for name in names}
+def option(check: Callable[[Any], None]) -> Any:
+    """A field of options, and what checks its value."""
+    return field(metadata={"check": check})
+
+
+LR = {"check": check_lr}  # of the field of a learning rate
+
+
+def in_range(name: str, wanted: str) -> Any:
+    """A field of options that is a number in one of the `RANGES`."""
+    return option(partial(check_number, name, wanted=wanted))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of one parameter group. `torch` keeps them in a dictionary, of which `of` takes its look."""
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any]) -> Self:
+        """The options that a parameter group has at the moment."""
+        return cls(**{name: group[name] for name in cls.__dataclass_fields__})
+
+    def check(self) -> None:
+        """Raise unless each option, and all of them together, make sense."""
+        for name, about in self.__dataclass_fields__.items():
+            about.metadata["check"](getattr(self, name))
+
+    @property
+    def gradient_scale(self) -> float:
+        """What the equations multiply squares of gradients with, which have to stay finite."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianOptions(Options):
+    """What decides the width of a Gaussian posterior, how fast its mean moves, and its noise."""
+
+    lr: float | Tensor = field(metadata=LR)
+    ess: float = in_range("ess", "a positive finite number")
+    hess_init: float = in_range("hess_init", "a positive finite number")
+    weight_decay: float = option(check_weight_decay)
+    seed: int = option(check_seed)
+
+    @property
+    def gradient_scale(self) -> float:
+        return float(self.ess)
+
+
+def floats(options: Options, *names: str) -> dict[str, float]:
+    """Some options as the numbers of equations; weight decay is δ there."""
+    return {"delta" if name == "weight_decay" else name: float(getattr(options, name)) for name in names}
 
 
 def number(lr: float | Tensor) -> float | Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from posterity.optim.kernels import require_dense
 
 
-class Apart:
+class IsolatedGradients:
     """A context that sets `.grad` aside; afterwards `found` holds what was computed inside."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:

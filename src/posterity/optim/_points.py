@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from posterity.errors import Undefined
 from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._priors import trained
-from posterity.optim._variational import VariationalOptimizer
+from posterity.optim.engine import VariationalOptimizer, trained_names
 from posterity.optim.kernels import Numbers
 from posterity.posterior import Diagonal, Ensemble, Posterior
 from posterity.trees import state_dtype
@@ -34,8 +33,8 @@ class Point(VariationalOptimizer):
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the point, with the prior that weight decay stands for."""
-        names = trained(self, model)
-        decay = {p: group.get("weight_decay", 0.0) for group, p in self._parameters()}
+        names = trained_names(self._parameters, model)
+        decay = {p: group.get("weight_decay", 0.0) for group, p in self._parameters}
         zeros = {name: torch.zeros_like(p, dtype=state_dtype(p.dtype)) for name, p in names.items()}
         prior = Diagonal(zeros, {name: zeros[name].new_tensor(n * decay[p]) for name, p in names.items()})
         return Posterior.of(model, Ensemble([dict(names)]), prior=prior, n=n, ess=n, likelihood=likelihood)

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import InvalidInput
-from posterity.optim._attach import Attachment
-from posterity.optim._passes import Apart
-from posterity.optim._samples import norm
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim._passes import IsolatedGradients
+from posterity.optim.engine import Attachment, Group, VariationalOptimizer, norm
 from posterity.optim.kernels import Numbers, Views
 
 Closure = Callable[[], Any]
@@ -58,7 +56,7 @@ class TwoPass(VariationalOptimizer):
             with super().sampled_params(train):
                 yield
             return
-        self._apart = Apart(self._trained())
+        self._apart = IsolatedGradients(self._trained())
         with self._apart, super().sampled_params(train):
             yield
         self._first = self._apart.found
@@ -74,7 +72,7 @@ class TwoPass(VariationalOptimizer):
         Args:
             scaler: The scaler that multiplied the loss of the first pass.
         """
-        if self._context_open:
+        if self._samples.context_open:
             raise InvalidInput("perturbed_params: expected no other context to be open, got a nested one")
         if not self._first:
             raise InvalidInput("perturbed_params: expected a first pass in `sampled_params(train=True)`, got none")
@@ -82,14 +80,14 @@ class TwoPass(VariationalOptimizer):
         means = self._go_uphill(
             dict(zip(self._first, torch._foreach_div(list(self._first.values()), scale), strict=True))
         )
-        self._context_open = True
+        self._samples.context_open = True
         torch.clear_autocast_cache()  # of the weights of the first pass
         try:
-            self._apart = Apart(self._trained())
+            self._apart = IsolatedGradients(self._trained())
             with self._apart:
                 yield
         finally:
-            self._first, self._context_open = {}, False
+            self._first, self._samples.context_open = {}, False
             with torch.no_grad():
                 torch._foreach_copy_(list(means), list(means.values()))
             torch.clear_autocast_cache()
@@ -112,7 +110,7 @@ class TwoPass(VariationalOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and outside a context also what first passes found."""
         super().zero_grad(set_to_none)
-        if not self._context_open:
+        if not self._samples.context_open:
             self._discard_passes()
         elif not self._pairs:
             self._apart.drop()
@@ -143,7 +141,7 @@ class TwoPass(VariationalOptimizer):
         """Not possible: training code that knows one backward pass a step cannot make two."""
         raise InvalidInput(f"attach: expected an optimizer with one backward pass a step, got {type(self).__name__}")
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: Any, numbers: Numbers) -> None:
         numbers["pairs"] = float(max(self._pairs, 1))
         if p in self._sizes:
             tensors["sizes"] = self._sizes[p].to(tensors["momentum"].dtype)

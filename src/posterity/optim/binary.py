@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +13,39 @@ from torch.optim.optimizer import ParamsT
 from posterity.errors import InvalidInput, Undefined, expected
 from posterity.likelihoods import Likelihood
 from posterity.noise import normal
-from posterity.optim import _priors
-from posterity.optim._attach import Attachment
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._options import (
+    LR,
+    Options,
     check_beta,
     check_betas,
     check_eps,
-    check_lr,
-    check_number,
     check_seed,
     floats,
+    in_range,
     number,
+    option,
 )
+from posterity.optim._per_sample import Received
 from posterity.optim._points import Point
-from posterity.optim._received import Received
-from posterity.optim._variational import Group
+from posterity.optim.engine import Attachment, Group, trained_names
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior, Signs, Structure
 from posterity.trees import state_dtype
 
 TINY = 1e-10  # at temperatures below it the slope is 1/(1 − μ² + TINY) for every sample: the published algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesBiNNOptions(Options):
+    """The options of a parameter group of BayesBiNN."""
+
+    lr: float | Tensor = field(metadata=LR)
+    ess: float = in_range("ess", "a positive finite number")
+    temperature: float = in_range("temperature", "a positive finite number")
+    natural_init: float = in_range("natural_init", "a positive finite number")
+    beta: float = option(check_beta)
+    seed: int = option(check_seed)
 
 
 class BayesBiNN(Received):
@@ -68,6 +81,7 @@ class BayesBiNN(Received):
         Meng, Bachmann and Khan, "Training binary neural networks using the Bayesian learning rule", 2020.
     """
 
+    options = BayesBiNNOptions
     widths = ("natural",)
     written = ("momentum", "natural")
     given = ("prior_natural",)
@@ -85,42 +99,39 @@ class BayesBiNN(Received):
         prior: Signs | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "temperature": temperature, "natural_init": natural_init, "beta": beta}
-        super().__init__(params, {**defaults, "seed": seed}, mc_samples=mc_samples)
+        options = BayesBiNNOptions(
+            lr=lr, ess=ess, temperature=temperature, natural_init=natural_init, beta=beta, seed=seed
+        )
+        super().__init__(params, options, mc_samples=mc_samples)
         if prior is not None:
             self.set_prior(prior)
 
     def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        for name in ("ess", "temperature", "natural_init"):
-            check_number(name, group[name], "a positive finite number")
-        check_beta(group["beta"])
-        check_seed(group["seed"])
         super().add_param_group(param_group)
+        group = self.param_groups[-1]
         try:
-            _require_wide(self.param_groups[-1]["params"])
+            _require_wide(group["params"])
         except InvalidInput:
             self.param_groups.pop()
             raise
-        _write_signs(self.param_groups[-1]["params"], math.tanh(group["natural_init"]))
+        _write_signs(group["params"], math.tanh(group["natural_init"]))
 
     def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]
         """Take yesterday's signs as today's prior."""
         structure = prior.structure if isinstance(prior, Posterior) else prior
         if not isinstance(structure, Signs):
             raise expected("prior", "Signs, or a Posterior of that structure", type(structure).__name__)
-        _priors.write(self, "prior_natural", structure.natural)
+        self._write(prior_natural=structure.natural)
 
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: BayesBiNNOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        return {"momentum": momentum, "natural": _natural(self._tensors(p), p, self.numbers(p, group))}
+        return {"momentum": momentum, "natural": _natural(self._parameters.tensors(p), p, self.numbers(p, options))}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
+    def numbers(self, p: Tensor, options: BayesBiNNOptions) -> Numbers:
         return {
-            "lr": number(group["lr"]) / (1 - group["beta"] ** max(self._steps(p), 1)),
-            "rho": 1 - group["beta"],
-            **floats(group, "ess", "temperature", "natural_init"),
+            "lr": number(options.lr) / (1 - options.beta ** max(self._steps(p), 1)),
+            "rho": 1 - options.beta,
+            **floats(options, "ess", "temperature", "natural_init"),
         }
 
     @staticmethod
@@ -130,7 +141,7 @@ class BayesBiNN(Received):
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+    def perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
         for piece in pieces:
             p = piece.tensors["p"]
             natural = _natural(piece.tensors, p, piece.numbers)
@@ -148,9 +159,9 @@ class BayesBiNN(Received):
     @torch.no_grad()
     def _slope(self, p: Tensor) -> Tensor:
         """∂w/∂μ at the sample in place."""
-        numbers = self.numbers(p, next(group for group, q in self._parameters() if q is p))
+        numbers = self.numbers(p, self.options_of(self._parameters.group_of(p)))
         mean = self._samples.means[p]
-        natural = _natural(self._tensors(p), mean, numbers)
+        natural = _natural(self._parameters.tensors(p), mean, numbers)
         certain = 1 / natural.cosh().square()  # 1 − μ², which does not cancel
         return (1 - p.detach().to(natural).square() + TINY) / (numbers["temperature"] * (certain + TINY))
 
@@ -169,15 +180,15 @@ class BayesBiNN(Received):
         mean.copy_(natural.tanh())
 
     def structure(self, names: Mapping[str, Tensor]) -> Structure:
-        groups = {p: group for group, p in self._parameters()}
-        naturals = {n: _natural(self._tensors(p), p, self.numbers(p, groups[p])) for n, p in names.items()}
-        return Signs(naturals)
+        groups = {p: group for group, p in self._parameters}
+        numbers = {p: self.numbers(p, self.options_of(groups[p])) for p in names.values()}
+        return Signs({n: _natural(self._parameters.tensors(p), p, numbers[p]) for n, p in names.items()})
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the signs; the Gaussian that stands for their prior has the moments of fair coins."""
         self._put_mean()
-        names = _priors.trained(self, model)
+        names = trained_names(self._parameters, model)
         prior = Diagonal.isotropic({name: torch.zeros_like(p) for name, p in names.items()}, 1.0)
         ess = float(self.param_groups[0]["ess"])
         return Posterior.of(model, self.structure(names), prior=prior, n=n, ess=ess, likelihood=likelihood)
@@ -185,6 +196,16 @@ class BayesBiNN(Received):
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         """Not defined for signs, which are no Gaussian; the posterior has their entropy and KL."""
         raise Undefined("diagnostics: not defined for signs; `posterior(...).structure` has entropy and kl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class STEOptions(Options):
+    """The options of a parameter group of STE."""
+
+    lr: float | Tensor = field(metadata=LR)
+    betas: tuple[float, float] = option(check_betas)
+    eps: float = option(check_eps)
+    latent_init: float = in_range("latent_init", "a number in (0, 1]")
 
 
 class STE(Point):
@@ -212,6 +233,7 @@ class STE(Point):
         Hubara et al., "Binarized neural networks", 2016.
     """
 
+    options = STEOptions
     written = ("momentum", "scale", "latent")
 
     def __init__(
@@ -222,26 +244,21 @@ class STE(Point):
         eps: float = 1e-8,
         latent_init: float = 0.01,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "latent_init": latent_init})
+        super().__init__(params, STEOptions(lr=lr, betas=betas, eps=eps, latent_init=latent_init))
 
     def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        check_betas(group["betas"])
-        check_eps(group["eps"])
-        check_number("latent_init", group["latent_init"], "a number in (0, 1]")
         super().add_param_group(param_group)
         _write_signs(self.param_groups[-1]["params"], 1.0)
 
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: STEOptions) -> Views:
         zeros = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        latent = p.detach().to(zeros.dtype) * group["latent_init"]
+        latent = p.detach().to(zeros.dtype) * options.latent_init
         return {"momentum": zeros, "scale": zeros.clone(), "latent": latent}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        (beta1, beta2), t = group["betas"], max(self._steps(p), 1)
-        rates = {"rho1": 1 - beta1, "rho2": 1 - beta2, "eps": group["eps"]}
-        return {"lr": number(group["lr"]) / (1 - beta1**t), "debias": 1 / (1 - beta2**t), **rates}
+    def numbers(self, p: Tensor, options: STEOptions) -> Numbers:
+        (beta1, beta2), t = options.betas, max(self._steps(p), 1)
+        rates = {"rho1": 1 - beta1, "rho2": 1 - beta2, "eps": options.eps}
+        return {"lr": number(options.lr) / (1 - beta1**t), "debias": 1 / (1 - beta2**t), **rates}
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_betas, check_number, check_posterior, floats, number
+from posterity.optim._options import GaussianOptions, check_betas, floats, in_range, number, option
 from posterity.optim._terms import delta, pull
 from posterity.optim._two_pass import TwoPass
-from posterity.optim._variational import Group
 from posterity.optim.kernels import Numbers, Views
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesianSAMOptions(GaussianOptions):
+    """The options of a parameter group of bSAM."""
+
+    rho: float = in_range("rho", "a number >= 0")
+    betas: tuple[float, float] = option(check_betas)
+    damping: float = in_range("damping", "a number >= 0")
 
 
 class BayesianSAM(TwoPass):
@@ -52,6 +61,7 @@ class BayesianSAM(TwoPass):
         Möllenhoff and Khan, "SAM as an optimal relaxation of Bayes", 2023.
     """
 
+    options = BayesianSAMOptions
     widths = ("scale",)
     written = ("momentum", "scale")
     faster = "a smaller second beta"
@@ -69,33 +79,33 @@ class BayesianSAM(TwoPass):
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "betas": betas}
-        defaults |= {"weight_decay": weight_decay, "damping": damping, "seed": seed}
-        super().__init__(params, defaults, prior=prior)
+        options = BayesianSAMOptions(
+            lr=lr,
+            ess=ess,
+            rho=rho,
+            hess_init=hess_init,
+            betas=betas,
+            weight_decay=weight_decay,
+            damping=damping,
+            seed=seed,
+        )
+        super().__init__(params, options, prior=prior)
 
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_posterior(group)
-        for name in ("rho", "damping"):
-            check_number(name, group[name], "a number >= 0")
-        check_betas(group["betas"])
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: BayesianSAMOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        scale = torch.full_like(momentum, group["hess_init"])
+        scale = torch.full_like(momentum, options.hess_init)
         return {"momentum": momentum, "scale": scale, "forgetting": momentum.new_zeros(())}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        rates = {"rho1": 1 - group["betas"][0], "rho2": 1 - group["betas"][1]}
-        return {"lr": number(group["lr"]), **rates, **floats(group, "ess", "hess_init", "weight_decay", "damping")}
+    def numbers(self, p: Tensor, options: BayesianSAMOptions) -> Numbers:
+        rates = {"rho1": 1 - options.betas[0], "rho2": 1 - options.betas[1]}
+        return {"lr": number(options.lr), **rates, **floats(options, "ess", "hess_init", "weight_decay", "damping")}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
         return view.get("scale", numbers["hess_init"]) * numbers["ess"]
 
     def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        groups = {p: group for group, p in self._parameters()}
+        groups = {p: group for group, p in self._parameters}
         known = {p: self.state.get(p, {}).get("scale") for p in gradients}
         scales = [torch.full_like(p, groups[p]["hess_init"]) if s is None else s for p, s in known.items()]
         steps = torch._foreach_div(list(gradients.values()), scales)
@@ -111,7 +121,7 @@ class BayesianSAM(TwoPass):
             sharpness = s.sqrt().mul_(view["sizes"] / numbers["pairs"])
             s.lerp_(sharpness.add_(delta(view, numbers) + numbers["damping"]), numbers["rho2"])
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
-        super().observe(p, tensors, group, numbers)
+    def observe(self, p: Tensor, tensors: Views, options: BayesianSAMOptions, numbers: Numbers) -> None:
+        super().observe(p, tensors, options, numbers)
         if "sizes" in tensors:
             self.forget(p, numbers["rho2"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,10 +13,9 @@ from torch.optim.optimizer import ParamsT
 from posterity.errors import require_whole
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics, quantiles, some
-from posterity.optim._options import check_beta, check_betas, check_posterior, floats, number
-from posterity.optim._paired import Paired
+from posterity.optim._options import GaussianOptions, check_beta, check_betas, floats, number, option
+from posterity.optim._per_sample import Paired
 from posterity.optim._terms import pull
-from posterity.optim._variational import Group
 from posterity.optim.ivon import IVON
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.posterior import Rotated
@@ -23,6 +23,15 @@ from posterity.trees import state_dtype
 
 SIDES = ("left", "right")  # averages of G Gᵀ and Gᵀ G
 BASES = ("left_basis", "right_basis")  # their eigenvectors U and V
+
+
+@dataclass(frozen=True, kw_only=True)
+class EVONOptions(GaussianOptions):
+    """The options of a parameter group of EVON."""
+
+    betas: tuple[float, float] = option(check_betas)
+    basis_beta: float = option(partial(check_beta, index=2))
+    refresh: int = option(partial(require_whole, "refresh"))
 
 
 class EVON(Paired):
@@ -67,6 +76,7 @@ class EVON(Paired):
         Vyas et al., "SOAP: Improving and stabilizing Shampoo using Adam", 2024. The variational form: arXiv 2606.23357.
     """
 
+    options = EVONOptions
     widths = ("hessian", *BASES)
     written = ()
     given = ()  # only a prior with one precision is diagonal in every basis
@@ -86,32 +96,32 @@ class EVON(Paired):
         mc_samples: int = 1,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "basis_beta": basis_beta}
-        defaults |= {"refresh": refresh, "weight_decay": weight_decay, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples)
+        options = EVONOptions(
+            lr=lr,
+            ess=ess,
+            hess_init=hess_init,
+            betas=betas,
+            basis_beta=basis_beta,
+            refresh=refresh,
+            weight_decay=weight_decay,
+            seed=seed,
+        )
+        super().__init__(params, options, mc_samples=mc_samples)
 
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_posterior(group)
-        check_betas(group["betas"])
-        check_beta(group["basis_beta"], 2)
-        require_whole("refresh", group["refresh"])
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: EVONOptions) -> Views:
         zeros = torch.zeros_like(_matrix(p), dtype=state_dtype(p.dtype), requires_grad=False).view(p.shape)
-        state = {"momentum": zeros, "hessian": torch.full_like(zeros, group["hess_init"])}
+        state = {"momentum": zeros, "hessian": torch.full_like(zeros, options.hess_init)}
         for axis, (side, basis) in enumerate(zip(SIDES, BASES, strict=True) if p.ndim > 1 and p.numel() else ()):
             state[basis] = torch.eye(_matrix(p).shape[axis], dtype=zeros.dtype, device=zeros.device)
             state[side] = torch.zeros_like(state[basis])
         return {**state, "forgetting": zeros.new_zeros(())}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        beta1, beta2 = group["betas"]
-        scale, steps = group["hess_init"] + group["weight_decay"], max(self._steps(p), 1)
-        numbers = {"lr": number(group["lr"]) * scale, "rho1": 1 - beta1, "rho2": 1 - beta2}
-        numbers |= {"debias": 1 / (1 - beta1**steps), "rho3": max(1 - group["basis_beta"], 1 / steps)}
-        return numbers | floats(group, "ess", "hess_init", "weight_decay")
+    def numbers(self, p: Tensor, options: EVONOptions) -> Numbers:
+        beta1, beta2 = options.betas
+        scale, steps = options.hess_init + options.weight_decay, max(self._steps(p), 1)
+        numbers = {"lr": number(options.lr) * scale, "rho1": 1 - beta1, "rho2": 1 - beta2}
+        numbers |= {"debias": 1 / (1 - beta1**steps), "rho3": max(1 - options.basis_beta, 1 / steps)}
+        return numbers | floats(options, "ess", "hess_init", "weight_decay")
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -120,7 +130,7 @@ class EVON(Paired):
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+    def perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
         for piece in pieces:
             p, dtype = piece.tensors["p"], state_dtype(piece.tensors["p"].dtype)
             noise = normal(piece.key, piece.size, device=p.device, dtype=dtype).view(p.shape)
@@ -141,15 +151,15 @@ class EVON(Paired):
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: EVONOptions, numbers: Numbers) -> None:
         tensors |= {name: self.state[p][name] for name in (*SIDES, *BASES) if name in self.state[p]}
-        numbers["refresh"] = self._steps(p) % group["refresh"] == 0
+        numbers["refresh"] = self._steps(p) % options.refresh == 0
         if p in self._products:
             tensors["turned"], tensors["total"] = self._products[p]
-        if self._samples.finished:
+        if self._samples.statistics.finished:
             self.forget(p, numbers["rho2"])
 
-    def _update(self, pieces: list[Piece]) -> None:
+    def apply(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             view, numbers = piece.tensors, piece.numbers
             mean = view["p"].to(state_dtype(view["p"].dtype))
@@ -178,11 +188,11 @@ class EVON(Paired):
     # ── what it hands over ───────────────────────────────────────────────────────────────────────────────────────
 
     def structure(self, names: Mapping[str, Tensor]) -> Rotated:
-        groups = {p: group for group, p in self._parameters()}
+        groups = {p: group for group, p in self._parameters}
         bases, precision = {}, {}
         for name, p in names.items():
-            state = self.state.get(p) or self.initial_state(p, groups[p])
-            found = self.precision(state, self.numbers(p, groups[p]))
+            state = self.state.get(p) or self.initial_state(p, self.options_of(groups[p]))
+            found = self.precision(state, self.numbers(p, self.options_of(groups[p])))
             assert isinstance(found, Tensor)
             precision[name] = found
             if BASES[0] in state:
@@ -193,7 +203,7 @@ class EVON(Paired):
     @torch.no_grad()
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         """As for every variational optimizer; widths are those of weights, not of directions in the basis."""
-        names = {str(i): p for i, (_, p) in enumerate(self._parameters()) if p.requires_grad}
+        names = {str(i): p for i, (_, p) in enumerate(self._parameters) if p.requires_grad}
         found, variance = super().diagnostics(loss), self.structure(names).variance
         sigma = [some(v, found.parameters).sqrt().cpu() for v in variance.values()]
         sizes = [some(p, found.parameters).abs().cpu() for p in names.values()]

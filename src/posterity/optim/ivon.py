@@ -5,24 +5,79 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.errors import require, require_whole
+from posterity.errors import require_whole
 from posterity.optim._distributed import Noise, every, summed
-from posterity.optim._options import check_betas, check_flag, check_number, check_posterior, floats, number
+from posterity.optim._options import (
+    GaussianOptions,
+    check_betas,
+    check_flag,
+    check_whole_or_none,
+    check_word,
+    floats,
+    in_range,
+    number,
+    option,
+)
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
-from posterity.optim.kernels import Numbers, Views, statistics
+from posterity.optim.engine import VariationalOptimizer
+from posterity.optim.kernels import Coefficients, Numbers, Views, statistics
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
 
 AUTO_BIAS = 0.05  # the largest relative bias of the Hessian that β₂ = "auto" lets stand
 AUTO_MEMORIES = 5.0  # at most so many time constants of the Hessian's average fit into training
 SCALARS = ("forgetting", "level", "scatter", "spread")  # what is kept about a whole parameter, see `observe`
+
+
+@dataclass(frozen=True, kw_only=True)
+class IVONOptions(GaussianOptions):
+    """The options of a parameter group of IVON, which its class explains."""
+
+    betas: tuple[float, float | Literal["auto"]] = option(partial(check_betas, auto=True))
+    clip_radius: float = in_range("clip_radius", "a positive number")
+    debias: bool = option(partial(check_flag, "debias"))
+    rescale_lr: bool = option(partial(check_flag, "rescale_lr"))
+    hess_approx: Literal["price", "gradsq"] = option(partial(check_word, "hess_approx", words=("price", "gradsq")))
+    total_steps: int | None = option(partial(check_whole_or_none, 'total_steps, for beta2="auto"'))
+    batch_size: int | None = option(partial(check_whole_or_none, 'batch_size, for "gradsq"'))
+
+    def check(self) -> None:
+        super().check()
+        if self.betas[1] == "auto":
+            require_whole('total_steps, for beta2="auto"', self.total_steps)
+        if self.squares:
+            require_whole('batch_size, for "gradsq"', self.batch_size)
+
+    @property
+    def squares(self) -> bool:
+        """Whether the Hessian is learnt from squared gradients."""
+        return self.hess_approx == "gradsq"
+
+    @property
+    def lr_scale(self) -> float:
+        """What `rescale_lr` multiplies the learning rate with."""
+        return float(self.hess_init + self.weight_decay) if self.rescale_lr else 1.0
+
+    @property
+    def rho1(self) -> float:
+        """1 − β₁."""
+        return 1 - self.betas[0]
+
+    @property
+    def rho2(self) -> float:
+        """1 − β₂, or the largest that "auto" takes."""
+        if isinstance(self.betas[1], str):
+            assert self.total_steps is not None
+            return min(AUTO_MEMORIES / self.total_steps, 0.5)
+        return 1 - self.betas[1]
 
 
 class IVON(VariationalOptimizer):
@@ -71,6 +126,7 @@ class IVON(VariationalOptimizer):
         Shen et al., "Variational learning is effective for large deep networks", 2024.
     """
 
+    options = IVONOptions
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
     given = (*VariationalOptimizer.given, "linear", "quadratic")
@@ -96,48 +152,61 @@ class IVON(VariationalOptimizer):
         noise: Noise = "shared",
         process_group: Any = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "ess": ess,
-            "hess_init": hess_init,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "clip_radius": clip_radius,
-            "debias": debias,
-            "rescale_lr": rescale_lr,
-            "hess_approx": hess_approx,
-            "seed": seed,
-            "total_steps": total_steps,
-            "batch_size": batch_size,
-        }
+        options = IVONOptions(
+            lr=lr,
+            ess=ess,
+            hess_init=hess_init,
+            betas=betas,
+            weight_decay=weight_decay,
+            clip_radius=clip_radius,
+            debias=debias,
+            rescale_lr=rescale_lr,
+            hess_approx=hess_approx,
+            seed=seed,
+            total_steps=total_steps,
+            batch_size=batch_size,
+        )
         if fused is not None:
             check_flag("fused", fused)
             fused = bool(fused)
         super().__init__(
-            params, defaults, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
+            params, options, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
         )
 
-    def add_param_group(self, param_group: Group) -> None:
-        _check({**self.defaults, **param_group})
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: IVONOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        hessian = torch.full_like(momentum, group["hess_init"])
+        hessian = torch.full_like(momentum, options.hess_init)
         return {"momentum": momentum, "hessian": hessian, **{name: momentum.new_zeros(()) for name in SCALARS}}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        beta1, beta2 = group["betas"]
+    def numbers(self, p: Tensor, options: IVONOptions) -> Numbers:
+        beta1, auto = options.betas[0], options.betas[1] == "auto"
         numbers = {
-            **floats(group, "ess", "weight_decay", "hess_init"),
-            "rho1": 1 - beta1,
-            "rho2": self._auto(p, group) if beta2 == "auto" else 1 - beta2,
-            "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if group["debias"] else 1.0,
-            "lr": number(group["lr"]) * self.lr_scale(group),
+            **floats(options, "ess", "weight_decay", "hess_init"),
+            "rho1": options.rho1,
+            "rho2": self._auto(p, options) if auto else options.rho2,
+            "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if options.debias else 1.0,
+            "lr": number(options.lr) * options.lr_scale,
         }
-        numbers |= floats(group, "clip_radius") if group["clip_radius"] < math.inf else {}
-        numbers |= floats(group, "batch_size") if group["hess_approx"] == "gradsq" else {}
+        numbers |= floats(options, "clip_radius") if options.clip_radius < math.inf else {}
+        numbers |= floats(options, "batch_size") if options.squares else {}
         return numbers
+
+    def coefficients(self, options: IVONOptions) -> Coefficients | None:
+        if self.fused is False:
+            return None
+        beta1, lr = options.betas[0], options.lr
+        return Coefficients(
+            ess=float(options.ess),
+            delta=float(options.weight_decay),
+            rho1=options.rho1,
+            rho2=options.rho2,
+            bias=2 * AUTO_BIAS if options.betas[1] == "auto" else math.inf,
+            log_beta1=math.log(beta1) if options.debias and beta1 > 0 else -math.inf,
+            lr=options.lr_scale * (1.0 if isinstance(lr, Tensor) else lr),
+            clip_radius=float(options.clip_radius),
+            batch_size=float(options.batch_size or 1),
+            squares=options.squares,
+        )
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @contextmanager
@@ -150,38 +219,14 @@ class IVON(VariationalOptimizer):
                 mean back in its own pass over memory; whoever looks at the parameters in between sees the sample. A
                 `zero_grad` before the step gives the sample up, as it does any other.
         """
-        self._fast.lingers = until_step
+        self._samples.until_step = until_step
         with super().sampled_params(train):
             yield
 
-    def lr_scale(self, group: Group) -> float:
-        """What `rescale_lr` multiplies the learning rate with."""
-        return float(group["hess_init"] + group["weight_decay"]) if group["rescale_lr"] else 1.0
-
-    def constants(self, group: Group) -> list[float]:
-        (beta1, beta2), lr = group["betas"], group["lr"]
-        auto = beta2 == "auto"
-        return [
-            float(group["ess"]),
-            float(group["weight_decay"]),
-            1 - beta1,
-            self._limit(group) if auto else 1 - beta2,
-            2 * AUTO_BIAS if auto else math.inf,
-            math.log(beta1) if group["debias"] and beta1 > 0 else -math.inf,
-            self.lr_scale(group) * (1.0 if isinstance(lr, Tensor) else lr),
-            float(group["clip_radius"]),
-            float(group["batch_size"] or 1),
-        ]
-
-    @staticmethod
-    def _limit(group: Group) -> float:
-        return min(AUTO_MEMORIES / group["total_steps"], 0.5)
-
-    def _auto(self, p: Tensor, group: Group) -> float | Tensor:
+    def _auto(self, p: Tensor, options: IVONOptions) -> float | Tensor:
         """1 − β₂ from the length of training, and small enough for the spread of ĥ seen so far."""
-        limit = self._limit(group)
         spread = self.state.get(p, {}).get("spread")
-        return limit if spread is None else (2 * AUTO_BIAS / spread).clamp(max=limit)
+        return options.rho2 if spread is None else (2 * AUTO_BIAS / spread).clamp(max=options.rho2)
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -200,14 +245,14 @@ class IVON(VariationalOptimizer):
             direction.clamp_(-numbers["clip_radius"], numbers["clip_radius"])
         mean.sub_(direction.mul_(numbers["lr"]))
 
-    def clipped(self, p: Tensor, group: Group) -> int:
-        numbers, view = self.numbers(p, group), self._tensors(p)
+    def clipped(self, p: Tensor, options: IVONOptions) -> int:
+        numbers, view = self.numbers(p, options), self._parameters.tensors(p)
         if "clip_radius" not in numbers or "momentum" not in view:
             return 0
         direction = _direction(view, p.to(state_dtype(p.dtype)), numbers)
         return int((direction.abs() > numbers["clip_radius"]).sum())
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: IVONOptions, numbers: Numbers) -> None:
         """Keep how far ĥ scatters, and how much of the initial h is forgotten.
 
         The improved rule inflates the average Hessian by (1 − β₂)/2 times the spread E[(ĥ − h)²/(h + δ)] / E[ĥ + δ],
@@ -227,8 +272,8 @@ class IVON(VariationalOptimizer):
             state["level"].lerp_(level, weight)
             state["scatter"].lerp_(scatter, weight)
             state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], width))
-        if group["betas"][1] == "auto":
-            numbers["rho2"] = self._auto(p, group)
+        if options.betas[1] == "auto":
+            numbers["rho2"] = self._auto(p, options)
         self.forget(p, numbers["rho2"])
 
 
@@ -251,16 +296,3 @@ def _direction(view: Views, mean: Tensor, numbers: Numbers) -> Tensor:
     """(g / (1 − β₁ᵗ) + δ (m − m₀) + extra terms) / (h + δ)."""
     force = (view["momentum"] * numbers["debias"]).add_(pull(view, mean, numbers))
     return force.div_(view["hessian"] + delta(view, numbers))
-
-
-def _check(group: Group) -> None:
-    check_posterior(group)
-    check_betas(group["betas"], auto=True)
-    if group["betas"][1] == "auto" or group["total_steps"] is not None:
-        require_whole('total_steps, for beta2="auto"', group["total_steps"])
-    check_number("clip_radius", group["clip_radius"], "a positive number")
-    for name in ("debias", "rescale_lr"):
-        check_flag(name, group[name])
-    require(group["hess_approx"] in ("price", "gradsq"), "hess_approx", "'price' or 'gradsq'", group["hess_approx"])
-    if group["hess_approx"] == "gradsq" or group["batch_size"] is not None:
-        require_whole('batch_size, for "gradsq"', group["batch_size"])

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.likelihoods import Likelihood
-from posterity.optim import _priors
 from posterity.optim.ivon import IVON
 from posterity.posterior import Diagonal, Mixture, Posterior
 from posterity.trees import check_same_shapes, trainable
@@ -70,13 +69,13 @@ class MixtureIVON(IVON):
 
     def repulsion(self) -> Tensor:
         """−Σ_c log r_c(θ_c)/λ at the samples in place, with its gradient in them."""
-        if not self._context_open:
+        if not self._samples.context_open:
             raise InvalidInput("repulsion: expected samples in place, got none; use sampled_params(train=True)")
-        groups = {p: group for group, p in self._parameters()}
+        groups = {p: group for group, p in self._parameters}
         logs: Tensor | float = 0.0  # log q_c(θ_k), one row for each sample k
         for same in zip(*(trainable(model).values() for model in self._models), strict=True):
             theta, mean = torch.stack(same), torch.stack([self._samples.means[p] for p in same])
-            precision = torch.stack([_priors.precision_of(self, p, groups[p]) for p in same])
+            precision = torch.stack([self.precision_of(p, groups[p]) for p in same])
             terms = (precision / (2 * math.pi)).log() - precision * (theta.unsqueeze(1) - mean) ** 2
             logs = logs + 0.5 * terms.double().flatten(2).sum(-1)
         assert isinstance(logs, Tensor)
@@ -86,7 +85,7 @@ class MixtureIVON(IVON):
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
         """Hand over the mixture, as a posterior of a model (any member will do; they share its buffers)."""
         self._put_mean()
-        components = [_priors.diagonal(self, trainable(member)) for member in self._models]
+        components = [self.structure(trainable(member)) for member in self._models]
         group = self.param_groups[0]
         prior = Diagonal.isotropic(components[0].mean, group["ess"] * group["weight_decay"])
         structure = Mixture(torch.ones(len(components)), components)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_lr, check_number, check_weight_decay, number
+from posterity.optim._options import LR, Options, check_weight_decay, in_range, number, option
 from posterity.optim._points import Point
 from posterity.optim._two_pass import TwoPass, joint_norm, scaled
-from posterity.optim._variational import Group
 from posterity.optim.kernels import Numbers, Views
 from posterity.trees import state_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAMOptions(Options):
+    """The options of a parameter group of SAM."""
+
+    lr: float | Tensor = field(metadata=LR)
+    rho: float = in_range("rho", "a number >= 0")
+    momentum: float = in_range("Invalid momentum value", "a number in [0, 1)")
+    weight_decay: float = option(check_weight_decay)
 
 
 class SAM(Point, TwoPass):
@@ -43,6 +54,7 @@ class SAM(Point, TwoPass):
         Foret et al., "Sharpness-aware minimization for efficiently improving generalization", 2021.
     """
 
+    options = SAMOptions
     written = ("momentum",)
 
     def __init__(
@@ -53,24 +65,16 @@ class SAM(Point, TwoPass):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "rho": rho, "momentum": momentum, "weight_decay": weight_decay})
+        super().__init__(params, SAMOptions(lr=lr, rho=rho, momentum=momentum, weight_decay=weight_decay))
 
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_lr(group["lr"])
-        check_number("rho", group["rho"], "a number >= 0")
-        check_number("Invalid momentum value", group["momentum"], "a number in [0, 1)")
-        check_weight_decay(group["weight_decay"])
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: SAMOptions) -> Views:
         return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        return {"lr": number(group["lr"]), "beta": group["momentum"], "delta": group["weight_decay"]}
+    def numbers(self, p: Tensor, options: SAMOptions) -> Numbers:
+        return {"lr": number(options.lr), "beta": options.momentum, "delta": options.weight_decay}
 
     def ascent(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        rho = {p: group["rho"] for group, p in self._parameters()}
+        rho = {p: group["rho"] for group, p in self._parameters}
         steps = torch._foreach_mul(list(gradients.values()), [rho[p] for p in gradients])
         length = joint_norm(gradients.values()) + 1e-12
         return dict(zip(gradients, scaled(steps, 1 / length), strict=True))

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_number, check_posterior, floats, number
+from posterity.optim._options import GaussianOptions, floats, in_range, number
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.engine import VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class SOBAOptions(GaussianOptions):
+    """The options of a parameter group of SOBA."""
+
+    rho: float = in_range("rho", "a number in (0, 1]")
 
 
 class SOBA(VariationalOptimizer):
@@ -49,6 +57,7 @@ class SOBA(VariationalOptimizer):
         Lin, Schmidt and Khan, "Handling the positive-definite constraint in the Bayesian learning rule", 2020.
     """
 
+    options = SOBAOptions
     widths = ("precision", "prior_precision")
     written = ("precision",)
     given = (*VariationalOptimizer.given, "linear", "quadratic")
@@ -66,24 +75,18 @@ class SOBA(VariationalOptimizer):
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "seed": seed}, mc_samples=mc_samples, prior=prior)
+        options = SOBAOptions(lr=lr, ess=ess, rho=rho, hess_init=hess_init, weight_decay=weight_decay, seed=seed)
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
 
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_posterior(group)
-        check_number("rho", group["rho"], "a number in (0, 1]")
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: SOBAOptions) -> Views:
         zeros = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
         return {
-            "precision": zeros + self.precision(self._tensors(p), self.numbers(p, group)),
+            "precision": zeros + self.precision(self._parameters.tensors(p), self.numbers(p, options)),
             "forgetting": zeros.new_zeros(()),
         }
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        return {"lr": number(group["lr"]), **floats(group, "ess", "rho", "hess_init", "weight_decay")}
+    def numbers(self, p: Tensor, options: SOBAOptions) -> Numbers:
+        return {"lr": number(options.lr), **floats(options, "ess", "rho", "hess_init", "weight_decay")}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -101,6 +104,6 @@ class SOBA(VariationalOptimizer):
             s.addcmul_(s, x.addcmul_(x, x, value=0.5))
         mean.sub_(step.mul_(numbers["lr"]))
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: SOBAOptions, numbers: Numbers) -> None:
         if "sample" in tensors:
             self.forget(p, numbers["rho"])

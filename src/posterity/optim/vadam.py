@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from posterity.optim._options import check_betas, check_eps, check_posterior, floats, number
+from posterity.optim._options import GaussianOptions, check_betas, check_eps, floats, number, option
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.engine import VariationalOptimizer
 from posterity.optim.kernels import Numbers, Views
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class VadamOptions(GaussianOptions):
+    """The options of a parameter group of Vadam."""
+
+    betas: tuple[float, float] = option(check_betas)
+    eps: float = option(check_eps)
 
 
 class Vadam(VariationalOptimizer):
@@ -48,6 +57,7 @@ class Vadam(VariationalOptimizer):
         Khan et al., "Fast and scalable Bayesian deep learning by weight-perturbation in Adam", 2018.
     """
 
+    options = VadamOptions
     widths = ("scale", "prior_precision")
     written = ("momentum", "scale")
     faster = "a smaller second beta"
@@ -66,30 +76,24 @@ class Vadam(VariationalOptimizer):
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "weight_decay": weight_decay}
-        defaults |= {"eps": eps, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
+        options = VadamOptions(
+            lr=lr, ess=ess, hess_init=hess_init, betas=betas, weight_decay=weight_decay, eps=eps, seed=seed
+        )
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
 
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_posterior(group)
-        check_betas(group["betas"])
-        check_eps(group["eps"])
-        super().add_param_group(param_group)
-
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: VadamOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        scale = torch.full_like(momentum, group["hess_init"])
+        scale = torch.full_like(momentum, options.hess_init)
         return {"momentum": momentum, "scale": scale, "forgetting": momentum.new_zeros(())}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        (beta1, beta2), t = group["betas"], max(self._steps(p), 1)
+    def numbers(self, p: Tensor, options: VadamOptions) -> Numbers:
+        (beta1, beta2), t = options.betas, max(self._steps(p), 1)
         return {
-            "lr": number(group["lr"]) / (1 - beta1**t),
-            **floats(group, "ess", "hess_init", "weight_decay", "eps"),
+            "lr": number(options.lr) / (1 - beta1**t),
+            **floats(options, "ess", "hess_init", "weight_decay", "eps"),
             "rho1": 1 - beta1,
             "rho2": 1 - beta2,
-            "initial": float(group["hess_init"]) * beta2**t,  # what is left of s₀
+            "initial": float(options.hess_init) * beta2**t,  # what is left of s₀
             "debias": 1 / (1 - beta2**t),
         }
 
@@ -104,5 +108,5 @@ class Vadam(VariationalOptimizer):
         adam = (view["scale"] - numbers["initial"]).clamp_(min=0.0).mul_(numbers["debias"])
         mean.sub_(view["momentum"] / (adam.sqrt_() + delta(view, numbers) + numbers["eps"]) * numbers["lr"])
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: VadamOptions, numbers: Numbers) -> None:
         self.forget(p, numbers["rho2"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,16 +13,23 @@ from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
-from posterity.optim._options import check_beta, check_number, check_posterior, floats, number
-from posterity.optim._paired import Paired
-from posterity.optim._priors import prior_of
+from posterity.optim._options import GaussianOptions, check_beta, floats, in_range, number, option
+from posterity.optim._per_sample import Paired
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.engine import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import state_dtype
 
 LIMIT = 5000  # weights; a step factorises a matrix of this size
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalNewtonOptions(GaussianOptions):
+    """The options of a parameter group of VariationalNewton."""
+
+    rho: float = in_range("rho", "a number in (0, 1]")
+    beta1: float = option(check_beta)
 
 
 class VariationalNewton(Paired):
@@ -58,6 +65,7 @@ class VariationalNewton(Paired):
         Lin, Schmidt and Khan, "Handling the positive-definite constraint in the Bayesian learning rule", 2020.
     """
 
+    options = VariationalNewtonOptions
     widths = ()
     written = ()
     given = (*VariationalOptimizer.given, "linear", "quadratic")
@@ -77,15 +85,13 @@ class VariationalNewton(Paired):
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "rho": rho, "hess_init": hess_init, "beta1": beta1}
-        defaults |= {"weight_decay": weight_decay, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
+        options = VariationalNewtonOptions(
+            lr=lr, ess=ess, rho=rho, hess_init=hess_init, beta1=beta1, weight_decay=weight_decay, seed=seed
+        )
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
 
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
-        check_posterior(group)
-        check_number("rho", group["rho"], "a number in (0, 1]")
-        check_beta(group["beta1"])
         for name in ("ess", "rho"):
             same = all(other[name] == group[name] for other in self.param_groups)
             require(same, name, "the same for all parameter groups, which share one precision", group[name])
@@ -101,7 +107,7 @@ class VariationalNewton(Paired):
 
     def _matrix(self) -> Tensor:
         """P, in float64; before the first step λ · hess_init · I + S₀."""
-        trained = [(group, p) for group, p in self._parameters() if p.requires_grad]
+        trained = [(group, p) for group, p in self._parameters if p.requires_grad]
         if not any("precision" in state for state in self.state.values()):
             return torch.diag(_flat([torch.zeros_like(p) + self._initial(p, group) for group, p in trained]))
         size = sum(p.numel() for _, p in trained)
@@ -111,15 +117,15 @@ class VariationalNewton(Paired):
         return torch.cat([row.reshape(-1, size).double() for row in rows])
 
     def _initial(self, p: Tensor, group: Group) -> Tensor | float:
-        return self.precision(self._tensors(p), self.numbers(p, group))
+        return self.precision(self._parameters.tensors(p), self.numbers(p, self.options_of(group)))
 
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: VariationalNewtonOptions) -> Views:
         return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype)), "forgetting": p.new_zeros(())}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        debias = 1 / (1 - group["beta1"] ** max(self._steps(p), 1))
-        numbers = {"lr": number(group["lr"]), "rho1": 1 - group["beta1"], "debias": debias}
-        return numbers | floats(group, "ess", "rho", "hess_init", "weight_decay")
+    def numbers(self, p: Tensor, options: VariationalNewtonOptions) -> Numbers:
+        debias = 1 / (1 - options.beta1 ** max(self._steps(p), 1))
+        numbers = {"lr": number(options.lr), "rho1": 1 - options.beta1, "debias": debias}
+        return numbers | floats(options, "ess", "rho", "hess_init", "weight_decay")
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -128,7 +134,7 @@ class VariationalNewton(Paired):
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+    def perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
         noise = torch.cat([normal(q.key, q.size, device=q.tensors["p"].device, dtype=torch.float64) for q in pieces])
         factor = cholesky(self._matrix(), "precision")
         steps = torch.linalg.solve_triangular(factor.mT, noise[:, None], upper=True).squeeze(-1)
@@ -153,11 +159,11 @@ class VariationalNewton(Paired):
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
-        """Turn the gradient into λ (g/(1 − β₁ᵗ) + δ m), which `_update` preconditions."""
+        """Turn the gradient into λ (g/(1 − β₁ᵗ) + δ m), which `apply` preconditions."""
         view["momentum"].lerp_(gradient, numbers["rho1"])
         gradient.copy_((view["momentum"] * numbers["debias"]).add_(pull(view, mean, numbers)).mul_(numbers["ess"]))
 
-    def _update(self, pieces: list[Piece]) -> None:
+    def apply(self, pieces: list[Piece]) -> None:
         if not pieces:
             return
         matrix, gradients, forces, curvatures = self._matrix(), [], [], []
@@ -173,12 +179,12 @@ class VariationalNewton(Paired):
         if outer is not None:
             hessian = symmetrise(matrix @ outer) * self.param_groups[0]["ess"]
             matrix = retract(matrix, hessian + torch.diag(_flat(curvatures)) - matrix, self.param_groups[0]["rho"])
-        self._write(step, matrix, outer is not None)
+        self._write_step(step, matrix, outer is not None)
         self.forget_pairs()
 
     def _noise_and_gradient(self, pieces: list[Piece], gradient: Tensor) -> Tensor | None:
         """Σₖ nₖ ĝₖᵀ over samples, scaled as Σₖ ĝₖ has been scaled to the gradient of the step."""
-        if not self._samples.finished:
+        if not self._samples.statistics.finished:
             return None
         if not self._pairs:  # an attached model
             return torch.outer(_flat([self.lone_noise(piece) for piece in pieces]), gradient)
@@ -186,15 +192,15 @@ class VariationalNewton(Paired):
         total = gradients.sum(0).norm()
         return noises.mT @ gradients * torch.where(total > 0, gradient.norm() / total, 1.0)
 
-    def _write(self, step: Tensor, matrix: Tensor, moved: bool) -> None:
+    def _write_step(self, step: Tensor, matrix: Tensor, moved: bool) -> None:
         marginal = inverse_psd(matrix, "precision").diagonal().reciprocal()
         start = 0
-        for group, p in self._parameters():
+        for group, p in self._parameters:
             if not p.requires_grad:
                 continue
             mine = slice(start, start := start + p.numel())
             p.copy_(p.double() - (step[mine] * number(group["lr"])).view(p.shape))
-            state, dtype = self._state_of(p, group), state_dtype(p.dtype)
+            state, dtype = self.state_of(p, group), state_dtype(p.dtype)
             state["precision"] = matrix[mine].reshape(*p.shape, len(matrix)).to(dtype)
             state["marginal"] = marginal[mine].view(p.shape).to(dtype)
             if moved:
@@ -211,8 +217,8 @@ class VariationalNewton(Paired):
     @torch.no_grad()
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         found = super().diagnostics(loss)
-        parameters = {str(i): (group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad}
-        priors = {name: prior_of(self, p, group) for name, (group, p) in parameters.items()}
+        parameters = {str(i): (group, p) for i, (group, p) in enumerate(self._parameters) if p.requires_grad}
+        priors = {name: self._parameters.prior_of(p, group) for name, (group, p) in parameters.items()}
         prior = Diagonal({name: m for name, (m, _) in priors.items()}, {name: s for name, (_, s) in priors.items()})
         kl = float(self.structure({name: p for name, (_, p) in parameters.items()}).kl(prior))
         return replace(found, kl=kl, elbo=None if loss is None else -float(self.param_groups[0]["ess"]) * loss - kl)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,20 @@ from posterity.batches import Batch
 from posterity.curvature import gradient_moments
 from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood
-from posterity.optim._options import check_betas, check_number, check_posterior, floats, number
+from posterity.optim._options import GaussianOptions, check_betas, floats, in_range, number, option
 from posterity.optim._terms import delta, pull
-from posterity.optim._variational import Group, VariationalOptimizer
+from posterity.optim.engine import Group, VariationalOptimizer
 from posterity.optim.kernels import Numbers, Piece, Views
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype, trainable
+
+
+@dataclass(frozen=True, kw_only=True)
+class VOGNOptions(GaussianOptions):
+    """The options of a parameter group of VOGN and OGN."""
+
+    betas: tuple[float, float] = option(check_betas)
+    damping: float = in_range("damping", "a number >= 0")
 
 
 class VOGN(VariationalOptimizer):
@@ -55,6 +64,7 @@ class VOGN(VariationalOptimizer):
         Osawa et al., "Practical deep learning with Bayesian principles", 2019.
     """
 
+    options = VOGNOptions
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
     faster = "a smaller second beta"
@@ -72,20 +82,14 @@ class VOGN(VariationalOptimizer):
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
     ) -> None:
-        defaults = {"lr": lr, "ess": ess, "hess_init": hess_init, "betas": betas, "weight_decay": weight_decay}
-        defaults |= {"damping": damping, "seed": seed}
-        super().__init__(params, defaults, mc_samples=mc_samples, prior=prior)
+        options = VOGNOptions(
+            lr=lr, ess=ess, hess_init=hess_init, betas=betas, weight_decay=weight_decay, damping=damping, seed=seed
+        )
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
 
     def _forget_transients(self) -> None:
         super()._forget_transients()
         self._discard_squares()
-
-    def add_param_group(self, param_group: Group) -> None:
-        group = {**self.defaults, **param_group}
-        check_posterior(group)
-        check_betas(group["betas"])
-        check_number("damping", group["damping"], "a number >= 0")
-        super().add_param_group(param_group)
 
     def backward(self, model: nn.Module, inputs: Inputs, targets: Tensor, likelihood: str | Likelihood) -> None:
         """Add the gradient of the mean loss to `.grad`, and keep the mean of the examples' squared gradients.
@@ -101,7 +105,7 @@ class VOGN(VariationalOptimizer):
         """
         if self._replicas.count > 1:
             self._warn("gradients of single examples are not averaged over processes: replicas would drift apart")
-        n, mine = len(targets), {p for _, p in self._parameters()}
+        n, mine = len(targets), {p for _, p in self._parameters}
         sums, squares = gradient_moments(model, [Batch(inputs, targets, torch.arange(n))], likelihood)
         for name, p in trainable(model).items():
             if p in mine:
@@ -112,29 +116,29 @@ class VOGN(VariationalOptimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        if not self._context_open:
+        if not self._samples.context_open:
             self._discard_squares()
 
     def _discard_squares(self) -> None:
         self._squares: dict[Tensor, Tensor] = {}  # of each parameter, since the last step
         self._batches = 0  # that the squares are summed over
 
-    def initial_state(self, p: Tensor, group: Group) -> Views:
+    def initial_state(self, p: Tensor, options: VOGNOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
-        hessian = torch.full_like(momentum, group["hess_init"])
+        hessian = torch.full_like(momentum, options.hess_init)
         return {"momentum": momentum, "hessian": hessian, "forgetting": momentum.new_zeros(())}
 
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        beta1, beta2 = group["betas"]
+    def numbers(self, p: Tensor, options: VOGNOptions) -> Numbers:
+        beta1, beta2 = options.betas
         return {
-            "lr": number(group["lr"]),
-            **floats(group, "ess", "hess_init", "weight_decay", "damping"),
+            "lr": number(options.lr),
+            **floats(options, "ess", "hess_init", "weight_decay", "damping"),
             "rho1": 1 - beta1,
             "rho2": 1 - beta2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)),
         }
 
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
+    def observe(self, p: Tensor, tensors: Views, options: VOGNOptions, numbers: Numbers) -> None:
         if p in self._squares:
             tensors["squares"] = self._squares[p]
             numbers["batches"] = float(self._batches)
@@ -152,8 +156,8 @@ class VOGN(VariationalOptimizer):
         force = (view["momentum"] * numbers["debias"]).add_(pull(view, mean, numbers))
         mean.sub_(force.div_(view["hessian"] + delta(view, numbers) + numbers["damping"]).mul_(numbers["lr"]))
 
-    def _update(self, pieces: list[Piece]) -> None:
-        super()._update(pieces)
+    def apply(self, pieces: list[Piece]) -> None:
+        super().apply(pieces)
         if pieces and not self._squares:
             self._warn("no squared gradients of single examples, so h does not move: call `optimizer.backward`")
         self._discard_squares()

@@ -1,12 +1,13 @@
 """The arithmetic of samples and updates, in plain tensor operations or by kernels in one pass over memory."""
 
-from posterity.optim.kernels._addresses import Entry, laid_out, like, require_dense
+from posterity.optim.kernels._addresses import Coefficients, Entry, laid_out, like, require_dense
 from posterity.optim.kernels._choice import kernels_for, usable
 from posterity.optim.kernels._contract import Kernels, largest
 from posterity.optim.kernels._eager import average, perturb, statistics, update
 from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
 
 __all__ = [
+    "Coefficients",
     "Entry",
     "Kernels",
     "Numbers",

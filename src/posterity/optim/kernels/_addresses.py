@@ -15,20 +15,31 @@ from posterity.noise import HALF
 from posterity.optim.kernels._pieces import Views
 from posterity.trees import state_dtype
 
+
+class Coefficients(NamedTuple):
+    """The numbers of a group's equations that fused kernels read, and which kernels those are."""
+
+    ess: float
+    delta: float
+    rho1: float
+    rho2: float
+    bias: float
+    log_beta1: float
+    lr: float
+    clip_radius: float
+    batch_size: float
+    squares: bool
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Those of `NUMBERS`, in this order."""
+        return self[:-1]
+
+
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
 SCALARS = ("step", "forgetting", "level", "scatter", "spread")
 COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "start", "inner", "outer")  # of a parameter: int64
-NUMBERS = (
-    "ess",
-    "delta",
-    "rho1",
-    "rho2",
-    "bias",
-    "log_beta1",
-    "lr",
-    "clip_radius",
-    "batch_size",
-)  # of a group: float64
+NUMBERS = Coefficients._fields[:-1]  # of a group: float64
 FACTS = (*NUMBERS, "rate", "debias", "active", *(4 * ("",)))  # of a parameter in this step: float32, 64 bytes
 MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

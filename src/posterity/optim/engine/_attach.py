@@ -5,29 +5,42 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from posterity.optim._distributed import local
-from posterity.optim.kernels import swap
-
-if TYPE_CHECKING:
-    from posterity.optim._variational import VariationalOptimizer
+from posterity.optim.engine._lifecycle import Lifecycle, Phase
 
 
 class Attachment:
-    """The hooks between one optimizer and one model, and the handle that removes them.
+    """The hooks between an optimizer's samples and one model, and the handle that removes them.
 
     A sample put in place by a training forward pass stays until the backward pass that used it has ended. A second
     training forward pass before that keeps it (both belong to one loss); one after it draws a fresh sample. With
     `ahead` the sample stays until the step, which puts the next one in place, if fused kernels take it.
+
+    Args:
+        model: The model.
+        samples: Where the samples are in their lives.
+        draw: Puts a sample to learn from in place.
+        put_mean: Puts the mean in place.
+        may_stay: Whether the sample in place may stay until the step.
+        ahead: Whether each step is to put the next sample in place.
     """
 
-    def __init__(self, optimizer: VariationalOptimizer, model: nn.Module, ahead: bool = False) -> None:
-        self._optimizer = optimizer
-        self._optimizer._fast.ahead |= ahead
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Lifecycle,
+        *,
+        draw: Callable[[], None],
+        put_mean: Callable[[], None],
+        may_stay: Callable[[], bool],
+        ahead: bool = False,
+    ) -> None:
+        samples.ahead |= ahead
+        self._samples, self._draw, self._put_mean, self._may_stay = samples, draw, put_mean, may_stay
         self._model = weakref.ref(model)
         self._hidden = False  # the mean is in place for the length of an evaluation pass
         self._tasks: set[int] = set()
@@ -40,7 +53,7 @@ class Attachment:
 
     def remove(self) -> None:
         """Detach the model; it stays at its mean."""
-        self._optimizer._fast.ahead = False
+        self._samples.ahead = False
         self._release()
         for handle in self._handles:
             handle.remove()
@@ -53,22 +66,19 @@ class Attachment:
         self.remove()
 
     def _before_forward(self, model: nn.Module, *_: Any) -> None:
-        optimizer = self._optimizer
-        if model is not self._model() or optimizer._context_open or _inside_backward():
+        samples = self._samples
+        if model is not self._model() or samples.context_open or _inside_backward():
             return
-        samples = optimizer._samples
-        done = samples.differentiated or samples.fresh
-        if model.training and torch.is_grad_enabled() and optimizer._sampling:
-            if not optimizer._fast.use():
-                if samples.means and done:
-                    self._release()
-                if not samples.means:
-                    optimizer._put_sample(train=True)
+        if model.training and torch.is_grad_enabled() and samples.sampling:
+            if samples.phase is Phase.DIFFERENTIATED:
+                self._release()
+            if samples.phase is not Phase.SAMPLED:
+                self._draw()
             samples.passes += 1
-        elif samples.means and done:
+        elif samples.used_up:
             self._release()
-        elif samples.means:
-            self._exchange()
+        elif samples.in_place:
+            samples.hide()
             self._hidden = True
 
     def _after_forward(self, model: nn.Module, _: Any, output: Any) -> None:
@@ -76,25 +86,18 @@ class Attachment:
             return
         if self._hidden:
             self._hidden = False
-            self._exchange()
-        elif output is None and sys.exc_info()[0] is not None and not self._optimizer._context_open:
+            self._samples.hide()
+        elif output is None and sys.exc_info()[0] is not None and not self._samples.context_open:
             self._release()
-            self._optimizer._samples.discard()
-
-    def _exchange(self) -> None:
-        """Swap sample and mean behind autograd's back: the values it saved are there again before it looks."""
-        samples = self._optimizer._samples
-        with torch.no_grad():
-            swap([local(p.data) for p in samples.means], list(samples.means.values()))
-        samples.replace(samples.means)
+            self._samples.discard()
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
-        if model is self._model() and not self._optimizer._context_open:
+        if model is self._model():
             self._release()
 
     def _on_gradient(self, _: Tensor) -> None:
         task = torch._C._current_graph_task_id()
-        if task not in self._tasks and self._optimizer._samples.means:
+        if task not in self._tasks and self._samples.in_place:
             self._tasks.add(task)
             kept = torch._C._autograd._get_current_graph_task_keep_graph()
             # Once more to the end of the queue: DistributedDataParallel puts averaged gradients in place from there.
@@ -102,21 +105,21 @@ class Attachment:
 
     def _after_backward(self, task: int, graph_kept: bool) -> None:
         self._tasks.discard(task)
-        if self._optimizer._context_open:
-            self._optimizer._samples.measure()  # hosts scale gradients inside the closure of a step
+        samples = self._samples
+        if samples.context_open:
+            if samples.train:
+                samples.statistics.measure(samples.means)  # hosts scale gradients inside the closure of a step
             return
-        samples = self._optimizer._samples
-        samples.differentiated = True
+        samples.differentiate()
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
             return
         samples.passes -= not graph_kept
-        fast = self._optimizer._fast
-        if samples.passes <= 0 and not graph_kept and not (fast.ahead and fast.may_stay):
+        if samples.passes <= 0 and not graph_kept and not (samples.ahead and self._may_stay()):
             self._release()
 
     def _release(self) -> None:
-        if not self._optimizer._context_open:
-            self._optimizer._put_mean()
+        if not self._samples.context_open:
+            self._put_mean()
 
 
 def _after_gradient(p: Tensor, function: Callable[[Tensor], None]) -> Any:

@@ -7,10 +7,10 @@ float32 state of half-precision parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,27 +18,37 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected
+from posterity.optim.engine._parameters import Group, Parameters
+from posterity.optim.kernels import Views
 from posterity.trees import state_dtype
 
-if TYPE_CHECKING:
-    from posterity.optim._variational import Group, VariationalOptimizer
+InitialState = Callable[[Tensor, Group], Views]
 
 
 @contextmanager
-def checked(optimizer: VariationalOptimizer) -> Iterator[None]:
-    """While open, `load_state_dict` refuses state of others and other shapes, and halves keep float32 state."""
+def checked(
+    optimizer: Optimizer, parameters: Parameters, initial_state: InitialState, given: Collection[str]
+) -> Iterator[None]:
+    """While open, `load_state_dict` refuses state of others and other shapes, and halves keep float32 state.
+
+    Args:
+        optimizer: Whose `load_state_dict` it is.
+        parameters: Its parameters.
+        initial_state: The state of a parameter before its first update: what a saved one must have as well.
+        given: Names of the state that users may set before.
+    """
     final: list[StateDict] = []
 
     def check(_: Optimizer, state_dict: StateDict) -> None:
         if any("hess" in group for group in state_dict["param_groups"]):
             raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
-        for group, p, values in _matched(optimizer, state_dict):
-            _check_names(optimizer, p, group, values)
+        for group, p, values in _matched(parameters, state_dict):
+            _check_names(initial_state(p, group), given, values, type(optimizer).__name__)
             _check_shapes(p, values)
         final.append(state_dict)
 
     def recast(loaded: Optimizer) -> None:
-        for _, p, values in _matched(optimizer, final[0]):
+        for _, p, values in _matched(parameters, final[0]):
             for name, value in values.items():
                 if isinstance(value, Tensor) and name != "step":
                     loaded.state[p][name] = value.to(device=p.device, dtype=state_dtype(p.dtype), copy=True)
@@ -52,15 +62,6 @@ def checked(optimizer: VariationalOptimizer) -> Iterator[None]:
         after.remove()
 
 
-def followed(state: dict[str, Tensor], p: Tensor) -> dict[str, Tensor]:
-    """The state of a parameter, converted in place where the parameter has been: all but its count of steps."""
-    dtype = state_dtype(p.dtype)
-    for name, t in state.items():
-        if name != "step" and (t.dtype != dtype or t.device != p.device):
-            state[name] = t.to(p.device, dtype)
-    return state
-
-
 def with_plain_counters(state_dict: StateDict) -> StateDict:
     """The same state dict, with numbers for tensors that count draws and skipped steps."""
     for group in state_dict["param_groups"]:
@@ -68,15 +69,14 @@ def with_plain_counters(state_dict: StateDict) -> StateDict:
     return state_dict
 
 
-def _matched(optimizer: VariationalOptimizer, state_dict: StateDict) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
+def _matched(parameters: Parameters, state_dict: StateDict) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    for key, (group, p) in zip(saved, optimizer._parameters(), strict=False):  # torch refuses lists of other lengths
+    for key, (group, p) in zip(saved, parameters, strict=False):  # torch refuses lists of other lengths
         yield group, p, state_dict["state"].get(key, {})
 
 
-def _check_names(optimizer: VariationalOptimizer, p: Tensor, group: Group, values: dict[str, Any]) -> None:
-    wanted, kind = optimizer.initial_state(p, group), type(optimizer).__name__
-    mine = wanted.keys() <= values.keys() if "step" in values else values.keys() <= set(optimizer.given)
+def _check_names(wanted: Views, given: Collection[str], values: dict[str, Any], kind: str) -> None:
+    mine = wanted.keys() <= values.keys() if "step" in values else values.keys() <= set(given)
     if not mine:
         raise expected("state dict", f"one of {kind}, with {', '.join(wanted)} of a parameter", ", ".join(values))
 

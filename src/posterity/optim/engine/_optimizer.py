@@ -1,10 +1,8 @@
-"""The engine under every variational optimizer: samples in and out of place, statistics, skipped steps, state."""
+"""The shell of every variational optimizer: what `torch.optim.Optimizer` promises, over samples and backends."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,33 +14,43 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import Likelihood
-from posterity.noise import Key
-from posterity.optim import _priors, kernels
-from posterity.optim._attach import Attachment
-from posterity.optim._checkpoint import checked, followed, with_plain_counters
-from posterity.optim._diagnostics import Diagnostics, diagnose, warn_if_hardly_learnt
-from posterity.optim._distributed import Noise, Replicas, first_index, local
-from posterity.optim._fast import FastPath
-from posterity.optim._options import check_parameters
-from posterity.optim._samples import NOISELESS, SKIPPED, Samples
-from posterity.optim.kernels import Numbers, Piece, Views
+from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
+from posterity.optim._distributed import Noise, Replicas, whole
+from posterity.optim._options import Options, check_parameters
+from posterity.optim.engine import _priors
+from posterity.optim.engine._attach import Attachment
+from posterity.optim.engine._backend import Eager, Work
+from posterity.optim.engine._checkpoint import checked, with_plain_counters
+from posterity.optim.engine._equations import Equations
+from posterity.optim.engine._fused import Fused
+from posterity.optim.engine._lifecycle import Lifecycle
+from posterity.optim.engine._parameters import Group
+from posterity.optim.engine._statistics import Statistics
+from posterity.optim.kernels import Views
 from posterity.posterior import Diagonal, Posterior, Structure
 from posterity.trees import Tree
 
-Group = dict[str, Any]
+SKIPPED = (
+    "a step was skipped because its gradients were NaN, infinite or too large for ess times their squares; "
+    "`diagnostics()` counts them"
+)
+NOISELESS = (
+    "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
+    "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
+)
 
 
-class VariationalOptimizer(Optimizer):
+class VariationalOptimizer(Equations, Optimizer):
     """A `torch.optim.Optimizer` whose parameters are the mean of a Gaussian posterior.
 
-    A subclass holds its equations and nothing else: the initial state of a parameter (`initial_state`), the numbers
-    that its equations need (`numbers`), the posterior precision (`precision`) and the update from the averaged
-    gradient and the averaged product of noise and gradient (`update`). Parameters equal the mean whenever no sample
-    is in place.
+    A subclass holds its equations and nothing else: its options, the initial state of a parameter (`initial_state`),
+    the numbers that its equations need (`numbers`), the posterior precision (`precision`) and the update from the
+    averaged gradient and the averaged product of noise and gradient (`update`). Parameters equal the mean whenever no
+    sample is in place.
 
     Args:
         params: Parameters, named parameters or parameter groups.
-        defaults: Options of the parameter groups; `seed`, `ess` and `weight_decay` are read here.
+        options: The options of parameter groups that do not have their own.
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         fused: Whether kernels may take samples and steps, where there are some; True says why if there are none.
@@ -53,7 +61,7 @@ class VariationalOptimizer(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        defaults: Group,
+        options: Options,
         *,
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
@@ -65,59 +73,17 @@ class VariationalOptimizer(Optimizer):
         self.mc_samples, self.fused = mc_samples, fused
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()
-        super().__init__(params, {**defaults, "draws": 0, "skipped": 0})
+        super().__init__(params, {**vars(options), "draws": 0, "skipped": 0})
         require(bool(self._trained()), "params", "at least one that requires a gradient", "only frozen ones")
         if prior is not None:
             self.set_prior(prior)
 
     def _forget_transients(self) -> None:
-        self._samples = Samples(per_rank=self._replicas.per_rank)
-        self._context_open, self._sampling, self._predictions = False, True, 0
+        self._samples = Lifecycle(Statistics(self._replicas.per_rank))
+        self._fused, self._eager = Fused(), Eager()
         self._warned: set[str] = set()
-        self._fast = FastPath(self)
 
     _replicas = Replicas()
-    widths: tuple[str, ...]  # names of the state that `precision` reads
-    written: tuple[str, ...]  # names of the state that `update` changes
-    given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
-    faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
-    shards = True  # whether parameters may be sharded
-
-    # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
-
-    @abstractmethod
-    def initial_state(self, p: Tensor, group: Group) -> Views:
-        """State of a parameter before its first update, besides `step`."""
-
-    @abstractmethod
-    def numbers(self, p: Tensor, group: Group) -> Numbers:
-        """The numbers of one parameter's equations, from its group and its state."""
-
-    @staticmethod
-    @abstractmethod
-    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
-        """Posterior precision of each weight of a block."""
-
-    @staticmethod
-    @abstractmethod
-    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
-        """Update mean and state of a block in place; the product of noise and gradient is None without noise."""
-
-    def observe(self, p: Tensor, tensors: Views, group: Group, numbers: Numbers) -> None:
-        """Called before a parameter is updated: measure what `diagnostics` tells, adapt numbers to it."""
-
-    def forget(self, p: Tensor, rate: float | Tensor) -> None:
-        """Count that the precision of a parameter forgets this share of its initial value in the coming update."""
-        kept = (-rate).log1p() if isinstance(rate, Tensor) else math.log(max(1 - rate, 1e-9))
-        self.state[p]["forgetting"].sub_(kept)
-
-    def clipped(self, p: Tensor, group: Group) -> int:
-        """How many weights of a parameter a bound on the step holds back at the moment."""
-        return 0
-
-    def constants(self, group: Group) -> list[float]:
-        """The numbers of a group for fused kernels, in the order of `kernels.NUMBERS`; empty without such kernels."""
-        return []
 
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -129,62 +95,41 @@ class VariationalOptimizer(Optimizer):
         Args:
             train: Whether the gradients computed inside are to be learnt from at the next `step`.
         """
-        require(not self._context_open, "sampled_params", "no sampling context to be open", "a nested one")
+        samples = self._samples
+        require(not samples.context_open, "sampled_params", "no sampling context to be open", "a nested one")
         self._put_mean()
-        self._context_open = True
+        samples.context_open = True
         try:
             self._put_sample(train)
             yield
-            if not (train and self._fast.linger()):
-                self._take_away()
+            if train and samples.until_step and self._fused.may_stay(samples):
+                samples.differentiate()
+            else:
+                self._put_mean()
         except BaseException:
             self._put_mean()
-            self._samples.discard()
+            samples.discard()
             raise
         finally:
-            self._context_open = False
+            samples.context_open = False
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
     def _put_sample(self, train: bool) -> None:
-        samples = self._samples
-        fresh = samples.begin(train, self._trained())
-        if train and self._fast.put_sample(fresh):
+        if self._samples.use():
+            for group in self.param_groups:
+                group["draws"] += 1
             return
-        trainable = [(i, group, p) for i, (group, p) in enumerate(self._parameters()) if p.requires_grad]
-        for group in self.param_groups:
-            group["draws"] += train and fresh
-        self._predictions += not train
-        pieces, buffers = [], {}
-        for index, group, p in trainable:
-            step, sample = (int(group["draws"]), self._replicas.rank) if train else (0, self._predictions - 1)
-            buffers[p] = samples.buffer(p)
-            state = followed(self.state.get(p, {}), p)
-            widths = {name: local(t) for name, t in state.items() if name in self.widths}
-            tensors = {"p": local(p.detach()), "buffer": buffers[p], **widths}
-            key = Key(group["seed"], step, sample, index)
-            pieces.append(Piece(tensors, self.numbers(p, group), key, first_index(p)))
-        overwritten: list[Piece] = []
-        try:
-            self._perturb(pieces, overwritten)
-        except BaseException:
-            for piece in overwritten:
-                piece.tensors["p"].copy_(piece.tensors["buffer"])
-            raise
-        samples.placed(buffers)
-
-    def _perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
-        """Put a sample in place of each mean, and the mean into the buffer."""
-        kernels.perturb(self.precision, pieces, overwritten)
-
-    def _put_mean(self) -> None:
-        if self._samples.means:
-            self._take_away()
+        fresh, work = self._samples.begin(train, self._trained()), self._work
+        if not self._fused.place(work, fresh):
+            self._eager.place(work, fresh)
+        if self.fused and self._fused.missing:
+            self._warn(f"fused=True has no effect: {self._fused.missing}")
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _take_away(self) -> None:
-        if not self._fast.take_away():
-            self._samples.take_away(self._fast.exchange)
+    def _put_mean(self) -> None:
+        if self._samples.in_place and not self._fused.take_away(self._work):
+            self._eager.take_away(self._work)
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Make a model variational for any training code that only knows `forward`, `backward` and `step`.
@@ -201,27 +146,34 @@ class VariationalOptimizer(Optimizer):
         Returns:
             A handle; `remove()` detaches the model again.
         """
-        return Attachment(self, model, ahead)
+        return Attachment(
+            model,
+            self._samples,
+            draw=lambda: self._put_sample(train=True),
+            put_mean=self._put_mean,
+            may_stay=lambda: self._fused.may_stay(self._samples),
+            ahead=ahead,
+        )
 
     def train(self) -> None:
         """Let attached models be sampled (the state after construction)."""
-        self._sampling = True
+        self._samples.sampling = True
 
     def eval(self) -> None:
         """Put the mean in place and keep it there until `train`."""
         self._put_mean()
-        self._sampling = False
+        self._samples.sampling = False
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients. Inside a sampling context the ones so far are one estimate, to be averaged with more."""
-        if self._context_open and self._samples.train:
+        if self._samples.context_open and self._samples.train:
             self._samples.close()
         else:
             self._samples.discard()
-        self._fast.forget_gradients()
+        self._fused.forget_gradients(self._work)
         super().zero_grad(set_to_none)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
@@ -234,34 +186,38 @@ class VariationalOptimizer(Optimizer):
         Returns:
             The mean of the closure's losses, or None without a closure.
         """
-        require(not self._context_open, "step", "the sampling context to be closed", "a step inside it")
+        samples = self._samples
+        require(not samples.context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
         torch.clear_autocast_cache()  # of weights that are about to change
-        if self._fast.step():
-            return loss
-        self._put_mean()
-        estimates = max(self._samples.closed + 1, 1 if closure is None else self.mc_samples)
-        ready = [(group, p) for group, p in self._parameters() if p.requires_grad and self._has_gradient(p)]
+        if not self._fused.step(self._work):
+            self._put_mean()
+            self._step_from_mean(max(samples.statistics.closed + 1, 1 if closure is None else self.mc_samples))
+        if self._fused.newly_skipped(self._parameters):
+            self._warn(SKIPPED)
+        return loss
+
+    def _step_from_mean(self, estimates: int) -> None:
+        statistics = self._samples.statistics
+        ready = [(group, p) for group, p in self._parameters if p.requires_grad and self._has_gradient(p)]
         try:
-            self._replicas.average(self._samples, [p for _, p in ready])
-            if self._samples.finite({p: float(group["ess"]) if "hess_init" in group else 1.0 for group, p in ready}):
-                if not self._fast.update([p for _, p in ready], estimates):
-                    self._update([self._evidence(p, group, estimates) for group, p in ready])
+            statistics.share(self._replicas, [p for _, p in ready])
+            scales = {id(group): self.options_of(group).gradient_scale for group in self.param_groups}
+            if statistics.finite({p: scales[id(group)] for group, p in ready}):
+                work = self._work
+                if not self._fused.update(work, ready, estimates):
+                    self._eager.update(work, ready, estimates)
                 self._say_if_noiseless(ready)
             else:
                 self._skip()
         finally:
             self._samples.discard()
-        return loss
-
-    def _update(self, pieces: list[Piece]) -> None:
-        """Update mean and state of each parameter from its statistics."""
-        kernels.update(self.update, pieces, self.written)
 
     def _sampled_loss(self, closure: Callable[[], Any]) -> Any:
         self._put_mean()
-        if self.mc_samples > 1 and self._samples.finished:
-            raise expected("step(closure)", "no samples pending when mc_samples > 1", self._samples.finished)
+        pending = self._samples.statistics.finished
+        if self.mc_samples > 1 and pending:
+            raise expected("step(closure)", "no samples pending when mc_samples > 1", pending)
         total: Any = 0.0
         for _ in range(self.mc_samples):
             with self.sampled_params(train=True), torch.enable_grad():
@@ -269,18 +225,8 @@ class VariationalOptimizer(Optimizer):
             total = None if loss is None or total is None else total + loss / self.mc_samples
         return total
 
-    def _evidence(self, p: Tensor, group: Group, estimates: int) -> Piece:
-        """All that the update of a parameter needs: its mean, state, gradient and samples."""
-        self._state_of(p, group)["step"] += 1
-        tensors = {name: local(t) for name, t in {"p": p.detach(), **self._tensors(p)}.items()}
-        found, scales = self._samples.evidence(p, estimates)
-        tensors, numbers = tensors | found, self.numbers(p, group) | scales
-        self.observe(p, tensors, group, numbers)
-        return Piece(tensors, numbers)
-
     def _has_gradient(self, p: Tensor) -> bool:
-        kept = self._samples.kept.get(p)
-        return p.grad is not None or (kept is not None and kept.gradients is not None)
+        return self._samples.statistics.has_gradient(p)
 
     def _skip(self) -> None:
         for group in self.param_groups:
@@ -288,7 +234,7 @@ class VariationalOptimizer(Optimizer):
         self._warn(SKIPPED)
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
-        if not self._samples.finished and any(group["lr"] != 0 for group, _ in ready):
+        if not self._samples.statistics.finished and any(group["lr"] != 0 for group, _ in ready):
             self._warn(NOISELESS)
 
     def _warn(self, message: str) -> None:
@@ -298,28 +244,12 @@ class VariationalOptimizer(Optimizer):
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _parameters(self) -> Iterator[tuple[Group, Tensor]]:
-        return ((group, p) for group in self.param_groups for p in group["params"])
-
-    def _trained(self) -> list[Tensor]:
-        return [p for _, p in self._parameters() if p.requires_grad]
-
-    def _state_of(self, p: Tensor, group: Group) -> Views:
-        state: Views = self.state[p]
-        if "step" not in state:
-            state["step"] = torch.tensor(0.0)
-            state.update({name: t if t.ndim else local(t) for name, t in self.initial_state(p, group).items()})
-        return followed(state, p)
-
-    def _steps(self, p: Tensor) -> int:
-        """How often a parameter has been updated, the update under way included."""
-        return int(self.state.get(p, {}).get("step", 0))
-
-    def _tensors(self, p: Tensor) -> Views:
-        """The state that has one number for each weight."""
-        return {name: t for name, t in self.state.get(p, {}).items() if name != "step" and t.shape == p.shape}
+    @property
+    def _work(self) -> Work:
+        return Work(self._samples, self._parameters, self, self._replicas)
 
     def add_param_group(self, param_group: Group) -> None:
+        self.options_of({**self.defaults, **param_group}).check()
         super().add_param_group(param_group)
         try:
             check_parameters(param_group["params"], self.shards)
@@ -331,7 +261,11 @@ class VariationalOptimizer(Optimizer):
         """Load a state dict; one of other shapes is refused and changes nothing."""
         self._put_mean()
         self._samples.discard()
-        with checked(self):
+
+        def initial(p: Tensor, group: Group) -> Views:
+            return self.initial_state(p, self.options_of(group))
+
+        with checked(self, self._parameters, initial, self.given):
             super().load_state_dict(state_dict)
 
     def state_dict(self) -> StateDict:
@@ -339,7 +273,7 @@ class VariationalOptimizer(Optimizer):
         return with_plain_counters(super().state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
-        self._fast.store()
+        self._fused.write_down(self._samples)
         own = ("mc_samples", "fused", "_replicas", "_samples")
         return super().__getstate__() | {name: self.__dict__[name] for name in own}
 
@@ -359,7 +293,7 @@ class VariationalOptimizer(Optimizer):
 
     def set_prior(self, prior: Diagonal | Posterior) -> None:
         """Take a diagonal Gaussian over the named parameters as the prior, in place of weight decay."""
-        _priors.set_prior(self, prior)
+        self._write(**_priors.diagonal_prior(prior))
 
     def set_term(self, linear: Tree, quadratic: Tree) -> None:
         """Add −linear·θ + ½ quadratic·θ² to the total loss: a Gaussian site in natural parameters.
@@ -370,11 +304,18 @@ class VariationalOptimizer(Optimizer):
             linear: A tensor for each named parameter.
             quadratic: Likewise; entries may be negative.
         """
-        _priors.set_term(self, linear, quadratic)
+        self._write(linear=linear, quadratic=quadratic)
+
+    def _write(self, **trees: Tree) -> None:
+        for what, tree in trees.items():
+            _priors.write(self._parameters, what, tree, self.given, type(self).__name__)
+        self._fused.look_again()
 
     def structure(self, names: Mapping[str, Tensor]) -> Structure:
         """The posterior over named parameters, bare of prior, data and model."""
-        return _priors.diagonal(self, names)
+        groups = {p: group for group, p in self._parameters}
+        mean = {name: whole(p) for name, p in names.items()}
+        return Diagonal(mean, {name: self.precision_of(p, groups[p]) for name, p in names.items()})
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
@@ -386,9 +327,13 @@ class VariationalOptimizer(Optimizer):
             n: Number of training examples.
         """
         self._put_mean()
-        warn_if_hardly_learnt(self)
-        return _priors.posterior(self, model, likelihood, n)
+        known = learnt({p: self.state.get(p, {}) for p in self._trained()})
+        if message := hardly_learnt(known, self.faster):
+            self._warn(message)
+        names = _priors.trained(self._parameters, model)
+        return _priors.posterior(self._parameters, model, names, self.structure(names), likelihood, n)
 
+    @torch.no_grad()
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
         """Say how training stands: widths, signal to noise, KL, bias and more.
 
@@ -396,4 +341,11 @@ class VariationalOptimizer(Optimizer):
             loss: The mean loss per example, for the evidence lower bound −ess · loss − KL.
         """
         self._put_mean()
-        return diagnose(self, loss)
+        trained = [(group, p) for group, p in self._parameters if p.requires_grad]
+        return diagnose(
+            (self.part_of(p, group) for group, p in trained),
+            steps=max((self._steps(p) for _, p in trained), default=0),
+            skipped=max(int(group["skipped"]) for group in self.param_groups),
+            ess=float(self.param_groups[0]["ess"]),
+            loss=loss,
+        )

@@ -1,4 +1,4 @@
-"""The sample in place of the mean, and what earlier samples of the same step left behind.
+"""What the samples of one step leave behind: products of noise and gradient.
 
 Within one step let sample k have noise nₖ = θₖ − m, and let Gₖ be the content of ``p.grad`` after its backward pass.
 The optimizer needs D = Σₖ nₖ (Gₖ − Gₖ₋₁): each noise times the gradient that its own sample added. Instead of keeping
@@ -16,7 +16,7 @@ Where each process draws its own samples, averaging over processes mixes the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,19 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.errors import expected
-from posterity.optim._distributed import local, on_all, sharded
-from posterity.optim.kernels import Numbers, Views, largest, like, require_dense, swap
+from posterity.optim._distributed import Replicas, local, on_all, sharded
+from posterity.optim.kernels import Numbers, Views, largest, like, require_dense
 from posterity.trees import state_dtype
-
-SKIPPED = (
-    "a step was skipped because its gradients were NaN, infinite or too large for ess times their squares; "
-    "`diagnostics()` counts them"
-)
-NOISELESS = (
-    "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
-    "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
-)
 
 
 @dataclass
@@ -49,6 +39,7 @@ class Kept:
     before: Tensor | None = None  # the gradient that was there when the sample was put in place
     version: int = 0  # of that gradient, then
     norm: Tensor | None = None  # of p.grad when the last sample was taken away
+    earlier: Tensor | None = None  # Σ noise · gradient of the sample in place with the gradient before it
 
     def accumulate(self, a: Tensor, b: Tensor, gradient: Tensor) -> None:
         """Add (a − b) · gradient to the stored product."""
@@ -71,55 +62,25 @@ class Kept:
 
     def forget(self) -> None:
         """Drop everything but the buffer."""
-        self.product = self.gradients = self.before = self.norm = None
-
-
-def exchanged(means: dict[Tensor, Tensor]) -> None:
-    """Swap samples that are in place with their means."""
-    swap([local(p.detach()) for p in means], list(means.values()))
+        self.product = self.gradients = self.before = self.norm = self.earlier = None
 
 
 @dataclass
-class Samples:
-    """Puts samples in place, takes them away exactly, and gathers the products of noise and gradient."""
+class Statistics:
+    """Gathers the products of noise and gradient, and how gradients were scaled since."""
 
+    per_rank: bool = False  # whether products are taken inside the backward pass
+    watched: bool = False  # whether totals and norms are measured for every sample, which costs a pass over gradients
+    totals: list[Tensor] = field(default_factory=list)  # of each sample since the last step, if watched: Σ noise · its
+    # own gradient over all weights (of this process), before anybody scales the gradient
     kept: dict[Tensor, Kept] = field(default_factory=dict)
-    means: dict[Tensor, Tensor] = field(default_factory=dict)  # the means of the parameters that hold a sample
-    train: bool = False  # whether the sample in place is one to learn from
     finished: int = 0  # samples to learn from since the last step
     closed: int = 0  # estimates that zero_grad has ended inside a context
-    per_rank: bool = False  # whether products are taken inside the backward pass
     compared: bool = False  # whether the gradients of replicas have been found equal
-    hooks: list[Any] = field(default_factory=list)  # that take them
+    hooks: list[Any] = field(default_factory=list)  # that take products
     measured: bool = False  # whether the gradients of the sample in place have been measured
-    passes: int = 0  # training passes of attached models that hold the sample and have not been differentiated
-    differentiated: bool = False  # whether one has
-    lazy: bool = False  # whether the last sample is one of fused kernels, which may draw it again and not store it
-    fresh: bool = False  # whether the sample in place was put there ahead of its use
 
-    def begin(self, train: bool, parameters: Sequence[Tensor]) -> bool:
-        """Prepare for a sample, and say whether its noise is to be new.
-
-        Earlier samples that left no gradient are forgotten. Shards that accumulate without communication show no
-        gradient before the last pass, whose product has to be that of all: they keep their sample.
-        """
-        if self.per_rank and any(map(sharded, parameters)):
-            raise expected("noise='per_rank'", "whole parameters on each process", "sharded ones")
-        self.train = train
-        if not self.finished or any(p.grad is not None for p in parameters):
-            return True
-        self.discard()
-        return not any(map(sharded, parameters))
-
-    def evidence(self, p: Tensor, estimates: int) -> tuple[Views, Numbers]:
-        """What the update of a parameter needs to know: gradient, last sample and sums, and how they are scaled."""
-        tensors = {} if p.grad is None else {"gradient": local(p.grad)}
-        numbers: Numbers = {"estimates": float(estimates)} if estimates > 1 else {}
-        if self.finished and p in self.kept:
-            kept = self.kept[p]
-            tensors |= kept.sums() if self.per_rank else {"sample": kept.buffer, **kept.sums()}
-            numbers |= {"factor": self.factor(p)} if kept.product is not None else {}
-        return tensors, numbers
+    # ── before, while and after a sample is in place ─────────────────────────────────────────────────────────────
 
     def keep(self, p: Tensor) -> Kept:
         """What is kept about a parameter, which may have another type or layout than at its last sample."""
@@ -132,14 +93,15 @@ class Samples:
             setattr(kept, name, like(here, t, state_dtype(here.dtype)))
         return kept
 
-    def buffer(self, p: Tensor, summed: bool = False) -> Tensor:
+    def buffer(self, p: Tensor, train: bool, summed: bool = False) -> Tensor:
         """Where the mean of a parameter is to be saved when the next sample is put in its place.
 
         Args:
             p: The parameter.
+            train: Whether that sample is one to learn from.
             summed: Whether fused kernels take the product with the noise of this sample less that of the next.
         """
-        if not self.train:
+        if not train:
             return torch.empty_like(local(p), requires_grad=False)
         kept = self.keep(p)
         if p.grad is not None:
@@ -148,69 +110,53 @@ class Samples:
                 kept.accumulate(kept.buffer, p, p.grad)
         return kept.buffer
 
-    def replace(self, means: dict[Tensor, Tensor]) -> None:
-        """Other weights are in place than before, with these means; of the old ones autocast may keep copies."""
-        self.means = means
-        torch.clear_autocast_cache()
-
-    def hold(self, buffers: dict[Tensor, Tensor]) -> None:
-        """A sample to learn from has been put in place by fused kernels, and each mean into the buffer."""
-        self.replace(buffers)
-        self.train, self.lazy = True, True
-        self.passes, self.differentiated = 0, False
-
-    def released(self) -> None:
-        """Fused kernels have put the mean back."""
-        self.replace({})
-        self.finished += not self.fresh
-        self.lazy, self.fresh = not self.fresh, False
-
-    def placed(self, buffers: dict[Tensor, Tensor], summed: bool = False) -> None:
+    def sampled(self, means: Mapping[Tensor, Tensor], train: bool, summed: bool = False) -> None:
         """A sample has been put in place of each parameter, and its mean into the buffer; see `buffer`."""
-        self.replace(buffers)
-        self.measured, self.passes, self.differentiated = False, 0, False
-        if not self.train:
-            return
-        try:
-            for p, buffer in buffers.items():
-                kept = self.kept[p]
-                if p.grad is not None:
-                    kept.before, kept.version = p.grad, p.grad._version
-                if self.per_rank:
-                    self.hooks.append(p.register_hook(partial(_take_product, kept, p.detach())))
-                elif p.grad is not None and not summed:
-                    kept.accumulate(buffer, p, p.grad)  # minus the new noise
-        except BaseException:
-            self.take_away()
-            self.discard()
-            raise
+        self.measured = False
+        for p, mean in means.items() if train else ():
+            kept = self.kept[p]
+            if p.grad is not None:
+                kept.before, kept.version = p.grad, p.grad._version
+            if self.watched and not self.per_rank:
+                kept.earlier = None if p.grad is None else _dot(p, mean, p.grad)
+            if self.per_rank:
+                self.hooks.append(p.register_hook(partial(_take_product, kept, p.detach(), self.watched)))
+            elif p.grad is not None and not summed:
+                kept.accumulate(mean, p, p.grad)  # minus the new noise
 
-    @torch.no_grad()
-    def take_away(self, exchange: Callable[[dict[Tensor, Tensor]], None] = exchanged) -> None:
-        """Put the mean back, bit for bit; a sample to learn from counts from here on."""
-        if self.train and any(self._cleared(p) for p in self.means):
-            self.close()
-        if self.train and not self.measured:
-            self.measure()
-        means = self.means
-        self.replace({})
+    def cleared(self, means: Iterable[Tensor]) -> bool:
+        """Whether somebody has cleared the gradients that were there before the sample."""
+        return any(self._cleared(p) for p in means)
+
+    def left(self, means: Iterable[Tensor], train: bool) -> None:
+        """The sample is no longer the one that gradients come from."""
         while self.hooks:
             self.hooks.pop().remove()
-        if self.train:
-            for p in means:
-                self.kept[p].before = None
-            exchange(means)
-        else:
-            for p, mean in means.items():
-                local(p).copy_(mean)
-        self.finished += self.train
+        for p in means if train else ():
+            self.kept[p].before = None
 
-    def measure(self) -> None:
+    def measure(self, means: Mapping[Tensor, Tensor]) -> None:
         """Remember how large the gradients beside stored products are, before anybody scales them."""
-        for p in self.means:
+        if self.watched:
+            self._add_total(means)
+        for p in means:
             kept = self.kept[p]
-            kept.norm = norm(p.grad) if p.grad is not None and kept.product is not None else None
+            wanted = p.grad is not None and (kept.product is not None or self.watched)
+            kept.norm = norm(p.grad) if wanted and p.grad is not None else None
         self.measured = True
+
+    def _add_total(self, means: Mapping[Tensor, Tensor]) -> None:
+        parts = []
+        for p, mean in means.items():
+            kept = self.kept[p]
+            if self.per_rank and kept.earlier is not None:  # taken inside the backward pass
+                parts.append(kept.earlier)
+            elif not self.per_rank and p.grad is not None:
+                with_all = _dot(p, mean, p.grad)
+                parts.append(with_all if kept.before is None or kept.earlier is None else with_all - kept.earlier)
+            kept.earlier = None
+        if parts:
+            self.totals.append(torch.stack([part.to(parts[0]) for part in parts]).sum())
 
     def _cleared(self, p: Tensor) -> bool:
         # DistributedDataParallel may replace a gradient by a view of its buckets, but only after adding to it.
@@ -218,12 +164,15 @@ class Samples:
         return before is not None and p.grad is not before and before._version == self.kept[p].version
 
     @torch.no_grad()
-    def close(self) -> None:
-        """End an estimate: its gradients are about to be cleared, and it will be averaged with the next ones."""
+    def close(self) -> bool:
+        """End an estimate: its gradients are about to be cleared, and it will be averaged with the next ones.
+
+        Returns:
+            False where there is nothing to average, or nothing finite: then all is to be forgotten.
+        """
         pending = [(p, kept, kept.before) for p, kept in self.kept.items() if kept.before is not None]
         if not self.finished or not all(bool(norm(before).isfinite()) for _, _, before in pending):
-            self.discard()
-            return
+            return False
         for p, kept, before in pending:
             if not self.per_rank:
                 kept.accumulate(p, kept.buffer, before)
@@ -231,20 +180,55 @@ class Samples:
             kept.gradients = gradient.clone() if kept.gradients is None else kept.gradients + gradient
             kept.before = None
         self.closed += 1
+        return True
 
-    def discard(self) -> None:
-        """Forget all statistics; a sample in place stays there."""
-        if not self.lazy:  # otherwise nothing is stored
-            for kept in self.kept.values():
-                kept.forget()
-        self.finished = self.closed = 0
-        self.lazy = self.lazy and bool(self.means)
+    def clear(self) -> None:
+        """Drop what is stored about every parameter, but for the buffers."""
+        self.totals = []
+        for kept in self.kept.values():
+            kept.forget()
+
+    # ── at the step ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def evidence(self, p: Tensor, estimates: int) -> tuple[Views, Numbers]:
+        """What the update of a parameter needs to know: gradient, last sample and sums, and how they are scaled."""
+        tensors = {} if p.grad is None else {"gradient": local(p.grad)}
+        numbers: Numbers = {"estimates": float(estimates)} if estimates > 1 else {}
+        if self.finished and p in self.kept:
+            kept = self.kept[p]
+            tensors |= kept.sums() if self.per_rank else {"sample": kept.buffer, **kept.sums()}
+            numbers |= {"factor": self.factor(p)} if kept.product is not None else {}
+        return tensors, numbers
+
+    def has_gradient(self, p: Tensor) -> bool:
+        """Whether a parameter has a gradient, or had one in an estimate that was closed."""
+        kept = self.kept.get(p)
+        return p.grad is not None or (kept is not None and kept.gradients is not None)
+
+    def share(self, replicas: Replicas, parameters: Sequence[Tensor]) -> None:
+        """Average what is stored beside each gradient over the replicas of a model.
+
+        With shared noise and one sample nothing is: its product follows from the averaged gradient.
+
+        Args:
+            replicas: The processes.
+            parameters: Those with gradients, the same everywhere.
+        """
+        several = self.finished > 1 or self.closed > 0
+        kept = {p: self.kept[p] for p in parameters if p in self.kept and not sharded(p)}
+        if replicas.count == 1 or not kept or not self.finished or not (several or self.per_rank):
+            return
+        if not self.compared:
+            replicas.require_equal_gradients(kept)
+            self.compared = True
+        for name in ("product", "gradients") if self.closed else ("product",):
+            replicas.average([k.stored(name) for k in kept.values()])
 
     def finite(self, sizes: Mapping[Tensor, float]) -> bool:
         """Whether all gradients and products are, here and on the other processes, and the gradients small enough.
 
         Args:
-            sizes: The parameters, and the effective sample size of each.
+            sizes: The parameters, and the number that squares of the gradients of each are multiplied with.
         """
         given = [(p.grad, max(ess, 1.0) ** 0.5 / largest(state_dtype(p.dtype))) for p, ess in sizes.items()]
         given += [(self.kept[p].product, 0.0) for p in sizes if p in self.kept]  # infinity times 0 is NaN
@@ -273,9 +257,20 @@ class Samples:
 
 
 @torch.no_grad()
-def _take_product(kept: Kept, sample: Tensor, gradient: Tensor) -> None:
+def _take_product(kept: Kept, sample: Tensor, watched: bool, gradient: Tensor) -> None:
     """Add noise times gradient for a gradient that is about to be accumulated."""
     kept.accumulate(sample, kept.buffer, gradient)
+    if watched:
+        total = _dot(sample, kept.buffer, gradient)
+        kept.earlier = total if kept.earlier is None else kept.earlier + total
+
+
+def _dot(sample: Tensor, mean: Tensor, gradient: Tensor) -> Tensor:
+    """Σ (sample − mean) · gradient, in the precision of the optimizer's state."""
+    require_dense(gradient)
+    dtype = state_dtype(gradient.dtype)
+    noise = local(sample.detach()).to(dtype) - local(mean).to(dtype)
+    return torch.dot(noise.reshape(-1), local(gradient).to(dtype).reshape(-1))
 
 
 def norm(gradient: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ FLOORS = (
     "posterior",
     "optim learning graph",
     "prediction memory adaptation merging exploration",
-    "models table runs plots app integrations cli",
+    "models table features runs plots app integrations cli",
 )
 ORDER = " ".join(FLOORS).split()
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

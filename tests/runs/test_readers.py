@@ -123,8 +123,11 @@ def test_pictures(tmp_path):
     with pytest.raises(InvalidInput, match=r"smaller --size\), got '3 of 1000000000 x 1000000000 pixels'"):
         read_rows(tmp_path, size=10**9)
     (tmp_path / "dogs" / "d.png").write_bytes(b"no picture")
+    found = read_rows(tmp_path)
+    assert len(found) == len(found.block) == 3
+    assert found.remarks == ("1 pictures cannot be read and are skipped: dogs/d.png",)
     with pytest.raises(RefusedFile, match=r"d\.png"):
-        read_rows(tmp_path)
+        read_rows(tmp_path / "dogs" / "d.png")
 
 
 def test_only_pictures_that_are_seen_count(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,14 @@ def fit(
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for each.")] = None,
     text: Annotated[str | None, typer.Option(help="A column to be read as text.")] = None,
     embeddings: Annotated[Path | None, typer.Option(help="An npz with a vector for each row, for its text.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|none",
+            help="Weights of a frozen network that reads the text or the pictures; by default those of an installed "
+            "package. none: words are counted, pictures learnt from their pixels.",
+        ),
+    ] = None,
     inputs: Annotated[str | None, typer.Option(help="For npz: the name of the array of inputs.")] = None,
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
@@ -94,8 +103,11 @@ def fit(
             track=track,
             device=device,
         )
-        columns = {"task": task, "text": text, "ignore": tuple(ignore or ())}
         source = locate(data, folder, target, test, id_column, seed, inputs, size, embeddings)
+        source, said = _encoded(source, data, text, encoder, pixels=model is not None or size is not None)
+        if said and not as_json:
+            say(said)
+        columns = {"task": task, "text": text if source.encoding is None else None, "ignore": tuple(ignore or ())}
         plan = _prepared(folder, config, source, columns, quiet=as_json)
         fitting.discard(folder)  # what --overwrite gives up, only now that there is something to put in its place
     run = fitting.train(plan)
@@ -126,6 +138,18 @@ def locate(
         if target is None:
             raise InvalidInput(f"target: expected the column to predict (--target), one of {known}, got none")
     return Data(source, target, id_column, _held_out(test, folder, seed, inputs, size))
+
+
+def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pixels: bool) -> tuple[Data, str]:
+    """The rows with vectors of a frozen network for their texts or pictures, and what there is to say about that."""
+    from posterity.runs.encoding import choose
+
+    if source.source.embeddings is not None:
+        if encoder is not None:
+            raise expected("encoder", "none beside --embeddings, which are vectors already", encoder)
+        return source, ""
+    encoding, said = choose(path, text, encoder, pixels)
+    return replace(source, encoding=encoding), said
 
 
 def _held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int | None) -> dict[str, Any]:
@@ -160,6 +184,8 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
 
 
 def _summary(plan: Plan) -> str:
+    from posterity.runs.preprocessing import ENCODED
+
     target, used = plan.preprocessing.target, [c for c in plan.preprocessing.columns if c.width]
     held = 0 if plan.test is None else len(plan.test.ids)
     what = {"classes": f"one of {target.outputs} classes", "amount": "an amount", "count": "a count"}[target.task]
@@ -169,7 +195,7 @@ def _summary(plan: Plan) -> str:
         f"inputs: {_count(len(used), 'column')} as {_count(shape, 'number')}" if used else f"inputs: {shape} numbers"
     )
     for column in plan.preprocessing.columns:
-        if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures"):
+        if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures", ENCODED):
             lines.append(f"  without {column.name}: {getattr(column, 'reason', '')}")
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,7 +50,8 @@ def next_rows(
 
     opened = RunFolder.open(run)
     rows, target = opened.read(pool, embeddings), opened.dataset.target
-    path, arrays = _places(out, stem(pool), rows)
+    encoding = opened.dataset.encoding
+    path, arrays = _places(out, stem(pool), rows, encoding is not None and encoding.kind == "text")
     check_name(path)
     unusual: list[str] = []
     picks = _in_units(opened, rows, _picked(opened, rows, k, criterion, power, samples, seed, unusual))
@@ -126,20 +127,26 @@ def _taken(opened: RunFolder, rows: Rows, inputs: Tensor) -> list[bool]:
         known = {str(i) for i in ids.tolist()}
         return [text in known for text in as_text(rows.table[data.id_column])]
     first = min((source["first"] for source in data.added), default=None)
+    if data.encoding is not None and data.encoding.column in rows.table and first is not None:
+        # Vectors differ in their last bits with the texts beside which they were computed; the texts do not.
+        records = opened.records("train")
+        added = Counter(as_text(records.loc[records["id"] >= first, data.encoding.column]))
+        return [_one_less(added, text) for text in as_text(rows.table[data.encoding.column])]
     left = Counter() if first is None else Counter(row.tobytes() for row in x[ids >= first].numpy())
-    taken = []
-    for row in inputs.numpy():
-        key = row.tobytes()
-        taken.append(left[key] > 0)
-        left[key] -= 1
-    return taken
+    return [_one_less(left, row.tobytes()) for row in inputs.numpy()]
 
 
-def _places(out: Path | None, stem: str, rows: Rows) -> tuple[Path, Path | None]:
-    """Where to write the chosen rows, and their arrays if they have any: no file with labels is written over."""
+def _one_less(left: Counter[Any], key: Any) -> bool:
+    """Whether there was one left, which is taken."""
+    left[key] -= 1
+    return left[key] >= 0
+
+
+def _places(out: Path | None, stem: str, rows: Rows, texts: bool) -> tuple[Path, Path | None]:
+    """Where to write the chosen rows, and their arrays if texts do not say all: no file with labels is written over."""
     files = [out] if out is not None else (Path(f"{name}.csv") for name in numbered(f"{stem}-next"))
     for path in files:
-        arrays = None if rows.block is None else path.with_suffix(".npz")
+        arrays = None if rows.block is None or texts else path.with_suffix(".npz")
         if not path.exists() and (arrays is None or not arrays.exists()):
             return path, arrays
     raise expected("out", "a new file (labels may stand in an old one)", str(out))

@@ -110,7 +110,8 @@ def _command(run: RunFolder) -> str:
         ("task", run.preprocessing.target.task),
         ("test", data.held_out()),
         ("id", data.id_column),
-        ("text", texts[0] if len(texts) == 1 else None),
+        ("text", texts[0] if len(texts) == 1 and data.encoding is None else None),
+        *_encoding(run),
         *(("ignore", name) for name in asked if name not in (data.id_column, data.test.get("column"))),
         ("embeddings", (data.source.embeddings or {}).get("path")),
         ("inputs", data.source.inputs),
@@ -123,6 +124,14 @@ def _command(run: RunFolder) -> str:
         given += [("option", f"{name}={value}") for name, value in config["options"].items()]
         return _line("fit", data.source.path, given=given)
     return _line("laplace", checkpoint, data.source.path, given=[*given, *config["options"].items()])
+
+
+def _encoding(run: RunFolder) -> list[tuple[str, Any]]:
+    """The options about a frozen network."""
+    encoding = run.dataset.encoding
+    if encoding is None:
+        return []
+    return [("encoder", encoding.path), *([("text", encoding.column)] if encoding.kind == "text" else [])]
 
 
 def _adaptation(run: RunFolder) -> str:

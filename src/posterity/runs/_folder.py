@@ -21,7 +21,7 @@ from posterity.files import read_tensors, write_tensors
 from posterity.memory import MemoryMap, memory_map
 from posterity.memory import store as maps
 from posterity.posterior import FittedModel, Posterior
-from posterity.runs.data import Data, Selection
+from posterity.runs.data import Data, Selection, hash_of
 from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import Rows, read_rows, with_block
@@ -217,7 +217,9 @@ class RunFolder:
 
     def read(self, path: Path, embeddings: Path | None = None) -> Rows:
         """New rows, in the format of the training data; pictures are brought to its size and colours."""
-        source, block = self.dataset.source, self.preprocessing.block
+        source, block, encoding = self.dataset.source, self.preprocessing.block, self.dataset.encoding
+        if encoding is not None and embeddings is None:
+            return encoding.read(path, self.dataset.target, hash_of(path) if path.exists() else "", self.folder)
         like = None if block is None else block.shape
         rows = read_rows(path, source.inputs, source.size, self.dataset.target, like)
         return rows if embeddings is None else with_block(rows, embeddings, None)

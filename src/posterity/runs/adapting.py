@@ -12,6 +12,8 @@ from torch import Tensor
 from posterity.adaptation import Adaptation, adapt
 from posterity.adaptation.report import Report
 from posterity.errors import InvalidInput, expected
+from posterity.features.cache import FOLDER as FEATURES
+from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source, refuse_hiding
 from posterity.runs.decisions import Decisions
@@ -122,6 +124,7 @@ def _written(
         "notes": notes,
     }
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
+    Cache(run.folder / FEATURES).carried(out / FEATURES)
     adapted = RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
     discard(out)
     return adapted

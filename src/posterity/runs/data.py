@@ -16,6 +16,7 @@ from torch import Tensor
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import sha256
 from posterity.runs.columns import as_text, from_json
+from posterity.runs.encoding import Encoding
 from posterity.runs.readers import Rows, picture_files, read_rows, with_block
 
 SPLITS = ("train", "test")
@@ -66,11 +67,16 @@ class Source:
         refuse_hiding(path, run)
         vectors = None if embeddings is None else vars(cls.of(embeddings, run))
         relative = os.path.relpath(path.absolute(), run.absolute())
-        return cls(str(path.absolute()), relative, _hash(path), inputs, size, vectors)
+        return cls(str(path.absolute()), relative, hash_of(path), inputs, size, vectors)
 
-    def read(self, run: Path, target: str, like: tuple[int, ...] | None = None) -> Rows:
+    def read(
+        self, run: Path, target: str, like: tuple[int, ...] | None = None, encoding: Encoding | None = None
+    ) -> Rows:
         """The rows, if the source is still what it was; pictures in the form of others, see `read_rows`."""
-        rows = read_rows(self.locate(run), self.inputs, self.size, target, like)
+        path = self.locate(run)
+        if encoding is not None and self.embeddings is None:
+            return encoding.read(path, target, self.sha256, run)
+        rows = read_rows(path, self.inputs, self.size, target, like)
         if self.embeddings is None:
             return rows
         vectors = Source(**self.embeddings)
@@ -86,7 +92,7 @@ class Source:
         """Where the source lies now."""
         found = [path for path in (Path(self.path), run / self.relative) if path.exists()]
         for path in found:
-            if _hash(path) == self.sha256:
+            if hash_of(path) == self.sha256:
                 return path
         if found:
             got = "a folder of pictures" if found[0].is_dir() else "a file"
@@ -107,6 +113,7 @@ class Data:
         added: Sources that joined the training rows later, each with the first id of its rows.
         removed: Ids of training rows that were dropped.
         relabelled: New targets by id, as text.
+        encoding: How texts or pictures become vectors, see `Encoding`; None where no frozen network does it.
     """
 
     source: Source
@@ -116,6 +123,7 @@ class Data:
     added: tuple[dict[str, Any], ...] = ()
     removed: tuple[int, ...] = ()
     relabelled: dict[str, str] = field(default_factory=dict)
+    encoding: Encoding | None = None
 
     def select(self, run: Path, split: str, notes: list[str] | None = None) -> Selection:
         """The rows of a split that have a target."""
@@ -187,13 +195,16 @@ class Data:
 
     def settings(self) -> dict[str, Any]:
         """What is needed to build it again."""
-        return {**vars(self), "source": vars(self.source)}
+        encoding = None if self.encoding is None else vars(self.encoding)
+        return {**vars(self), "source": vars(self.source), "encoding": encoding}
 
     @classmethod
     def restored(cls, settings: dict[str, Any]) -> Data:
         """The data that `settings` describes."""
         try:
-            return cls(**{**from_json(settings), "source": Source(**settings["source"])})
+            about = settings.get("encoding")
+            encoding = None if about is None else Encoding(**about)
+            return cls(**{**from_json(settings), "source": Source(**settings["source"]), "encoding": encoding})
         except (KeyError, TypeError) as why:
             raise RefusedFile(f"run: expected a description of its data, got one that makes none ({why})") from why
 
@@ -230,7 +241,7 @@ class Data:
 
     def _read(self, run: Path, source: Source, first: int = 0, own: Selection | None = None) -> Selection:
         """All rows of a source, whether they have a target or not; pictures in the form of the run's own."""
-        rows = source.read(run, self.target, None if own is None else own.rows.form)
+        rows = source.read(run, self.target, None if own is None else own.rows.form, self.encoding)
         return Selection(rows, self._ids(rows, first))
 
     def _known(
@@ -244,6 +255,8 @@ class Data:
         unknown = where & rows.table[self.target].isna().to_numpy()
         if notes is not None and unknown.any():
             notes.append(f"{self.target}: {int(unknown.sum())} rows without a value are left out")
+        if notes is not None:
+            notes.extend(remark for remark in rows.remarks if remark not in notes)
         chosen = (where & ~unknown).nonzero()[0]
         return Selection(rows.take(chosen), ids[torch.from_numpy(chosen)])
 
@@ -299,7 +312,8 @@ def refuse_hiding(path: Path, run: Path) -> None:
         )
 
 
-def _hash(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """Hash of a file, or of the names and hashes of all pictures of a folder."""
     if path.is_file():
         return sha256(path)
     digest = hashlib.sha256()

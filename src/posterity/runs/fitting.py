@@ -6,7 +6,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ LOCK = ".training.lock"  # held while a training goes on
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
 # overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
+HEAD = "linear"  # the model on the vectors of a frozen network
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -132,6 +133,9 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
         raise InvalidInput(f"data: expected at least two training rows with a {data.target}, got {len(rows)}")
     known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
     ignore = (*columns.pop("ignore", ()), *known)
+    if data.encoding is not None:
+        columns |= {"encoded": data.encoding.column}
+        config = replace(config, model=config.model or HEAD)
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
     train = preprocessing.examples(rows, ids, notes)
     test = held_out(folder, data, preprocessing, notes)

@@ -44,7 +44,7 @@ def predict_run(
         names the rows, or else positions; pictures come with the names of their files.
     """
     require(0 < level < 1, "level", "a probability in (0, 1)", level)
-    notes: list[str] = []
+    notes: list[str] = list(rows.remarks)
     config, target = run.config, run.preprocessing.target
     inputs = run.preprocessing.inputs(rows, notes)
     answer = predict(run.model(), run.posterior, inputs, samples, method=config["prediction"], seed=config["seed"])

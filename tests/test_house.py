@@ -119,6 +119,17 @@ def test_structures_are_asked_questions_not_types() -> None:
     assert len(found) <= 25, found
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """Nearly everywhere: the few that are shared stand in rooms that do not meet."""
+    where: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(ids(path))
+    shared = {name: files for name, files in where.items() if len(files) > 1}
+    assert len(shared) <= 8, shared
+
+
 @every_file
 def test_small_and_documented(path: Path) -> None:
     text = path.read_text()

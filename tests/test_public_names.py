@@ -13,3 +13,23 @@ def test_every_public_name_resolves(name):
 def test_unknown_names_are_refused():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = posterity.nonsense
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("graph", "Linear", "LinearFactor"),
+        ("graph", "Mixture", "MixtureFactor"),
+        ("graph", "Point", "PointMass"),
+        ("graph", "Site", "SiteFactor"),
+        ("merging", "Source", "MergeSource"),
+        ("merging", "Stretch", "Chunk"),
+        ("posterior", "Gaussian", "GaussianStructure"),
+    ],
+)
+def test_old_names_work_with_a_warning(package, old, new):
+    room = getattr(posterity, package)
+    with pytest.warns(DeprecationWarning, match=f"posterity.{package}.{old} is now posterity.{package}.{new}"):
+        assert getattr(room, old) is getattr(room, new)
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = room.Nonsense

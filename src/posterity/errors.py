@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -24,6 +27,18 @@ class RefusedFile(PosterityError, OSError):
 
 class MissingExtra(PosterityError, ImportError):
     """An optional dependency that this call needs and that is not installed."""
+
+
+def renamed(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__` for names that have changed, old to new: the old ones work, with a warning."""
+
+    def lookup(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        warnings.warn(f"{package}.{name} is now {package}.{names[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[package], names[name])
+
+    return lookup
 
 
 def expected(what: str, wanted: str, got: Any) -> InvalidInput:

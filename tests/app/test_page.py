@@ -9,7 +9,7 @@ import pytest
 
 from app.pages import drag, eventually, ink, model, visit
 from posterity.app import Source, write_html
-from posterity.runs.decisions import Decisions
+from posterity.runs.decisions import RowDecisions
 
 TOP = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.45), (0.02, 0.45)]
 
@@ -121,7 +121,7 @@ def test_marking_by_keys_undo_and_export(page, tmp_path, maps):
     with page.expect_download() as download:
         page.keyboard.press("e")
     download.value.save_as(tmp_path / "decisions.csv")
-    found = Decisions.read(tmp_path / "decisions.csv")
+    found = RowDecisions.read(tmp_path / "decisions.csv")
     ids = worst["id"].tolist()
     assert found.dropped == (ids[0],)
     assert found.relabelled == {ids[1]: str(worst["suspected_label"].iloc[1])}

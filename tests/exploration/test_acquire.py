@@ -76,7 +76,7 @@ def test_a_copy_adds_nothing_when_draws_are_certain():
 def test_sampled_configurations_come_close(dirichlet, monkeypatch):
     exact = batch_bald.greedy(dirichlet, 4)[1]
     monkeypatch.setattr(batch_bald, "CONFIGURATIONS", 20)
-    joint, generator = batch_bald.Joint.empty(8), torch.Generator().manual_seed(0)
+    joint, generator = batch_bald.JointProbabilities.empty(8), torch.Generator().manual_seed(0)
     for i in (2, 3):
         joint = joint.joined(dirichlet[i], generator)
     assert not joint.sampled
@@ -90,7 +90,7 @@ def test_sampled_configurations_come_close(dirichlet, monkeypatch):
 
 
 def test_batches_of_hundreds_do_not_vanish():
-    joint, generator = batch_bald.Joint.empty(4), torch.Generator().manual_seed(0)
+    joint, generator = batch_bald.JointProbabilities.empty(4), torch.Generator().manual_seed(0)
     for _ in range(400):  # 10⁻⁴⁰⁰ is no double
         joint = joint.joined(torch.full((4, 10), 0.1, dtype=torch.float64), generator)
     assert joint.entropy() == pytest.approx(400 * math.log(10))

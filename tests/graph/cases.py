@@ -5,8 +5,8 @@ import torch
 from posterity.families import Beta, Dirichlet, Gamma, Gaussian, NormalGamma, NormalWishart
 from posterity.graph import (
     Chain,
-    Linear,
-    Mixture,
+    LinearFactor,
+    MixtureFactor,
     Observed,
     Shrinkage,
     Topics,
@@ -47,7 +47,7 @@ W = Gaussian(normal(2), torch.eye(2, dtype=DOUBLE) + 0.2)
 
 
 def mixture(emission, components):
-    return Mixture("weights", "components", emission), {"weights": WEIGHTS, "components": components}
+    return MixtureFactor("weights", "components", emission), {"weights": WEIGHTS, "components": components}
 
 
 CASES = {
@@ -60,7 +60,7 @@ CASES = {
     "categorical mixture": mixture(categorical(LABELS, 4, mask=ROWS), Dirichlet(positive(3, 4))),
     "observed": (Observed("rate", poisson(COUNTS, mask=ENTRIES)), {"rate": Gamma(positive(2), positive(2))}),
     "topics": (Topics("theta", "beta", WORDS), {"theta": Dirichlet(positive(4, 3)), "beta": Dirichlet(positive(3, 5))}),
-    "linear": (Linear("w", "noise", X, normal(7)), {"w": W, "noise": Gamma(2.0, 3.0)}),
+    "linear": (LinearFactor("w", "noise", X, normal(7)), {"w": W, "noise": Gamma(2.0, 3.0)}),
     "shrinkage": (Shrinkage("w", "alpha"), {"w": W, "alpha": Gamma(2.0, 3.0)}),
     "relevance": (Shrinkage("w", "alpha"), {"w": W, "alpha": Gamma(positive(2), positive(2))}),
     "chain": (

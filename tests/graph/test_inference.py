@@ -15,12 +15,12 @@ from posterity.gradients import Conjugate, ConjugateLoss, LinearLoss, MonteCarlo
 from posterity.graph import (
     Chain,
     DenseGaussian,
-    Linear,
-    Mixture,
+    LinearFactor,
+    MixtureFactor,
     Model,
     Observed,
     Shrinkage,
-    Site,
+    SiteFactor,
     Sites,
     Topics,
     categorical,
@@ -45,7 +45,7 @@ def clouds_model(data=CLOUDS):
         "weights": Dirichlet(torch.ones(3, dtype=DOUBLE)),
         "components": NormalWishart(torch.zeros(3, 2, dtype=DOUBLE), 0.1, 3.0, EYE),
     }
-    return Model(prior, [Mixture("weights", "components", gaussian(data))])
+    return Model(prior, [MixtureFactor("weights", "components", gaussian(data))])
 
 
 CLOUDS_START = {"components": NormalWishart(CLOUDS[[0, 40, 89]], 1.0, 3.0, EYE)}
@@ -65,7 +65,7 @@ TOPICS_START = {"beta": Dirichlet(0.5 + torch.rand(3, 12, dtype=DOUBLE, generato
 
 def regression_model(X=X, y=None):
     y = X @ torch.tensor([1.0, -2.0], dtype=DOUBLE) + 0.3 * normal(len(X)) if y is None else y
-    factors = [Linear("w", "noise", X, y), Shrinkage("w", "alpha")]
+    factors = [LinearFactor("w", "noise", X, y), Shrinkage("w", "alpha")]
     return Model({"w": None, "alpha": Gamma(1e-3, 1e-3), "noise": Gamma(1e-3, 1e-3)}, factors)
 
 
@@ -175,10 +175,10 @@ def test_any_estimator_makes_a_site(gradient):
     X = 0.5 * normal(40, 2)
     y = torch.poisson((X @ torch.tensor([1.0, -1.0]).double()).exp(), generator=torch.Generator().manual_seed(0))
     loss = LinearLoss(inputs=X, targets=y, likelihood="poisson")
-    model = Model({"w": Gaussian.standard(2)}, [Site("w", loss, gradient)])
+    model = Model({"w": Gaussian.standard(2)}, [SiteFactor("w", loss, gradient)])
     tolerance = 1e-10 if isinstance(gradient, Quadrature) else 0.0
     fit = vmp(model, lr=0.5, steps=40 if tolerance == 0.0 else 400, tolerance=tolerance)
-    exact = vmp(Model({"w": Gaussian.standard(2)}, [Site("w", loss, Quadrature(60))]), lr=0.5, tolerance=1e-10)
+    exact = vmp(Model({"w": Gaussian.standard(2)}, [SiteFactor("w", loss, Quadrature(60))]), lr=0.5, tolerance=1e-10)
     atol = 1e-9 if tolerance else 0.05
     torch.testing.assert_close(fit.q["w"].mean, exact.q["w"].mean, rtol=0.0, atol=atol)
 
@@ -186,13 +186,14 @@ def test_any_estimator_makes_a_site(gradient):
 def test_bad_models_are_refused_with_reasons():
     weights, emission = Dirichlet(torch.ones(3, dtype=DOUBLE)), gaussian(X)
     wishart = NormalWishart(torch.zeros(3, 2, dtype=DOUBLE), 1.0, 3.0, EYE)
-    factor = Mixture("weights", "components", emission)
+    factor = MixtureFactor("weights", "components", emission)
     with pytest.raises(
-        InvalidInput, match=r"no message is known from Mixture to 'components': expected NormalWishart, got NormalGamma"
+        InvalidInput,
+        match=r"no message is known from MixtureFactor to 'components': expected NormalWishart, got NormalGamma",
     ):
         vmp(Model({"weights": weights, "components": NormalGamma(torch.zeros(3, 2).double(), 1.0, 1.0, 1.0)}, [factor]))
     with pytest.raises(
-        InvalidInput, match=r"no message is known from Mixture to 'weights': expected Dirichlet, got Beta"
+        InvalidInput, match=r"no message is known from MixtureFactor to 'weights': expected Dirichlet, got Beta"
     ):
         vmp(Model({"weights": Beta(1.0, 1.0), "components": wishart}, [factor]))
     small = NormalWishart(torch.zeros(2, 2, dtype=DOUBLE), 1.0, 3.0, EYE)
@@ -207,9 +208,12 @@ def test_bad_models_are_refused_with_reasons():
     with pytest.raises(InvalidInput, match="start"):
         vmp(Model({"weights": weights, "components": wishart}, [factor]), {"weigths": weights})
     with pytest.raises(InvalidInput, match="same rows"):
-        Model({"weights": weights, "components": wishart}, [factor, Mixture("weights", "components", gaussian(X[:3]))])
+        Model(
+            {"weights": weights, "components": wishart},
+            [factor, MixtureFactor("weights", "components", gaussian(X[:3]))],
+        )
     with pytest.raises(InvalidInput, match="a distribution"):
-        em(Model({"w": None}, [Site("w", lambda w: w @ w)]), {"w": Gaussian.standard(2)})
+        em(Model({"w": None}, [SiteFactor("w", lambda w: w @ w)]), {"w": Gaussian.standard(2)})
     with pytest.raises(InvalidInput, match="factors: expected factors that know their messages, got 'function'"):
         Model({"w": None}, [lambda w: w @ w])
 
@@ -225,7 +229,7 @@ def test_missing_numbers_need_a_mask():
     with pytest.raises(InvalidInput, match=r"mask: expected shape \(7,\)"):
         gaussian(X, mask=torch.ones(6, dtype=torch.bool))
     with pytest.raises(InvalidInput, match="targets: expected finite numbers"):
-        Linear("w", "noise", X, torch.full((len(X),), math.nan, dtype=torch.float64))
+        LinearFactor("w", "noise", X, torch.full((len(X),), math.nan, dtype=torch.float64))
 
 
 def test_single_precision_is_widened():
@@ -272,7 +276,7 @@ def test_parameters_that_do_not_fit_the_data_are_refused():
 
 def test_plates_that_a_factor_does_not_know_are_refused():
     several, one = Gaussian(torch.zeros(3, 2, dtype=DOUBLE), EYE), Gaussian.standard(2)
-    linear, shrinkage = Linear("w", "tau", X, X[:, 0]), Shrinkage("w", "tau")
+    linear, shrinkage = LinearFactor("w", "tau", X, X[:, 0]), Shrinkage("w", "tau")
     for prior, factor in (
         ({"w": several, "tau": Gamma(1.0, 1.0)}, linear),
         ({"w": one, "tau": Gamma([1.0, 1.0], 1.0)}, linear),
@@ -285,7 +289,7 @@ def test_plates_that_a_factor_does_not_know_are_refused():
     with pytest.raises(InvalidInput, match=r"shape of 'moves': expected \(3, 3\), got \(3, 2\)"):
         vmp(replace(model, priors={**model.priors, "moves": moves}), CHAIN_START)
     with pytest.raises(InvalidInput, match=r"inputs: expected rows \(N, d\), got \(2,\)"):
-        Linear("w", "tau", X[0], X[0])
+        LinearFactor("w", "tau", X[0], X[0])
     with pytest.raises(InvalidInput, match=r"targets: expected 2, one for each point, got \(2, 1\)"):
         cvi(DenseGaussian(EYE), EYE[:, :1], "gaussian")
     with pytest.raises(InvalidInput, match="jitter: expected a variance >= 0"):
@@ -308,7 +312,7 @@ def test_data_and_beliefs_of_any_type_say_the_same():
         torch.testing.assert_close(vmp(model, steps=5, tolerance=0.0).q["b"].concentration, wide)
     svi(replace(narrow, factors=[Topics("t", "b", counts.to_sparse_csr())]), batch_size=2, steps=2)
     weights = {"w": Gaussian.standard(2), "tau": Gamma(1.0, 1.0)}
-    both = (vmp(Model(weights, [Linear("w", "tau", x, x[:, 0])])).q["w"].mean for x in (X, X.numpy()))
+    both = (vmp(Model(weights, [LinearFactor("w", "tau", x, x[:, 0])])).q["w"].mean for x in (X, X.numpy()))
     torch.testing.assert_close(*both)
 
 
@@ -320,7 +324,7 @@ def test_masks_of_numpy_are_masks():
 
 
 def test_lists_keep_their_digits():
-    factor = Linear("w", "tau", [[0.1]], [0.3])
+    factor = LinearFactor("w", "tau", [[0.1]], [0.3])
     assert (factor.inputs.item(), factor.targets.item()) == (0.1, 0.3)
     assert DenseGaussian([[0.7]]).covariance.item() == 0.7
     fit = cvi(DenseGaussian([[0.7]]), [0.3], "gaussian")

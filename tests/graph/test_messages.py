@@ -11,7 +11,7 @@ from posterity.errors import InvalidInput
 from posterity.families import Beta, Dirichlet, Gamma, Gaussian, NormalGamma, NormalWishart
 from posterity.graph import (
     Chain,
-    Mixture,
+    MixtureFactor,
     Model,
     Topics,
     bernoulli,
@@ -89,7 +89,7 @@ D = torch.distributions
     ids=["gaussian", "diagonal", "bernoulli", "poisson", "categorical"],
 )  # fmt: skip
 def test_mixtures_have_the_density_that_torch_gives(emission, statistics, log_prob):
-    factor = Mixture("weights", "components", emission)
+    factor = MixtureFactor("weights", "components", emission)
     value = factor.evaluate(points(weights=(LOG_WEIGHTS,), components=statistics)).value
     torch.testing.assert_close(value, (LOG_WEIGHTS + log_prob).logsumexp(-1).sum(), rtol=1e-12, atol=1e-12)
 
@@ -170,7 +170,7 @@ def test_chunks_change_nothing(monkeypatch):
     whole = CASES["gaussian mixture"][0].evaluate(CASES["gaussian mixture"][1])
     monkeypatch.setattr("posterity.graph.emissions._KEPT", 0)
     monkeypatch.setattr("posterity.graph.emissions._CHUNK", 14)
-    pieces = Mixture("weights", "components", gaussian(X)).evaluate(CASES["gaussian mixture"][1])
+    pieces = MixtureFactor("weights", "components", gaussian(X)).evaluate(CASES["gaussian mixture"][1])
     torch.testing.assert_close(pieces.value, whole.value)
     for a, b in zip(pieces.messages["components"](), whole.messages["components"](), strict=True):
         torch.testing.assert_close(a, b)
@@ -186,10 +186,12 @@ def test_missing_entries_say_nothing():
         "components": NormalGamma(torch.zeros(2, 3).double(), 1.0, 1.0, 1.0),
     }
     start = {"components": NormalGamma(normal(2, 3), 1.0, 1.0, 1.0)}
-    fit = vmp(Model(prior, [Mixture("weights", "components", diagonal_gaussian(X, mask=mask))]), start)
+    fit = vmp(Model(prior, [MixtureFactor("weights", "components", diagonal_gaussian(X, mask=mask))]), start)
     fewer = {"weights": prior["weights"], "components": NormalGamma(torch.zeros(2, 2).double(), 1.0, 1.0, 1.0)}
     begin = NormalGamma(start["components"].location[:, :2], 1.0, 1.0, 1.0)
-    alone = vmp(Model(fewer, [Mixture("weights", "components", diagonal_gaussian(X[:, :2]))]), {"components": begin})
+    alone = vmp(
+        Model(fewer, [MixtureFactor("weights", "components", diagonal_gaussian(X[:, :2]))]), {"components": begin}
+    )
     torch.testing.assert_close(
         fit.q["components"].location[:, :2], alone.q["components"].location, rtol=1e-4, atol=1e-4
     )
@@ -199,7 +201,7 @@ def test_missing_entries_say_nothing():
 
 def test_rows_that_are_missing_are_as_if_not_there():
     factor, q = CASES["gaussian mixture, smeared, rows missing"]
-    kept = Mixture("weights", "components", gaussian(X[factor.emission.present], jitter=0.1)).evaluate(q)
+    kept = MixtureFactor("weights", "components", gaussian(X[factor.emission.present], jitter=0.1)).evaluate(q)
     masked = factor.evaluate(q)
     torch.testing.assert_close(masked.value, kept.value)
     for name in q:
@@ -209,7 +211,9 @@ def test_rows_that_are_missing_are_as_if_not_there():
 
 def test_an_empty_component_stays_finite():
     far = NormalWishart(torch.tensor([[0.0, 0.0], [1e6, 1e6], [0.0, 1.0]]).double(), 1.0, 3.0, torch.eye(2).double())
-    message = Mixture("weights", "components", gaussian(X)).evaluate({"weights": WEIGHTS, "components": far}).messages
+    message = (
+        MixtureFactor("weights", "components", gaussian(X)).evaluate({"weights": WEIGHTS, "components": far}).messages
+    )
     q = NormalWishart.from_natural(message["components"]())
     torch.testing.assert_close(q.location[1], X.mean(0))
     assert q.strength[1] == pytest.approx(1e-8)

@@ -13,7 +13,7 @@ from posterity.gradients import LinearLoss, Quadrature
 from posterity.graph import (
     DenseGaussian,
     Model,
-    Site,
+    SiteFactor,
     Sites,
     SparseGaussian,
     Topics,
@@ -81,7 +81,7 @@ def test_student_t_regression_by_message_passing():
     loss = LinearLoss(inputs=X, targets=y, likelihood=likelihood("student_t", degrees=3.0, scale=0.1))
     prior = Gaussian(torch.zeros(2, dtype=DOUBLE), 0.01 * torch.eye(2, dtype=DOUBLE))
     first = Gaussian(torch.linalg.lstsq(X[3:], y[3:]).solution, X.mT @ X)
-    fit = vmp(Model({"w": prior}, [Site("w", loss)]), {"w": first}, backtracking=True, tolerance=1e-6)
+    fit = vmp(Model({"w": prior}, [SiteFactor("w", loss)]), {"w": first}, backtracking=True, tolerance=1e-6)
     torch.testing.assert_close(fit.q["w"].mean, torch.tensor([2.0, -1.0], dtype=DOUBLE), rtol=0.1, atol=0.1)
     assert np.all(np.diff(fit.bounds) > -1e-8)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from learning.problems import blobs, line, mlp
 from posterity.learning import Callback, bayes_by_backprop, dropout, ensemble, fit, insert_dropout, swag
-from posterity.learning.learners import BayesByBackpropLearner, Plan
+from posterity.learning.learners import BayesByBackpropLearner, TrainingPlan
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, Dropout, Ensemble, LowRank, Mixture
 from posterity.prediction import predict
@@ -174,7 +174,7 @@ def test_noise_on_outputs_is_the_noise_of_weights(local):
     torch.manual_seed(0)
     layer, x = nn.Linear(3, 2), torch.randn(5, 3)
     sigma = {"weight": 0.1 + torch.rand(2, 3), "bias": 0.1 + torch.rand(2)}
-    plan = Plan(n=10, steps=1, lr=0.1, seed=0)
+    plan = TrainingPlan(n=10, steps=1, lr=0.1, seed=0)
     learner = BayesByBackpropLearner(layer, plan, sigma_init=sigma, local=local)
     drawn = []
     for step in range(4000):
@@ -199,7 +199,7 @@ def test_local_noise_meets_layers_that_are_called_by_name():
             return self.layer(input=x)
 
     model = Named()
-    learner = BayesByBackpropLearner(model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init=0.5, local=True)
+    learner = BayesByBackpropLearner(model, TrainingPlan(n=10, steps=1, lr=0.1, seed=0), sigma_init=0.5, local=True)
     x = torch.randn(5, 3)
     mean = model(x)
     with learner.draw(1, 0):
@@ -211,7 +211,7 @@ def test_local_noise_survives_half_precision():
     model = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(model.weight)
     learner = BayesByBackpropLearner(
-        model, Plan(n=10, steps=1, lr=0.1, seed=0), sigma_init={"weight": widths}, local=True
+        model, TrainingPlan(n=10, steps=1, lr=0.1, seed=0), sigma_init={"weight": widths}, local=True
     )
     torch.manual_seed(0)
     with torch.autocast("cpu", torch.float16), learner.draw(1, 0):
@@ -234,7 +234,7 @@ def test_local_noise_leaves_shared_weights_to_be_drawn():
             h = self.embedding(x)
             return self.head(self.middle(self.attention(h, h, h)[0])).mean(1)
 
-    learner = BayesByBackpropLearner(Tied(), Plan(n=10, steps=1, lr=0.1, seed=0), local=True)
+    learner = BayesByBackpropLearner(Tied(), TrainingPlan(n=10, steps=1, lr=0.1, seed=0), local=True)
     assert set(learner.means) - set(learner.outside) == {"middle.weight", "middle.bias"}
     data = torch.arange(12).reshape(4, 3) % 7, torch.arange(4)
     run = fit(Tied(), data, method="bayes_by_backprop", local=True, epochs=2)

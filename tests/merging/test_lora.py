@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.merging.job import Source
+from posterity.merging.job import MergeSource
 from posterity.merging.lora import merge_adapters, recompress
 from posterity.merging.methods import merge_state_dicts, method_of
 
@@ -43,7 +43,7 @@ def changes_of(folder):
 @pytest.mark.parametrize("rslora", [False, True])
 def test_one_adapter_is_itself(tmp_path, rslora):
     make_adapter(tmp_path / "a", 1, rslora=rslora)
-    out = merge_adapters({"a": Source(str(tmp_path / "a"))}, tmp_path / "out")
+    out = merge_adapters({"a": MergeSource(str(tmp_path / "a"))}, tmp_path / "out")
     before, after = (load_file(f / "adapter_model.safetensors") for f in (tmp_path / "a", out))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -53,7 +53,7 @@ def test_one_adapter_is_itself(tmp_path, rslora):
 def test_sum_is_exact_where_the_rank_suffices(tmp_path, rslora):
     a = make_adapter(tmp_path / "a", 1, rank=2, rslora=rslora[0])
     b = make_adapter(tmp_path / "b", 2, rank=1, rslora=rslora[1])
-    sources = {"a": Source(tmp_path / "a", 0.7), "b": Source(tmp_path / "b", -1.5)}
+    sources = {"a": MergeSource(tmp_path / "a", 0.7), "b": MergeSource(tmp_path / "b", -1.5)}
     merged = changes_of(merge_adapters(sources, tmp_path / "out", rank=4))
     for name in a:
         torch.testing.assert_close(merged[name], 0.7 * a[name] - 1.5 * b[name], atol=1e-5, rtol=1e-5)
@@ -62,7 +62,7 @@ def test_sum_is_exact_where_the_rank_suffices(tmp_path, rslora):
 def test_average_and_different_modules(tmp_path):
     a = make_adapter(tmp_path / "a", 1)
     b = make_adapter(tmp_path / "b", 2, targets=("2",))
-    sources = {"a": Source(tmp_path / "a", 3.0), "b": Source(tmp_path / "b", 1.0)}
+    sources = {"a": MergeSource(tmp_path / "a", 3.0), "b": MergeSource(tmp_path / "b", 1.0)}
     out = merge_adapters(sources, tmp_path / "out", method="linear", rank=4)
     merged = changes_of(out)
     torch.testing.assert_close(merged["0.weight"], 0.75 * a["0.weight"], atol=1e-5, rtol=1e-5)
@@ -72,7 +72,7 @@ def test_average_and_different_modules(tmp_path):
 
 def test_recompression_is_optimal(tmp_path):
     a, b = (make_adapter(tmp_path / name, seed) for seed, name in enumerate("ab"))
-    merged = changes_of(merge_adapters({n: Source(tmp_path / n) for n in "ab"}, tmp_path / "out"))
+    merged = changes_of(merge_adapters({n: MergeSource(tmp_path / n) for n in "ab"}, tmp_path / "out"))
     for name in a:
         U, sigma, Vh = torch.linalg.svd(a[name] + b[name])
         best = U[:, :2] * sigma[:2] @ Vh[:2]
@@ -86,7 +86,7 @@ def test_recompression_is_optimal(tmp_path):
 def test_other_methods_work_on_the_changes(tmp_path, method, options):
     made = {name: make_adapter(tmp_path / name, seed, rslora=seed == 1) for seed, name in enumerate("ab")}
     chosen = method_of(method, options)
-    out = merge_adapters({n: Source(tmp_path / n, 0.8) for n in "ab"}, tmp_path / "out", method=chosen, rank=5)
+    out = merge_adapters({n: MergeSource(tmp_path / n, 0.8) for n in "ab"}, tmp_path / "out", method=chosen, rank=5)
     # PEFT's names of modules decide DARE's noise.
     named = {n: {f"base_model.model.{k.removesuffix('.weight')}": t for k, t in made[n].items()} for n in made}
     base = {name: torch.zeros_like(t) for name, t in named["a"].items()} if chosen.needs_base else None
@@ -115,7 +115,7 @@ def test_changes_of_what_is_left_of_a_base_are_refused(tmp_path, start):
     assert not torch.equal(model.base_model.model[0].base_layer.weight, base_model()[0].weight)
     model.save_pretrained(tmp_path / "a")
     with pytest.raises(RefusedFile, match="expected changes of the base itself"):
-        merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+        merge_adapters({"a": MergeSource(tmp_path / "a")}, tmp_path / "out")
 
 
 class Experts(nn.Module):
@@ -133,29 +133,29 @@ def test_adapters_of_single_parameters_are_refused(tmp_path):
     config = LoraConfig(r=2, target_modules=[], target_parameters=["0.w"])
     get_peft_model(nn.Sequential(Experts()), config).save_pretrained(tmp_path / "a")
     with pytest.raises(RefusedFile, match="expected no target_parameters"):  # B and A of all experts lie in one matrix
-        merge_adapters({"a": Source(tmp_path / "a")}, tmp_path / "out")
+        merge_adapters({"a": MergeSource(tmp_path / "a")}, tmp_path / "out")
 
 
 def test_what_does_not_add_up_is_refused(tmp_path):
     make_adapter(tmp_path / "a", 1)
-    a = Source(tmp_path / "a")
+    a = MergeSource(tmp_path / "a")
     with pytest.raises(InvalidInput, match="one without curvature for adapters"):
         merge_adapters({"a": a}, tmp_path / "out", method=method_of("fisher"))
-    with pytest.raises(InvalidInput, match=r"adapters\['a'\]: expected a Source, got 'str'"):
+    with pytest.raises(InvalidInput, match=r"adapters\['a'\]: expected a MergeSource, got 'str'"):
         merge_adapters({"a": "folder"}, tmp_path / "out")
     with pytest.raises(InvalidInput, match="rank: expected a whole number >= 1, got 0"):
         merge_adapters({"a": a}, tmp_path / "out", rank=0)
     with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
         merge_adapters({"a": a}, tmp_path / "a")
     with pytest.raises(RefusedFile, match="expected an adapter with"):
-        merge_adapters({"a": a, "b": Source(tmp_path)}, tmp_path / "out")
+        merge_adapters({"a": a, "b": MergeSource(tmp_path)}, tmp_path / "out")
 
     def refuses(message, error=RefusedFile, **changed):
         make_adapter(tmp_path / "b", 2)
         path = tmp_path / "b" / "adapter_config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
         with pytest.raises(error, match=message):
-            merge_adapters({"a": a, "b": Source(tmp_path / "b")}, tmp_path / "out")
+            merge_adapters({"a": a, "b": MergeSource(tmp_path / "b")}, tmp_path / "out")
 
     refuses("expected no use_dora", use_dora=True)
     refuses("expected no alpha_pattern", alpha_pattern={"0": 3})
@@ -170,5 +170,5 @@ def test_what_does_not_add_up_is_refused(tmp_path):
     tensors = load_file(path)
     save_file(tensors | {"extra.bias": torch.ones(2)}, path)
     with pytest.raises(RefusedFile, match=r"pairs of lora_A and lora_B weights, got 'extra\.bias'"):
-        merge_adapters({"b": Source(tmp_path / "b")}, tmp_path / "out")
+        merge_adapters({"b": MergeSource(tmp_path / "b")}, tmp_path / "out")
     assert not list(tmp_path.glob("out*"))

@@ -20,7 +20,7 @@ from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
 from posterity.merging import job as job_module
 from posterity.merging.checkpoint import open_checkpoint
-from posterity.merging.job import Job, Source
+from posterity.merging.job import Job, MergeSource
 from posterity.merging.methods import method_of
 from posterity.merging.stream import merge_checkpoints
 
@@ -30,7 +30,7 @@ def job_for(files, method="task_arithmetic", **options):
 
     def source(name, path, **more):
         fisher = files / f"{name}.fisher.safetensors" if chosen.needs_curvature else None
-        return Source(files / path, curvature=fisher, **more)
+        return MergeSource(files / path, curvature=fisher, **more)
 
     models = {"a": source("a", "a", weight=0.5, n=10), "b": source("b", "b.pt", weight=0.8, n=30)}
     return Job(models, chosen, source("base", "base", n=20) if chosen.needs_base else None)
@@ -82,7 +82,7 @@ def test_regmean_from_files(files):
         x = torch.randn(20, 4)
         save_file({"w": x.mT @ x / 20}, files / f"{name}.gram.safetensors")
     grams = {name: {"w": 20 * load_file(files / f"{name}.gram.safetensors")["w"]} for name in "cd"}
-    sources = {n: Source(files / n, curvature=files / f"{n}.gram.safetensors", n=20) for n in "cd"}
+    sources = {n: MergeSource(files / n, curvature=files / f"{n}.gram.safetensors", n=20) for n in "cd"}
     out = merge_checkpoints(Job(sources, method_of("regmean")), files / "out")
     wanted = merge_state_dicts({"c": tree, "d": other}, method="regmean", curvatures=grams)
     for name, t in load_file(out / "model.safetensors").items():
@@ -108,7 +108,7 @@ def test_output_is_sharded_and_complete(files):
 def test_dtypes_are_kept(files):
     save_plain(files / "half", random_tree(3, torch.bfloat16))
     save_plain(files / "tuned", random_tree(4, torch.float16))
-    job = Job({"a": Source(files / "tuned", 0.5)}, method_of("task_arithmetic"), Source(files / "half"))
+    job = Job({"a": MergeSource(files / "tuned", 0.5)}, method_of("task_arithmetic"), MergeSource(files / "half"))
     merged = load_file(merge_checkpoints(job, files / "out") / "model.safetensors")
     wanted = merge_state_dicts({"a": random_tree(4, torch.float16)}, random_tree(3, torch.bfloat16), weights={"a": 0.5})
     assert merged["layer.weight"].dtype == torch.bfloat16
@@ -123,8 +123,8 @@ def test_tied_tensors_stay_tied(files):
     torch.save(tied(0), files / "base.pt")
     torch.save(tied(1), files / "tuned.bin")
     save_file({"head": tied(2)["head"]}, files / "other.safetensors", metadata={"embed": "head"})
-    models = {"a": Source(files / "tuned.bin"), "b": Source(files / "other.safetensors")}
-    job = Job(models, method_of("dare", {"density": 0.5}), Source(files / "base.pt"))
+    models = {"a": MergeSource(files / "tuned.bin"), "b": MergeSource(files / "other.safetensors")}
+    job = Job(models, method_of("dare", {"density": 0.5}), MergeSource(files / "base.pt"))
     out = merge_checkpoints(job, files / "out")
     with safe_open(out / "model.safetensors", "pt") as file:
         assert list(file.keys()) == ["embed"]
@@ -138,10 +138,10 @@ def test_a_model_whose_tensors_are_no_longer_tied_is_refused(files):
     torch.save({"embed": weight, "head": weight}, files / "base.pt")
     for name, head in {"apart": weight + 1, "alike": weight.clone()}.items():
         save_file({"embed": weight, "head": head}, files / f"{name}.safetensors")
-    base, method = Source(files / "base.pt"), method_of("task_arithmetic")
+    base, method = MergeSource(files / "base.pt"), method_of("task_arithmetic")
     with pytest.raises(InvalidInput, match="a: head is not tied to embed"):
-        merge_checkpoints(Job({"a": Source(files / "apart.safetensors")}, method, base), files / "out")
-    out = merge_checkpoints(Job({"a": Source(files / "alike.safetensors")}, method, base), files / "out")
+        merge_checkpoints(Job({"a": MergeSource(files / "apart.safetensors")}, method, base), files / "out")
+    out = merge_checkpoints(Job({"a": MergeSource(files / "alike.safetensors")}, method, base), files / "out")
     assert torch.equal(open_checkpoint(out).read("head", 0, weight.numel()), weight.reshape(-1))
 
 
@@ -161,9 +161,9 @@ def test_memory_is_bounded_by_chunks(tmp_path, monkeypatch):
         save_plain(tmp_path / name, tree)
     monkeypatch.setattr(job_module, "CHUNK", chunk)
     monkeypatch.setattr(torch, "empty", watched)
-    models = {"a": Source(tmp_path / "a"), "b": Source(tmp_path / "b")}
+    models = {"a": MergeSource(tmp_path / "a"), "b": MergeSource(tmp_path / "b")}
     tracemalloc.start()
-    merge_checkpoints(Job(models, method_of("ties"), Source(tmp_path / "base")), tmp_path / "out")
+    merge_checkpoints(Job(models, method_of("ties"), MergeSource(tmp_path / "base")), tmp_path / "out")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert largest == chunk
@@ -247,7 +247,7 @@ def test_all_mismatches_are_listed_before_any_work(files):
     tree["extra"] = torch.ones(1)
     tree["scale"] = torch.tensor(1)
     save_plain(files / "odd", tree)
-    job = Job({"odd": Source(files / "odd")}, method_of("task_arithmetic"), Source(files / "base"))
+    job = Job({"odd": MergeSource(files / "odd")}, method_of("task_arithmetic"), MergeSource(files / "base"))
     with pytest.raises(InvalidInput) as caught:
         merge_checkpoints(job, files / "out")
     for line in (
@@ -272,11 +272,15 @@ def test_nan_is_refused_and_nothing_is_left(files):
     tree = random_tree(1)
     tree["layer.bias"][3] = float("nan")
     save_plain(files / "sick", tree)
-    job = Job({"sick": Source(files / "sick")}, method_of("task_arithmetic"), Source(files / "base"))
+    job = Job({"sick": MergeSource(files / "sick")}, method_of("task_arithmetic"), MergeSource(files / "base"))
     with pytest.raises(InvalidInput, match=r"layer\.bias: expected finite numbers, got NaN or infinity in a model"):
         merge_checkpoints(job, files / "out")
     with pytest.raises(InvalidInput, match="weights: expected finite numbers, got nan"):
-        Job({"a": Source(files / "a", weight=float("nan"))}, method_of("task_arithmetic"), Source(files / "base"))
+        Job(
+            {"a": MergeSource(files / "a", weight=float("nan"))},
+            method_of("task_arithmetic"),
+            MergeSource(files / "base"),
+        )
     assert not list(files.glob("out*"))
 
 
@@ -284,35 +288,35 @@ def test_nan_is_refused_and_nothing_is_left(files):
 def test_overflow_is_told_apart(files, dtype, large):
     save_plain(files / "large", {"w": torch.full((3,), large, dtype=dtype)})
     save_plain(files / "zero", {"w": torch.zeros(3, dtype=dtype)})
-    job = Job({"a": Source(files / "large", 2.0)}, method_of("task_arithmetic"), Source(files / "zero"))
+    job = Job({"a": MergeSource(files / "large", 2.0)}, method_of("task_arithmetic"), MergeSource(files / "zero"))
     with pytest.raises(InvalidInput, match=rf"numbers beyond {dtype}"):
         merge_checkpoints(job, files / "out")
 
 
 def test_missing_pieces_are_named(files):
     with pytest.raises(InvalidInput, match="curvature of 'a': expected a file, for 'fisher'"):
-        Job({"a": Source(files / "a")}, method_of("fisher"))
+        Job({"a": MergeSource(files / "a")}, method_of("fisher"))
     with pytest.raises(InvalidInput, match="base: expected the model that 'ties' starts from"):
-        Job({"a": Source(files / "a")}, method_of("ties"))
+        Job({"a": MergeSource(files / "a")}, method_of("ties"))
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):
-        Job({"a": Source(files / "a")}, method_of("linear"), Source(files / "base"))
-    with pytest.raises(InvalidInput, match=r"models\['a'\]: expected a Source, got 'str'"):
+        Job({"a": MergeSource(files / "a")}, method_of("linear"), MergeSource(files / "base"))
+    with pytest.raises(InvalidInput, match=r"models\['a'\]: expected a MergeSource, got 'str'"):
         Job({"a": "folder"}, method_of("linear"))
     with pytest.raises(InvalidInput, match=r"method: expected a Method such as Linear\(\), got 'linear'"):
-        Job({"a": Source(files / "a")}, "linear")
-    with pytest.raises(InvalidInput, match="base: expected a Source"):
-        Job({"a": Source(files / "a")}, method_of("ties"), files / "base")
+        Job({"a": MergeSource(files / "a")}, "linear")
+    with pytest.raises(InvalidInput, match="base: expected a MergeSource"):
+        Job({"a": MergeSource(files / "a")}, method_of("ties"), files / "base")
     with pytest.raises(InvalidInput, match="n of 'a': expected a positive"):
-        Job({"a": Source(files / "a", n=0)}, method_of("linear"))
+        Job({"a": MergeSource(files / "a", n=0)}, method_of("linear"))
     with pytest.raises(InvalidInput, match="n of 'base': expected a positive"):
-        Job({"a": Source(files / "a")}, method_of("ties"), Source(files / "base", n=-1))
+        Job({"a": MergeSource(files / "a")}, method_of("ties"), MergeSource(files / "base", n=-1))
 
 
 def test_curvature_of_another_kind_is_refused_before_any_work(files):
     tree = {"w": torch.randn(3, 4)}
     save_plain(files / "c", tree)
     save_file(tree, files / "c.fisher.safetensors", metadata={"examples": "many"})
-    source = Source(files / "c", curvature=files / "c.fisher.safetensors", n=20)
+    source = MergeSource(files / "c", curvature=files / "c.fisher.safetensors", n=20)
     with pytest.raises(InvalidInput, match=r"curvature of c: w has shape \[3, 4\] instead of \[4, 4\]"):
         merge_checkpoints(Job({"c": source}, method_of("regmean")), files / "out")
     with pytest.raises(RefusedFile, match="expected a number of examples in its header, got 'many'"):

@@ -14,12 +14,12 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from posterior import cases
 from posterity.curvature.covariance import DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.errors import InvalidInput, Undefined
-from posterity.posterior import Diagonal, Full, Gaussian, Kronecker, LowRank, Rotated
+from posterity.posterior import Diagonal, Full, GaussianStructure, Kronecker, LowRank, Rotated
 from posterity.posterior._structure import standard_normal
 from posterity.trees import Tree, from_vector, to_vector
 
 
-def dense_precision(q: Gaussian) -> torch.Tensor:
+def dense_precision(q: GaussianStructure) -> torch.Tensor:
     """The precision that a structure's docstring promises, written with numpy alone."""
     if isinstance(q, Diagonal):
         return torch.diag(torch.cat([q.precision[n].expand(q.mean[n].shape).reshape(-1) for n in q.names]))
@@ -46,7 +46,7 @@ def dense_precision(q: Gaussian) -> torch.Tensor:
     return torch.from_numpy(np.linalg.inv(np.diag(to_vector(q.diagonal).numpy()) + rows.T @ rows))
 
 
-def reference(q: Gaussian) -> MultivariateNormal:
+def reference(q: GaussianStructure) -> MultivariateNormal:
     return MultivariateNormal(to_vector(q.mean), precision_matrix=dense_precision(q))
 
 
@@ -55,23 +55,23 @@ def point(seed: int = 5) -> Tree:
 
 
 @pytest.fixture(params=list(cases.GAUSSIANS))
-def q(request: pytest.FixtureRequest) -> Gaussian:
+def q(request: pytest.FixtureRequest) -> GaussianStructure:
     return cases.GAUSSIANS[request.param]()
 
 
-def test_density_and_entropy(q: Gaussian) -> None:
+def test_density_and_entropy(q: GaussianStructure) -> None:
     torch.testing.assert_close(q.log_prob(point()), reference(q).log_prob(to_vector(point())), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(q.entropy(), reference(q).entropy(), rtol=1e-10, atol=1e-10)
 
 
-def test_moments(q: Gaussian) -> None:
+def test_moments(q: GaussianStructure) -> None:
     torch.testing.assert_close(to_vector(q.variance), reference(q).variance, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(q.covariance_matrix(), reference(q).covariance_matrix, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(q.precision_matrix(), dense_precision(q), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(to_vector(q.precision_diagonal()), dense_precision(q).diagonal(), rtol=1e-9, atol=1e-9)
 
 
-def test_draws_have_the_covariance(q: Gaussian) -> None:
+def test_draws_have_the_covariance(q: GaussianStructure) -> None:
     draws = torch.stack([to_vector(q.sample(k, seed=11)) for k in range(1000)])
     deviation = (torch.cov(draws.T) - reference(q).covariance_matrix).abs().max()
     scale = reference(q).variance.max()
@@ -81,7 +81,7 @@ def test_draws_have_the_covariance(q: Gaussian) -> None:
 
 
 @pytest.mark.parametrize("build", [cases.kronecker, cases.rotated])
-def test_draws_do_not_depend_on_the_eigenvectors_that_a_machine_finds(build: Callable[[], Gaussian]) -> None:
+def test_draws_do_not_depend_on_the_eigenvectors_that_a_machine_finds(build: Callable[[], GaussianStructure]) -> None:
     q = build()
     noise = to_vector(standard_normal(q.mean, 3, 11)).double().numpy()
     root = linalg.sqrtm(np.linalg.inv(dense_precision(q).numpy()))
@@ -162,7 +162,7 @@ def test_covariances_in_layer_wise_form() -> None:
     torch.testing.assert_close(torch.block_diag(*blocks), reference(kron).covariance_matrix, rtol=1e-9, atol=1e-9)
 
 
-def test_log_prob_is_differentiable(q: Gaussian) -> None:
+def test_log_prob_is_differentiable(q: GaussianStructure) -> None:
     tree = {name: t.requires_grad_() for name, t in point().items()}
     q.log_prob(tree).backward()
     gradient = torch.cat([t.grad.reshape(-1) for t in tree.values() if t.grad is not None])

@@ -14,7 +14,7 @@ from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.comparing import compare_runs
 from posterity.runs.data import Data, Source
-from posterity.runs.decisions import Decisions, proposal
+from posterity.runs.decisions import RowDecisions, proposal
 from posterity.runs.doctor import examine
 from posterity.runs.mapping import map_run, suspects
 from posterity.runs.predicting import predict_run
@@ -176,7 +176,7 @@ def test_the_memory_map_is_kept(run):
 def test_decisions(run, tmp_path):
     _, found = map_run(run)
     proposal(suspects(run, found, 10)).to_csv(tmp_path / "d.csv", index=False)
-    decided = Decisions.read(tmp_path / "d.csv")
+    decided = RowDecisions.read(tmp_path / "d.csv")
     assert len(decided.kept) + len(decided.dropped) == 10
     for wrong, why in (
         ("id,decision\n1,burn\n", "a decision among"),
@@ -187,12 +187,12 @@ def test_decisions(run, tmp_path):
     ):
         (tmp_path / "d.csv").write_text(wrong)
         with pytest.raises(InvalidInput, match=why):
-            Decisions.read(tmp_path / "d.csv")
+            RowDecisions.read(tmp_path / "d.csv")
     labels = pd.DataFrame({"id": [1.0, 2.0], "decision": "relabel", "label": ["1.0", " None "]})
     labels.to_csv(tmp_path / "d.csv", index=False)
-    assert Decisions.read(tmp_path / "d.csv").relabelled == {1: "1.0", 2: "None"}
+    assert RowDecisions.read(tmp_path / "d.csv").relabelled == {1: "1.0", 2: "None"}
     labels.assign(label=[1.0, 2.5]).to_parquet(tmp_path / "d.parquet")
-    assert Decisions.read(tmp_path / "d.parquet").relabelled == {1: "1", 2: "2.5"}
+    assert RowDecisions.read(tmp_path / "d.parquet").relabelled == {1: "1", 2: "2.5"}
 
 
 def test_decisions_about_amounts(tmp_path):
@@ -200,7 +200,7 @@ def test_decisions_about_amounts(tmp_path):
     run = trained(tmp_path / "run", tmp_path / "line.csv", target="y")
     _, found = map_run(run)
     proposal(suspects(run, found, 5)).to_csv(tmp_path / "d.csv", index=False)
-    assert len(Decisions.read(tmp_path / "d.csv").kept) == 5  # without labels to suspect, nothing is to be dropped
+    assert len(RowDecisions.read(tmp_path / "d.csv").kept) == 5  # without labels to suspect, nothing is to be dropped
 
 
 def test_a_class_that_only_held_out_rows_have(run, here, tmp_path):
@@ -220,7 +220,7 @@ def test_adapting_changes_the_rows(run, here, tmp_path):
     ids = run.data("train").ids.tolist()
     new = pd.read_csv(here / "flowers.csv").head(5).assign(species="a new one")
     new.to_csv(tmp_path / "new.csv", index=False)
-    decisions = Decisions((ids[0],), (ids[1], ids[2]), {ids[3]: "setosa"})
+    decisions = RowDecisions((ids[0],), (ids[1], ids[2]), {ids[3]: "setosa"})
     adapted, report, _ = adapt_run(run, tmp_path / "b", add=tmp_path / "new.csv", decisions=decisions)
     assert report.exact
     assert adapted.class_names == (*run.class_names, "a new one")
@@ -230,7 +230,7 @@ def test_adapting_changes_the_rows(run, here, tmp_path):
     assert ids[1] not in records.index
     assert (records["species"] == "a new one").sum() == 5
     assert min(records.index[-5:]) == 150  # after every row of the old file
-    again, _, _ = adapt_run(adapted, tmp_path / "c", decisions=Decisions((), (150,), {}))
+    again, _, _ = adapt_run(adapted, tmp_path / "c", decisions=RowDecisions((), (150,), {}))
     assert len(again.data("train").ids) == 122
     assert RunFolder.open(run.folder).data("train").ids.tolist() == ids
 
@@ -238,10 +238,10 @@ def test_adapting_changes_the_rows(run, here, tmp_path):
 def test_ids_of_dropped_rows_are_not_given_again(run, here, tmp_path):
     pd.read_csv(here / "flowers.csv").head(4).to_csv(tmp_path / "new.csv", index=False)
     last = [i for i in range(140, 150) if i in run.data("train").ids]
-    fewer, _, _ = adapt_run(run, tmp_path / "b", decisions=Decisions((), tuple(last), {}))
+    fewer, _, _ = adapt_run(run, tmp_path / "b", decisions=RowDecisions((), tuple(last), {}))
     more, _, _ = adapt_run(fewer, tmp_path / "c", add=tmp_path / "new.csv")
     assert more.data("train").ids[-4:].tolist() == [150, 151, 152, 153]
-    less, _, _ = adapt_run(more, tmp_path / "d", decisions=Decisions((), (152, 153), {}))
+    less, _, _ = adapt_run(more, tmp_path / "d", decisions=RowDecisions((), (152, 153), {}))
     pd.read_csv(here / "flowers.csv").tail(4).to_csv(tmp_path / "newer.csv", index=False)
     again, _, _ = adapt_run(less, tmp_path / "e", add=tmp_path / "newer.csv")
     assert again.data("train").ids[-6:].tolist() == [150, 151, 154, 155, 156, 157]
@@ -272,9 +272,9 @@ def test_an_adapted_run_moves_together_with_its_data(tmp_path):
 def test_adapting_by_rows_that_are_not_there(run, tmp_path):
     test = run.data("test").ids.tolist()[0]
     with pytest.raises(InvalidInput, match="ids of training rows"):
-        adapt_run(run, tmp_path / "b", decisions=Decisions((), (test,), {}))
+        adapt_run(run, tmp_path / "b", decisions=RowDecisions((), (test,), {}))
     with pytest.raises(InvalidInput, match="another folder"):
-        adapt_run(run, run.folder, decisions=Decisions((), (test,), {}))
+        adapt_run(run, run.folder, decisions=RowDecisions((), (test,), {}))
 
 
 def test_comparing(run, here, tmp_path):

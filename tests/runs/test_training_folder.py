@@ -8,7 +8,7 @@ from posterity.errors import InvalidInput, RefusedFile
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.data import Data, Source
-from posterity.runs.decisions import Decisions
+from posterity.runs.decisions import RowDecisions
 from runs.problems import flowers, plan, trained
 
 
@@ -48,7 +48,7 @@ def test_a_training_that_was_overwritten_does_not_come_back(tmp_path, data, monk
     with pytest.raises(MemoryError):
         trained(tmp_path / "other", data)
     gone = run.data("train").ids[0].item()
-    adapt_run(run, tmp_path / "other", decisions=Decisions((), (gone,), {}), overwrite=True)
+    adapt_run(run, tmp_path / "other", decisions=RowDecisions((), (gone,), {}), overwrite=True)
     with pytest.raises(RefusedFile, match="a run that is finished"):
         fitting.reopen(tmp_path / "other")
     assert RunFolder.open(tmp_path / "other").posterior.n == 47

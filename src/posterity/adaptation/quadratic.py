@@ -21,7 +21,7 @@ from posterity.batches import batches
 from posterity.curvature import diagonal_fisher, full_ggn
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Diagonal, Full, Gaussian, Posterior, Structure
+from posterity.posterior import Diagonal, Full, GaussianStructure, Posterior, Structure
 from posterity.trees import Tree, evaluating, snapshot
 
 
@@ -39,7 +39,7 @@ class Quadratic(Penalty):
         4.0
     """
 
-    gaussian: Gaussian
+    gaussian: GaussianStructure
 
     def total(self, model: nn.Module) -> Tensor:
         there = dict(model.named_parameters())
@@ -120,11 +120,11 @@ def accumulate(
     return Diagonal(mean, {name: decay * p + fisher[name] for name, p in prior.precision_diagonal().items()})
 
 
-def gaussian_of(structure: Structure) -> Gaussian:
+def gaussian_of(structure: Structure) -> GaussianStructure:
     """The Gaussian over what is uncertain: the structure itself, or that of its last layer."""
     return structure.gaussian
 
 
-def product(gaussian: Gaussian, tree: Tree) -> Tree:
+def product(gaussian: GaussianStructure, tree: Tree) -> Tree:
     """P x for a tree x shaped as the mean."""
     return gaussian.precision_times(tree)

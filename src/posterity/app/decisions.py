@@ -10,7 +10,7 @@ from typing import Any
 
 from posterity.errors import RefusedFile, require
 from posterity.files import write_bytes
-from posterity.runs.decisions import DECISIONS, Decisions
+from posterity.runs.decisions import DECISIONS, RowDecisions
 
 COLUMNS = ("id", "decision", "label")
 
@@ -70,7 +70,7 @@ def read(path: Path | None, known: Mapping[int, int], classes: Sequence[str] = (
     """What an earlier session decided; nothing where there is no file yet."""
     if path is None or not path.exists():
         return []
-    found = Decisions.read(path)
+    found = RowDecisions.read(path)
     rows = [{"id": i, "decision": "keep"} for i in found.kept] + [{"id": i, "decision": "drop"} for i in found.dropped]
     rows += [{"id": i, "decision": "relabel", "label": _meant(y, classes)} for i, y in found.relabelled.items()]
     foreign = [row["id"] for row in rows if row["id"] not in known]

@@ -42,10 +42,10 @@ def adapt(
         raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")
     from posterity.runs import RunFolder
     from posterity.runs.adapting import adapt_run
-    from posterity.runs.decisions import Decisions
+    from posterity.runs.decisions import RowDecisions
 
     opened = RunFolder.open(run)
-    decided = None if decisions is None else Decisions.read(decisions)
+    decided = None if decisions is None else RowDecisions.read(decisions)
     changed, report, unusual = adapt_run(
         opened,
         out,

@@ -37,7 +37,7 @@ def laplace(
     """
     from posterity.cli._fit import widths
     from posterity.runs.fitting import Config, prepare, refuse_occupied
-    from posterity.runs.laplacing import laplace_run
+    from posterity.runs.laplace import laplace_run
 
     folder = out or Path(f"{stem(checkpoint)}-run")
     refuse_occupied(folder, overwrite)

@@ -102,7 +102,7 @@ def _hugging_face(folder: Path) -> nn.Module:
 
 
 def _made(spec: str, checkpoint: Path) -> nn.Module:
-    from posterity.runs.laplacing import load_weights
+    from posterity.runs.laplace import load_weights
     from posterity.runs.networks import network
 
     made = network(spec, (), 0)

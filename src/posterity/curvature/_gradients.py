@@ -70,7 +70,7 @@ class Outer(Gradient):
 
 
 @dataclass(frozen=True)
-class Rows(Gradient):
+class GradientRows(Gradient):
     """G_rn written out: biases, scales, and weights that meet each example at many positions."""
 
     values: Tensor  # (R, B, numel)

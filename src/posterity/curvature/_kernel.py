@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from posterity.curvature._gradients import Gradient, Rows
+from posterity.curvature._gradients import Gradient, GradientRows
 from posterity.curvature.covariance import (
     Covariance,
     DiagonalCovariance,
@@ -58,7 +58,7 @@ def kernel(
 
 def _alike(left: Pass, right: Pass) -> tuple[Pass, Pass]:
     """The passes, without closed forms where they do not meet the same layers (an expert may meet no example)."""
-    closed = [[layer.sites.keys() for layer in step.layers] for step in (left, right)]
+    closed = [[layer.parameters.keys() for layer in step.layers] for step in (left, right)]
     if closed[0] == closed[1] and left.rest == right.rest:
         return left, right
     return replace(left, layers=[], rest=left.tape.names), replace(right, layers=[], rest=right.tape.names)
@@ -84,11 +84,13 @@ def _add_layers(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCova
     v, w = every_output(left.outputs), every_output(right.outputs)
     for (layer, b), (other_layer, c) in zip(left.signals(v), right.signals(w), strict=True):
         for group, other_group in zip(layer.groups(b, bases), other_layer.groups(c, bases), strict=True):
-            for name, site in group.sites.items():
-                other = other_group.sites[name]
+            for name, parameter in group.parameters.items():
+                other = other_group.parameters[name]
                 turned = name in bases
-                for examples in left.split(site.numbers(roots, turned) + site.pairs(roots, len(right.logits))):
-                    g = site.gradient(group.b[:, examples], examples, bases.get(name))
+                for examples in left.split(
+                    parameter.numbers(roots, turned) + parameter.pairs(roots, len(right.logits))
+                ):
+                    g = parameter.gradient(group.b[:, examples], examples, bases.get(name))
                     for others in right.split(other.numbers(roots, turned)):
                         h = other.gradient(other_group.b[:, others], others, bases.get(name))
                         total[examples, others] += _cross(g, h, covariance.variance[name])
@@ -96,7 +98,7 @@ def _add_layers(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCova
 
 def _cross(g: Gradient, h: Gradient, variance: Tensor) -> Tensor:
     if type(g) is not type(h):  # one batch has one position, the other many
-        g, h = Rows(g.rows()), Rows(h.rows())
+        g, h = GradientRows(g.rows()), GradientRows(h.rows())
     return g.cross(h, variance)
 
 
@@ -109,4 +111,4 @@ def _add_rest(total: Tensor, left: Pass, right: Pass, covariance: DiagonalCovari
                 g, h = rows, other_found[name]
                 if name in bases:
                     g, h = rotate(g, bases[name]), rotate(h, bases[name])
-                total[examples, others] += Rows(g).cross(Rows(h), covariance.variance[name])
+                total[examples, others] += GradientRows(g).cross(GradientRows(h), covariance.variance[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posterity.curvature._sites import Site, Weight
+from posterity.curvature._layer_parameters import LayerParameter, WeightParameter
 from posterity.curvature._tape import Tape
 from posterity.curvature.passes import Pass
 from posterity.errors import InvalidInput
@@ -33,13 +33,15 @@ class Factors:
         """Add the signals of output directions v (R, n, ..., K); inputs count once for each pass."""
         for layer, b in step.signals(v):
             plain = None  # the factor that a weight and its bias share
-            for name, site in layer.sites.items():
-                if not (site.plain or isinstance(site, Weight)):  # scale or shift of a normalisation, few numbers
-                    self._add_rows(name, site.gradient(b, slice(None)).rows().flatten(0, 1))
+            for name, parameter in layer.parameters.items():
+                if not (
+                    parameter.plain or isinstance(parameter, WeightParameter)
+                ):  # scale or shift of a normalisation, few numbers
+                    self._add_rows(name, parameter.gradient(b, slice(None)).rows().flatten(0, 1))
                     continue
-                factor = plain if site.plain and plain is not None else site.signal_factor(b, self.reduce)
-                plain = factor if site.plain else plain
-                self._add(step, name, site, factor)
+                factor = plain if parameter.plain and plain is not None else parameter.signal_factor(b, self.reduce)
+                plain = factor if parameter.plain else plain
+                self._add(step, name, parameter, factor)
         for _, rows in step.rest_rows(v):
             for name, g in rows.items():
                 self._add_rows(name, g.flatten(0, 1))
@@ -47,20 +49,20 @@ class Factors:
 
     def add_head(self, step: Pass, curvature: Tensor) -> None:
         """Add the linear layer that gives the logits: Σ b bᵀ over all its roots is the curvature Σ Λ itself."""
-        for name, site in step.layers[0].sites.items():
-            self._add(step, name, site, curvature)
+        for name, parameter in step.layers[0].parameters.items():
+            self._add(step, name, parameter, curvature)
         self.last = step
 
-    def _add(self, step: Pass, name: str, site: Site, signal_factor: Tensor) -> None:
-        if not isinstance(site, Weight):
+    def _add(self, step: Pass, name: str, parameter: LayerParameter, signal_factor: Tensor) -> None:
+        if not isinstance(parameter, WeightParameter):
             self.sums[name][0] += signal_factor
             return
-        self.inputs[name] = site.input_axis
-        self.sums[name][1 - site.input_axis] += signal_factor
+        self.inputs[name] = parameter.input_axis
+        self.sums[name][1 - parameter.input_axis] += signal_factor
         if step is not self.last:
-            for examples in step.split(site.numbers(0, turned=True)):
-                factor, count = site.input_factor(examples, self.reduce)
-                self.sums[name][site.input_axis] += factor
+            for examples in step.split(parameter.numbers(0, turned=True)):
+                factor, count = parameter.input_factor(examples, self.reduce)
+                self.sums[name][parameter.input_axis] += factor
                 self.seen[name] += count
 
     def result(self) -> dict[str, tuple[Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""What each kind of layer does with its parameters: the table that turns modules into sites."""
+"""What each kind of layer does with its parameters: the table that finds the closed forms of a module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from posterity.curvature._sites import Matrix, Site, Table, Vector, concatenate
+from posterity.curvature._layer_parameters import (
+    EmbeddingParameter,
+    LayerParameter,
+    MatrixParameter,
+    VectorParameter,
+    concatenate,
+)
 from posterity.curvature.covariance import Bases
 from posterity.trees import Tree, state_dtype
 
@@ -48,17 +54,19 @@ class Call:
 class Group:
     """Parameters of one layer that want its signals in the same basis, and the signals in that basis."""
 
-    sites: dict[str, Site]
+    parameters: dict[str, LayerParameter]
     b: Tensor  # (R, n, T, out)
     basis: Tensor | None
 
-    def output_variance(self, variance: Tree, bases: Mapping[str, Bases]) -> tuple[Tensor | None, dict[str, Site]]:
-        """Variances (n, out) of the layer's output, and the sites that have no part in it."""
+    def output_variance(
+        self, variance: Tree, bases: Mapping[str, Bases]
+    ) -> tuple[Tensor | None, dict[str, LayerParameter]]:
+        """Variances (n, out) of the layer's output, and the parameters that have no part in it."""
         total, others = None, {}
-        for name, site in self.sites.items():
-            found = site.output_variance(variance[name], bases.get(name))
+        for name, parameter in self.parameters.items():
+            found = parameter.output_variance(variance[name], bases.get(name))
             if found is None:
-                others[name] = site
+                others[name] = parameter
             else:
                 total = found if total is None else total + found
         return total, others
@@ -69,17 +77,17 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One module in one forward pass, with all its calls; `sites` are its parameters by their names in the model."""
+class RecordedLayer:
+    """One module in one forward pass, with all its calls; its parameters by their names in the model."""
 
     module: nn.Module
     calls: list[Call]
-    sites: dict[str, Site]
+    parameters: dict[str, LayerParameter]
 
     @classmethod
-    def of(cls, module: nn.Module, calls: list[Call], names: dict[str, str]) -> Layer:
+    def of(cls, module: nn.Module, calls: list[Call], names: dict[str, str]) -> RecordedLayer:
         """A supported module and its calls; `names` maps its own parameter names to those in the model."""
-        return cls(module, calls, {name: _site(module, own, calls) for own, name in names.items()})
+        return cls(module, calls, {name: _layer_parameter(module, own, calls) for own, name in names.items()})
 
     def gather(self, signals: list[Tensor]) -> Tensor:
         """Signals (R, B, ...) at the outputs of all calls, joined to (R, B, T, out)."""
@@ -88,15 +96,15 @@ class Layer:
         return joined.to(state_dtype(joined.dtype))
 
     def groups(self, b: Tensor, bases: Mapping[str, Bases]) -> list[Group]:
-        """The sites, with signals turned once for each basis that is wanted."""
+        """The parameters, with signals turned once for each basis that is wanted."""
         found: list[Group] = []
-        for name, site in self.sites.items():
-            basis = site.output_basis(bases[name], len(b)) if name in bases else None
+        for name, parameter in self.parameters.items():
+            basis = parameter.output_basis(bases[name], len(b)) if name in bases else None
             group = next((g for g in found if _same(g.basis, basis)), None)
             if group is None:
                 group = Group({}, b if basis is None else b @ basis, basis)
                 found.append(group)
-            group.sites[name] = site
+            group.parameters[name] = parameter
         return found
 
     def scatter(self, tangents: Tensor) -> list[Tensor]:
@@ -116,19 +124,19 @@ def unsupported(module: nn.Module) -> str | None:
     return None
 
 
-def _site(module: nn.Module, own: str, calls: list[Call]) -> Site:
+def _layer_parameter(module: nn.Module, own: str, calls: list[Call]) -> LayerParameter:
     shape = module.get_parameter(own).shape
     positions = sum(_positions(module, call.shape) for call in calls)
     if own == "bias":
-        return Vector(shape, None, positions, plain=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
+        return VectorParameter(shape, None, positions, plain=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
     if isinstance(module, nn.Embedding):
         index = torch.cat([call.input.reshape(len(call.input), -1) for call in calls], dim=1)
-        return Table(shape, index, module.padding_idx, state_dtype(module.weight.dtype))
+        return EmbeddingParameter(shape, index, module.padding_idx, state_dtype(module.weight.dtype))
     if isinstance(module, nn.Linear):
-        return Matrix(shape, _each(calls, _steps), positions)
+        return MatrixParameter(shape, _each(calls, _steps), positions)
     if isinstance(module, _CONVOLUTIONS):
-        return Matrix(shape, _each(calls, partial(_patches, module)), positions, module.groups)
-    return Vector(shape, _each(calls, lambda x: _unfold(module, _normalised(module, x), lead=1)), positions)
+        return MatrixParameter(shape, _each(calls, partial(_patches, module)), positions, module.groups)
+    return VectorParameter(shape, _each(calls, lambda x: _unfold(module, _normalised(module, x), lead=1)), positions)
 
 
 def _each(calls: list[Call], function: Callable[[Tensor], Tensor]) -> Callable[[slice], Tensor]:

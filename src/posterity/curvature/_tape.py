@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from posterity.curvature._bags import WrittenOutBags
-from posterity.curvature._layers import Call, Layer, unsupported
-from posterity.curvature._rest import transformable
-from posterity.curvature._sites import split
+from posterity.curvature._fallback import transformable
+from posterity.curvature._layer_parameters import split
+from posterity.curvature._layers import Call, RecordedLayer, unsupported
 from posterity.curvature.passes import Pass
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, attempt, length, over_tensors, take
@@ -210,7 +210,7 @@ class Tape:
             if module not in off and _differ(_by_row(one, weights), other)
         }
 
-    def _collect(self, logits: Tensor) -> tuple[list[Layer], list[str]]:
+    def _collect(self, logits: Tensor) -> tuple[list[RecordedLayer], list[str]]:
         """The layers with a closed form in this pass, and the names of the parameters without."""
         uses = self._graph.uses
         if self._graph.picks:  # which row is whose may change with the examples
@@ -225,8 +225,8 @@ class Tape:
             own = {key: name for key, name in self.own(module).items() if key in ("weight", "bias")}
             fits = {key: name for key, name in own.items() if uses[name] == len(calls)}
             if fits:
-                layers.append(Layer.of(module, calls, fits))
-        closed = {name for entry in layers for name in entry.sites}
+                layers.append(RecordedLayer.of(module, calls, fits))
+        closed = {name for entry in layers for name in entry.parameters}
         return layers, [name for name in self.names if name not in closed and uses[name]]
 
     def own(self, module: nn.Module) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from posterity.curvature._rest import tangent, transformable
+from posterity.curvature._fallback import tangent, transformable
 from posterity.curvature._tape import Tape, differentiable
 from posterity.errors import expected
 from posterity.inputs import Inputs, call

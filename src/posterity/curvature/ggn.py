@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from posterity.batches import OwnPart, batches
-from posterity.curvature._alone import Alone
 from posterity.curvature._kronecker import Factors
+from posterity.curvature._single_linear import SingleLinear
 from posterity.curvature._tape import Tape
 from posterity.curvature.passes import Pass
 from posterity.errors import require
@@ -129,12 +129,12 @@ def full_ggn(
         size = sum(p.numel() for p in tape.parameters.values())
         total = next(iter(tape.zeros().values())).new_zeros(size, size)
         for step in map(Pass.apart, _passes(tape, batches, known)):
-            alone = Alone.of(step)
+            single = SingleLinear.of(step)
             for v in _roots(step, known):
-                if alone is not None:
+                if single is not None:
                     b = next(step.signals(v))[1]
-                    for examples in step.split(alone.numbers):
-                        total += alone.outer_sum(b, examples)
+                    for examples in step.split(single.numbers):
+                        total += single.outer_sum(b, examples)
                     continue
                 for _, rows in step.jacobians(v):
                     flat = rows.flatten(0, 1)

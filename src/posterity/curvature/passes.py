@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from posterity.curvature import _rest
-from posterity.curvature._gradients import Gradient, Rows
-from posterity.curvature._layers import Call, Layer
-from posterity.curvature._sites import split
+from posterity.curvature import _fallback
+from posterity.curvature._gradients import Gradient, GradientRows
+from posterity.curvature._layer_parameters import split
+from posterity.curvature._layers import Call, RecordedLayer
 from posterity.inputs import Inputs, take
 from posterity.trees import state_dtype
 
@@ -27,7 +27,7 @@ class Pass:
     tape: Tape
     inputs: Inputs
     logits: Tensor
-    layers: list[Layer]
+    layers: list[RecordedLayer]
     rest: list[str]
 
     @property
@@ -52,8 +52,8 @@ class Pass:
         x = head.calls[0].input.flatten(0, -2)
         with torch.enable_grad():
             logits = self.logits.flatten(0, -2)
-        own = {key: name for key, name in self.tape.own(head.module).items() if name in head.sites}
-        return replace(self, logits=logits, layers=[Layer.of(head.module, [Call.of(x, logits)], own)])
+        own = {key: name for key, name in self.tape.own(head.module).items() if name in head.parameters}
+        return replace(self, logits=logits, layers=[RecordedLayer.of(head.module, [Call.of(x, logits)], own)])
 
     def at_positions(self, directions: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
         """Directions (R, n, K) made from outputs (n, K), at one position after the other: (R, n, ..., K)."""
@@ -64,20 +64,20 @@ class Pass:
             v[:, :, position] = own
             yield v.reshape(len(own), *self.logits.shape)
 
-    def signals(self, v: Tensor) -> Iterator[tuple[Layer, Tensor]]:
+    def signals(self, v: Tensor) -> Iterator[tuple[RecordedLayer, Tensor]]:
         """b = (∂f/∂y)ᵀ v at the output y of each layer, (R, B, T, out), for output directions v (R, B, ..., K)."""
         edges = [call.edge for layer in self.layers for call in layer.calls]
         if not edges:
             return
         batched = len(v) > 1
         direction = (v if batched else v[0]).to(self.logits)
-        with _rest.transformable():
+        with _fallback.transformable():
             found = torch.autograd.grad(
                 self.logits, edges, direction, retain_graph=True, is_grads_batched=batched, materialize_grads=True
             )
         yield from self.by_layer([b if batched else b.unsqueeze(0) for b in found])
 
-    def by_layer(self, signals: Sequence[Tensor]) -> Iterator[tuple[Layer, Tensor]]:
+    def by_layer(self, signals: Sequence[Tensor]) -> Iterator[tuple[RecordedLayer, Tensor]]:
         """Signals in the order of all calls, joined layer by layer."""
         start = 0
         for layer in self.layers:
@@ -92,12 +92,12 @@ class Pass:
             The parameter's name, which examples (a few at a time), and their gradients.
         """
         for layer, b in self.signals(v):
-            for name, site in layer.sites.items():
-                for examples in self.split(site.numbers(len(v))):
-                    yield name, examples, site.gradient(b[:, examples], examples)
+            for name, parameter in layer.parameters.items():
+                for examples in self.split(parameter.numbers(len(v))):
+                    yield name, examples, parameter.gradient(b[:, examples], examples)
         for examples, found in self.rest_rows(v):
             for name, rows in found.items():
-                yield name, examples, Rows(rows)
+                yield name, examples, GradientRows(rows)
 
     def jacobians(self, v: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The same for all parameters at once, written out: (R, n, P), in the order of the tape's names."""
@@ -105,9 +105,9 @@ class Pass:
         signals = list(self.signals(v))
         for examples in self.split(2 * total * len(v)):
             found = {
-                name: site.gradient(b[:, examples], examples).rows()
+                name: parameter.gradient(b[:, examples], examples).rows()
                 for layer, b in signals
-                for name, site in layer.sites.items()
+                for name, parameter in layer.parameters.items()
             }
             if self.rest:
                 found |= self._rest_rows(v[:, examples], examples)
@@ -126,7 +126,7 @@ class Pass:
     def _rest_rows(self, v: Tensor, examples: slice) -> dict[str, Tensor]:
         parameters = {name: self.tape.parameters[name] for name in self.rest}
         inputs, axis = take(self.inputs, examples), self.tape.class_axis
-        found = _rest.rows(self.tape.model, parameters, inputs, v.to(self.logits), axis)
+        found = _fallback.rows(self.tape.model, parameters, inputs, v.to(self.logits), axis)
         return {name: rows.to(v) for name, rows in found.items()}
 
     def split(self, numbers: int) -> list[slice]:

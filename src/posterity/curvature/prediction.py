@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from posterity.curvature._alone import Alone
-from posterity.curvature._gradients import Rows
+from posterity.curvature._gradients import GradientRows
+from posterity.curvature._single_linear import SingleLinear
 from posterity.curvature._tape import Tape
 from posterity.curvature.covariance import Covariance, FullCovariance, KroneckerCovariance, rotate
 from posterity.curvature.passes import Pass
@@ -137,24 +137,24 @@ def gram(step: Pass, v: Tensor, covariance: Covariance) -> Tensor:
             if variance is not None:
                 signals = group.b[:, :, 0].transpose(0, 1)  # (n, R, out)
                 total += (signals * variance.unsqueeze(1)) @ signals.mT
-            for name, site in others.items():
-                for examples in step.split(site.numbers(len(v), name in bases)):
-                    gradient = site.gradient(group.b[:, examples], examples, bases.get(name))
+            for name, parameter in others.items():
+                for examples in step.split(parameter.numbers(len(v), name in bases)):
+                    gradient = parameter.gradient(group.b[:, examples], examples, bases.get(name))
                     total[examples] += gradient.gram(covariance.variance[name])
     for examples, found in step.rest_rows(v):
         for name, rows in found.items():
             turned = rotate(rows, bases[name]) if name in bases else rows
-            total[examples] += Rows(turned).gram(covariance.variance[name])
+            total[examples] += GradientRows(turned).gram(covariance.variance[name])
     return total
 
 
 def _full_gram(step: Pass, v: Tensor, matrix: Tensor) -> Tensor:
-    alone = Alone.of(step)
+    single = SingleLinear.of(step)
     total = v.new_zeros(v.shape[1], len(v), len(v))
-    if alone is not None:
+    if single is not None:
         b = next(step.signals(v))[1][:, :, 0].transpose(0, 1)  # (n, R, out)
-        for examples in step.split(alone.numbers):
-            total[examples] = b[examples] @ alone.covariance(matrix, examples) @ b[examples].mT
+        for examples in step.split(single.numbers):
+            total[examples] = b[examples] @ single.covariance(matrix, examples) @ b[examples].mT
         return total
     for examples, rows in step.jacobians(v):
         j = rows.transpose(0, 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posterity.curvature import _rest
-from posterity.curvature._alone import Alone
+from posterity.curvature import _fallback
+from posterity.curvature._single_linear import SingleLinear
 from posterity.curvature.covariance import (
     Covariance,
     DiagonalCovariance,
@@ -49,7 +49,7 @@ class Push:
         """Tangents of the parameters without a closed form: a direction (n, *shape) of its own for each example."""
         parameters = {name: self.step.tape.parameters[name] for name in directions}
         inputs = take(self.step.inputs, examples)
-        self._changes[examples] += _rest.tangents(self.step.tape.model, parameters, inputs, directions)
+        self._changes[examples] += _fallback.tangents(self.step.tape.model, parameters, inputs, directions)
 
     def result(self) -> Tensor:
         """The tangent of the outputs."""
@@ -67,10 +67,10 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
         for group in layer.groups(b, bases):
             variance, others = group.output_variance(covariance.variance, bases)
             turned = torch.zeros_like(source) if variance is None else group.b[0] * variance.unsqueeze(1)
-            for name, site in others.items():
-                for examples in push.step.split(site.numbers(1, name in bases)):
+            for name, parameter in others.items():
+                for examples in push.step.split(parameter.numbers(1, name in bases)):
                     s = covariance.variance[name]
-                    turned[examples] += site.spread(group.b[:, examples], s, examples, bases.get(name))
+                    turned[examples] += parameter.spread(group.b[:, examples], s, examples, bases.get(name))
             source += group.back(turned)
     for examples, rows in push.step.rest_rows(push.v):
         moved = {name: times_rows(g[0], covariance.variance[name], bases.get(name)) for name, g in rows.items()}
@@ -78,17 +78,17 @@ def _blocks(push: Push, covariance: DiagonalCovariance | KroneckerCovariance) ->
 
 
 def _full(push: Push, matrix: Tensor) -> None:
-    step, alone = push.step, Alone.of(push.step)
-    if alone is not None:
+    step, single = push.step, SingleLinear.of(push.step)
+    if single is not None:
         b = push.signals[0][1][0]  # (n, 1, out)
-        for examples in step.split(alone.numbers):
-            push.sources[0][examples] = b[examples] @ alone.covariance(matrix, examples)
+        for examples in step.split(single.numbers):
+            push.sources[0][examples] = b[examples] @ single.covariance(matrix, examples)
         return
     for examples, rows in step.jacobians(push.v):
         moved = from_vector(rows[0] @ matrix, step.tape.parameters)
         for (layer, _), source in zip(push.signals, push.sources):
-            for name, site in layer.sites.items():
-                source[examples] += site.tangent(moved[name].flatten(1), examples)
+            for name, parameter in layer.parameters.items():
+                source[examples] += parameter.tangent(moved[name].flatten(1), examples)
         if step.rest:
             push.add_rest(examples, {name: moved[name] for name in step.rest})
 

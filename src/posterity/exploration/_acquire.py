@@ -13,12 +13,12 @@ from posterity.errors import expected, require, require_positive, require_whole
 from posterity.exploration import batch_bald, information, k_centre
 from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
-from posterity.exploration.question import Question, as_labelled, as_pool, ids_of
+from posterity.exploration.question import PoolQuestion, as_labelled, as_pool, ids_of
 from posterity.memory.ids import as_ids
 from posterity.noise import seeded
 from posterity.posterior import FittedModel, Posterior
 
-BATCHES: dict[str, Callable[[Question, int], tuple[Tensor, Tensor]]] = {
+BATCHES: dict[str, Callable[[PoolQuestion, int], tuple[Tensor, Tensor]]] = {
     "batch_bald": batch_bald.choose,
     "batch_bald_linearised": information.choose,
     "k_centre": k_centre.choose,
@@ -104,7 +104,7 @@ def acquire(
     if not (isinstance(k, Integral) and 1 <= k <= len(left)):
         raise expected("k", f"a number of examples in 1..{len(left)}, as many as are left", k)
     memory = as_labelled(labelled, posterior.memory, batch_size)
-    question = Question(trained, left, memory, samples, seed, max(candidates, k))
+    question = PoolQuestion(trained, left, memory, samples, seed, max(candidates, k))
     if criterion in BATCHES:
         positions, scores = BATCHES[criterion](question, k)
     else:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posterity.errors import Undefined
 from posterity.exploration.criteria import bald
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.likelihoods import Likelihood
 from posterity.noise import seeded
 from posterity.prediction import predict
@@ -26,7 +26,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class JointProbabilities:
     """The distribution of the labels of a batch under the draws of the weights.
 
     Args:
@@ -40,7 +40,7 @@ class Joint:
     log_factor: float = 0.0
 
     @classmethod
-    def empty(cls, draws: int) -> Joint:
+    def empty(cls, draws: int) -> JointProbabilities:
         """Of no labels at all: one configuration, certain."""
         return cls(torch.ones(1, draws, dtype=torch.float64), False)
 
@@ -56,22 +56,22 @@ class Joint:
         """H(batch) in nats."""
         return self.entropy_with(torch.ones(1, self.likelihoods.shape[1], 1, dtype=torch.float64)).item()
 
-    def joined(self, probs: Tensor, generator: torch.Generator) -> Joint:
+    def joined(self, probs: Tensor, generator: torch.Generator) -> JointProbabilities:
         """The batch with one more example, (S, K): all configurations while they are few, otherwise sampled ones."""
         count, draws = self.likelihoods.shape
         if not self.sampled and count * probs.shape[1] <= CONFIGURATIONS:
-            return Joint(torch.einsum("ms,sk->mks", self.likelihoods, probs).reshape(-1, draws), False)
+            return JointProbabilities(torch.einsum("ms,sk->mks", self.likelihoods, probs).reshape(-1, draws), False)
         before = self if self.sampled else self._draw(generator)
         p = before.likelihoods @ probs  # (M, K), proportional to p(y | configuration)
         labels = torch.multinomial(p, 1, generator=generator)[:, 0]
         product = before.likelihoods * probs[:, labels].T
         factor = product.mean(1, keepdim=True)
-        return Joint(product / factor, True, before.log_factor + factor.log().mean().item())
+        return JointProbabilities(product / factor, True, before.log_factor + factor.log().mean().item())
 
-    def _draw(self, generator: torch.Generator) -> Joint:
+    def _draw(self, generator: torch.Generator) -> JointProbabilities:
         """Configurations drawn with their probabilities."""
         rows = torch.multinomial(self.likelihoods.mean(1), CONFIGURATIONS, replacement=True, generator=generator)
-        return Joint(self.likelihoods[rows], True)
+        return JointProbabilities(self.likelihoods[rows], True)
 
 
 def greedy(probs: Tensor, k: int, seed: int = 0) -> tuple[list[int], list[float]]:
@@ -93,7 +93,7 @@ def greedy(probs: Tensor, k: int, seed: int = 0) -> tuple[list[int], list[float]
     probs = probs.double()
     noise = -torch.special.xlogy(probs, probs).sum(2).mean(1)  # E[H(y | θ)]
     generator = seeded(seed)
-    joint, bounds = Joint.empty(probs.shape[1]), torch.full((len(probs),), torch.inf, dtype=torch.float64)
+    joint, bounds = JointProbabilities.empty(probs.shape[1]), torch.full((len(probs),), torch.inf, dtype=torch.float64)
     chosen: list[int] = []
     gains: list[float] = []
     for _ in track(range(k), "batch"):
@@ -111,7 +111,7 @@ def greedy(probs: Tensor, k: int, seed: int = 0) -> tuple[list[int], list[float]
     return chosen, gains
 
 
-def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
+def choose(question: PoolQuestion, k: int) -> tuple[Tensor, Tensor]:
     """A batch by BatchBALD, from the candidates with the highest BALD: positions, and what each adds."""
     places, trained = question.shortlist(bald(question)), question.trained
     drawn = predict(

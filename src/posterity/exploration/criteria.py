@@ -9,18 +9,18 @@ from torch import Tensor
 
 from posterity.errors import Undefined
 from posterity.exploration import information, leave_one_out
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.noise import seeded
 
-Score = Callable[[Question], Tensor]
+Score = Callable[[PoolQuestion], Tensor]
 
 
-def entropy(question: Question) -> Tensor:
+def entropy(question: PoolQuestion) -> Tensor:
     """H(y): how unsure the predictive is, for whatever reason, noise included."""
     return _total(question.prediction.entropy)
 
 
-def margin(question: Question) -> Tensor:
+def margin(question: PoolQuestion) -> Tensor:
     """1 − (p₁ − p₂): how close the two likeliest classes are."""
     log_probs = question.prediction.log_probs
     if log_probs is None:
@@ -29,7 +29,7 @@ def margin(question: Question) -> Tensor:
     return _total(1 - (first - second))
 
 
-def bald(question: Question) -> Tensor:
+def bald(question: PoolQuestion) -> Tensor:
     """I(y; θ) = H(y) − E[H(y | θ)]: what the label would tell about the weights.
 
     References:
@@ -39,7 +39,7 @@ def bald(question: Question) -> Tensor:
     return _total(question.prediction.mutual_information)
 
 
-def random(question: Question) -> Tensor:
+def random(question: PoolQuestion) -> Tensor:
     """Numbers that know nothing."""
     return torch.rand(question.trained.data.n, generator=seeded(question.seed)).double()
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posterity.curvature import kernel, prediction_covariance
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.inputs import take
 from posterity.progress import track
 
@@ -29,7 +29,7 @@ def gain(variance: Tensor, root: Tensor) -> Tensor:
     return 0.5 * torch.logdet(_whitened(variance, root))
 
 
-def score(question: Question) -> Tensor:
+def score(question: PoolQuestion) -> Tensor:
     """The information that each example of the pool would bring alone."""
     trained, found = question.trained, []
     with trained.at_mean():
@@ -40,7 +40,7 @@ def score(question: Question) -> Tensor:
     return torch.cat(found)
 
 
-def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
+def choose(question: PoolQuestion, k: int) -> tuple[Tensor, Tensor]:
     """A batch by greedy log-determinants: positions, and the information that each adds to those before it.
 
     With M = R(I + RᵀVR)⁻¹Rᵀ of the example a that was chosen last, all others keep

@@ -11,11 +11,11 @@ from posterity.adaptation.heads import find_head
 from posterity.adaptation.selection import farthest_first
 from posterity.batches import Batch
 from posterity.errors import expected
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.posterior import FittedModel
 
 
-def choose(question: Question, k: int) -> tuple[Tensor, Tensor]:
+def choose(question: PoolQuestion, k: int) -> tuple[Tensor, Tensor]:
     """A batch that covers the pool in the features of the last layer: positions, and the distance each had.
 
     Where no linear layer makes the outputs, the inputs themselves are the features. Where nothing is labelled, the

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posterity.curvature import kernel, prediction_covariance
 from posterity.errors import Undefined
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.inputs import take
 from posterity.likelihoods import Likelihood
 from posterity.memory import Dual
@@ -27,7 +27,7 @@ from posterity.posterior import FittedModel
 CHUNK = 32
 
 
-def score(question: Question) -> Tensor:
+def score(question: PoolQuestion) -> Tensor:
     """By how much each example of the pool is expected to lower the leave-one-out loss of the labelled ones."""
     known = question.known("leave_one_out")
     trained = question.trained

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 from torch import Tensor
 
-from posterity.exploration.question import Question
+from posterity.exploration.question import PoolQuestion
 from posterity.prediction import Prediction, predict
 
 _WHY = {
@@ -51,7 +51,7 @@ class Picks:
         return pd.DataFrame({"id": self.ids.numpy(), "score": self.scores.numpy(), "why": list(self.why)})
 
 
-def reasons(question: Question, criterion: str, positions: Tensor, scores: Tensor) -> tuple[str, ...]:
+def reasons(question: PoolQuestion, criterion: str, positions: Tensor, scores: Tensor) -> tuple[str, ...]:
     """A sentence for each example that was chosen."""
     trained = question.trained
     inputs = question.examples(positions).inputs

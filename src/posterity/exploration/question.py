@@ -20,7 +20,7 @@ from posterity.prediction import Prediction, predict
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PoolQuestion:
     """A pool and the posterior that it is put to.
 
     Args:

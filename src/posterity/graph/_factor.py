@@ -12,9 +12,9 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.families import Coordinates, Family
-from posterity.graph.modes import Point
+from posterity.graph.modes import PointMass
 
-Belief = Family | Point
+Belief = Family | PointMass
 Beliefs = Mapping[str, Belief]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from posterity.errors import expected, require
 from posterity.families import Family
 from posterity.graph._factor import Belief, Beliefs, Factor, batch_shape
-from posterity.graph.modes import Point
+from posterity.graph.modes import PointMass
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Model:
             begin = given.pop(name, prior)
             if begin is None:
                 raise expected(f"start of {name!r}", "a member of its family, as it has no prior", None)
-            family = begin.family if isinstance(begin, Point) else begin
+            family = begin.family if isinstance(begin, PointMass) else begin
             if prior is not None and not prior.same_family(family):
                 raise expected(f"start of {name!r}", f"a member of the family of its prior {prior!r}", family)
-            start[name] = Point(family) if point else family
+            start[name] = PointMass(family) if point else family
         require(not given, "start", f"names among {sorted(self.priors)}", sorted(given))
         start |= {name: self._rows(prior) for name, prior in self.local.items()}
         for factor in self.factors:
@@ -105,4 +105,4 @@ class Model:
 
 
 def _family(belief: Belief) -> Family:
-    return belief.family if isinstance(belief, Point) else belief
+    return belief.family if isinstance(belief, PointMass) else belief

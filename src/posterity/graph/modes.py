@@ -19,7 +19,7 @@ from posterity.families import (
 )
 
 
-class Point:
+class PointMass:
     """The mode θ* of exp⟨λ, T(θ)⟩, in the place of q: E_q[T(θ)] ≈ T(θ*).
 
     Args:

@@ -14,7 +14,7 @@ from posterity.gradients import Conjugate, ConjugateLoss
 from posterity.graph._factor import Belief
 from posterity.graph._model import Model
 from posterity.graph.evaluated import Evaluated
-from posterity.graph.modes import Point
+from posterity.graph.modes import PointMass
 from posterity.progress import track
 from posterity.rule import BayesianLearningRule, relative_change
 
@@ -26,7 +26,7 @@ class Fit:
     """What inference leaves behind.
 
     Attributes:
-        q: The posterior of every variable: a `Family`, or a `Point` at a mode after EM.
+        q: The posterior of every variable: a `Family`, or a `PointMass` at a mode after EM.
         bounds: The evidence bound before the first sweep and after each.
         steps: Sweeps taken.
         converged: Whether λ came to rest within the tolerance.
@@ -43,12 +43,12 @@ def moved(belief: Belief, message: Coordinates, lr: float) -> Belief:
 
     With ρ = 1 that is the message itself, without the rounding of λ − (λ − message).
     """
-    family = belief.family if isinstance(belief, Point) else belief
+    family = belief.family if isinstance(belief, PointMass) else belief
     if lr == 1.0:
         family = family.with_natural(message)
     else:
         family = BayesianLearningRule(Conjugate(), lr=lr).step(family, ConjugateLoss(message))
-    return Point(family) if isinstance(belief, Point) else family
+    return PointMass(family) if isinstance(belief, PointMass) else family
 
 
 def sweep(known: Evaluated, q: dict[str, Belief], lr: float, weight: float = 1.0) -> tuple[dict[str, Belief], float]:
@@ -135,4 +135,4 @@ def _backtracked(known: Evaluated, q: dict[str, Belief], lr: float) -> tuple[dic
 
 def families(q: Mapping[str, Belief]) -> dict[str, Family]:
     """The beliefs as members of their families, points included."""
-    return {name: belief.family if isinstance(belief, Point) else belief for name, belief in q.items()}
+    return {name: belief.family if isinstance(belief, PointMass) else belief for name, belief in q.items()}

@@ -21,9 +21,9 @@ from posterity.learning.interrupts import Stop, stop_on_interrupt
 from posterity.learning.learners import Learner
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective
+from posterity.learning.running_metrics import RunningMetrics, diverged, evaluate
 from posterity.learning.schedules import Schedule
 from posterity.learning.seeding import own_randomness, seed_step
-from posterity.learning.tally import Tally, diverged, evaluate
 from posterity.trees import snapshot, trainable
 
 Row = dict[str, float]
@@ -61,7 +61,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.learner: Learner = self.stepper.learner
-        self.tally = Tally()
+        self.metrics = RunningMetrics()
         self.steps_per_epoch = -(-len(self.data) // self.accumulate)
         self.steps = self.epochs * self.steps_per_epoch
 
@@ -95,11 +95,11 @@ class Loop:
                 self.checkpoints.save(self.state())
             if stop.requested:
                 return
-        self.tally.require_loss("targets")
+        self.metrics.require_loss("targets")
         self.learner.epoch_done(self.step / self.steps)
         row = {"epoch": epoch + 1, **self._running(), **self._validate()}
         self.history.append(row | {"seconds": time.perf_counter() - started})
-        self.tally = Tally()
+        self.metrics = RunningMetrics()
         if self.checkpoints is not None and (self.checkpoints.every is None or self.checkpoints.due(self.step)):
             self.checkpoints.save(self.state())
         self._tell("epoch", stop, lambda: self.history[-1])
@@ -111,7 +111,7 @@ class Loop:
             settings["lr"] = self.learner.plan.lr * factor
         seen = self.stepper(group, self.objective, self.step + 1, check)
         self.step += 1
-        self.tally.rows += seen.rows
+        self.metrics.rows += seen.rows
         if self.noise is not None:
             _, _, error, count = seen.sums().tolist()
             if count > 0:
@@ -150,7 +150,7 @@ class Loop:
 
     def _running(self) -> Row:
         """Running means of the epoch, with what the method and the noise say of themselves."""
-        row = self.tally.metrics(self.objective)
+        row = self.metrics.metrics(self.objective)
         row["lr"] = self.learner.optimizer.param_groups[0]["lr"]
         sigma = self.learner.sigma()
         if sigma is not None:
@@ -186,7 +186,7 @@ class Loop:
             "best": self.best,
             "waited": self.waited,
             "order": self._order_to_come() if self.step % self.steps_per_epoch == 0 else self.order,
-            "tally": torch.stack(self.tally.rows) if self.tally.rows else None,
+            "tally": torch.stack(self.metrics.rows) if self.metrics.rows else None,
             "scaler": self.stepper.state(),
             "learnt": self._learnt(),
         }
@@ -197,7 +197,7 @@ class Loop:
             setattr(self, name, state[name])
         if self.data.generator is not None and state.get("order") is not None:  # older checkpoints have none
             self.data.generator.set_state(state["order"])
-        self.tally = Tally(() if state["tally"] is None else state["tally"].to(self.stepper.device))
+        self.metrics = RunningMetrics(() if state["tally"] is None else state["tally"].to(self.stepper.device))
         self.stepper.load(state["scaler"])
         self._restore(state["learnt"])
 

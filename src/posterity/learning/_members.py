@@ -14,7 +14,7 @@ from posterity.errors import expected, require_whole
 from posterity.learning._train import Request, Run, train
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS, POINTS
-from posterity.learning.starts import fresh, require_no_statistics
+from posterity.learning.starts import reinitialised, require_no_statistics
 from posterity.likelihoods import Likelihood
 from posterity.noise import own_seed
 from posterity.posterior import Ensemble, Mixture, Posterior, Structure
@@ -35,7 +35,7 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
         raise expected("base", f"one of {mixable}", base)
     runs: list[Run] = []
     for k in range(members):
-        member = fresh(model, request.seed, k)
+        member = reinitialised(model, request.seed, k)
         if base not in POINTS:
             require_no_statistics(member)
         run = train(member, data, _of_member(request, k, base, options))

@@ -16,7 +16,7 @@ from posterity.inputs import Inputs
 from posterity.learning.checks import check_inputs
 from posterity.learning.learners import Learner
 from posterity.learning.objective import Objective
-from posterity.learning.tally import Tally
+from posterity.learning.running_metrics import RunningMetrics
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -46,9 +46,9 @@ class Stepper:
         self.parameters = [p for group in self.learner.optimizer.param_groups for p in group["params"]]
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.amp == "fp16")
 
-    def __call__(self, group: Sequence[Batch], objective: Objective, step: int, check: bool) -> Tally:
+    def __call__(self, group: Sequence[Batch], objective: Objective, step: int, check: bool) -> RunningMetrics:
         """Step once on the mean loss over all batches of a group, averaged over the method's weight draws."""
-        tally = Tally()
+        tally = RunningMetrics()
         batches = [batch.to(self.device) for batch in group]
         mass = torch.stack([objective.mass(batch.targets) for batch in batches]).sum()
         optimizer = self.learner.optimizer

@@ -23,12 +23,12 @@ from posterity.learning._step import Stepper
 from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
 from posterity.learning.checks import check_class_names, check_inputs
-from posterity.learning.learners import METHODS, Learner, Plan
+from posterity.learning.learners import METHODS, Learner, TrainingPlan
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
+from posterity.learning.running_metrics import diverged
 from posterity.learning.schedules import Schedule, find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
-from posterity.learning.tally import diverged
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.trees import evaluating, fingerprint, trainable
@@ -118,7 +118,7 @@ class Request:
                 raise expected(name, f"its default, for method {self.method!r} has no use for it", value)
         return learner
 
-    def settings(self, model: nn.Module, plan: Plan) -> dict[str, str]:
+    def settings(self, model: nn.Module, plan: TrainingPlan) -> dict[str, str]:
         """What a checkpoint compares before it lets a run go on."""
         asked = {name: v for name, v in vars(self).items() if name not in _FREE_TO_CHANGE}
         asked |= {f"option {name}": str(v) if isinstance(v, (list, tuple)) else v for name, v in self.options.items()}
@@ -146,7 +146,7 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
     validation = None if request.validation is None else batches(request.validation, batch_size=request.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
     epochs = request.epochs or max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
-    plan = Plan(
+    plan = TrainingPlan(
         n=request.n or stream.n,
         steps=epochs * steps_per_epoch,
         lr=learner_type.default_lr if request.lr is None else request.lr,
@@ -182,7 +182,7 @@ def train(model: nn.Module, data: Any, request: Request) -> Run:
     return Run(model, posterior, loop.history, request.method, loop.step, loop.interrupted)
 
 
-def _checkpoints(request: Request, model: nn.Module, plan: Plan) -> Checkpoints:
+def _checkpoints(request: Request, model: nn.Module, plan: TrainingPlan) -> Checkpoints:
     return Checkpoints(Path(request.checkpoint or ""), request.settings(model, plan), request.checkpoint_every)
 
 

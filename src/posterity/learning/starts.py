@@ -12,7 +12,7 @@ from posterity.errors import expected, require
 from posterity.learning.seeding import own_randomness, seed_step
 
 
-def fresh(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
+def reinitialised(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
     """Member k before training: made by the function, or a copy with its weights drawn anew."""
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     device = torch.device("cpu") if parameter is None else parameter.device

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from posterity.batches import Batch
 from posterity.curvature import prediction_covariance, pushforward
 from posterity.likelihoods import Likelihood
-from posterity.memory.dual_models import GaussianProcess, LinearModel, gaussian_process, linear_model
+from posterity.memory.dual_models import DualGaussianProcess, DualLinearModel, gaussian_process, linear_model
 from posterity.memory.ids import unique
 from posterity.memory.reliability import largest_leverage
 from posterity.posterior import FittedModel, Posterior
@@ -109,11 +109,11 @@ class Dual:
         """ŷ = J θ* − Λ⁻¹e (N, K): regression on them, with noise Λ⁻¹, has the same posterior as the model."""
         return self.tangent - (self.noise @ self.residual.unsqueeze(-1)).squeeze(-1)
 
-    def as_linear_model(self) -> LinearModel:
+    def as_linear_model(self) -> DualLinearModel:
         """Bayesian linear regression on the features J, with the model's own posterior."""
         return linear_model(self.trained, self.tangent, self.residual, self.curvature)
 
-    def as_gp(self) -> GaussianProcess:
+    def as_gp(self) -> DualGaussianProcess:
         """The same as a Gaussian process with kernel J Σ₀ Jᵀ, Σ₀ the covariance of the prior."""
         return gaussian_process(self.trained, self.tangent, self.residual, self.curvature)
 

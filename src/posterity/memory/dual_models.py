@@ -23,7 +23,7 @@ from posterity.trees import to_vector
 
 
 @dataclass(frozen=True, eq=False)
-class LinearModel:
+class DualLinearModel:
     """ŷ_i = J_i θ + noise, noise ~ N(0, Λ_i⁻¹), θ ~ prior.
 
     Args:
@@ -64,7 +64,7 @@ class LinearModel:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianProcess:
+class DualGaussianProcess:
     """f ~ GP(J m₀, J Σ₀ Jᵀ), observed as ŷ with noise Λ⁻¹; m₀ and Σ₀ are mean and covariance of the prior.
 
     Args:
@@ -104,7 +104,7 @@ class GaussianProcess:
         return torch.cat([_flattened(kernel(self.trained.model, x, z, self.prior)) for z in self.inputs], dim=1)
 
 
-def linear_model(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> LinearModel:
+def linear_model(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> DualLinearModel:
     """The dual linear model; features are written out, so this is for small models."""
     features = []
     with trained.at_mean():
@@ -112,10 +112,10 @@ def linear_model(trained: FittedModel, tangent: Tensor, residual: Tensor, curvat
             with watch(trained.model, trained.covariance, None) as tape:
                 features += [_features(step) for _, step in tape.passes(batch.inputs)]
     weighted = (curvature @ tangent.unsqueeze(-1)).squeeze(-1) - residual
-    return LinearModel(torch.cat(features), weighted, curvature, _untempered_prior(trained))
+    return DualLinearModel(torch.cat(features), weighted, curvature, _untempered_prior(trained))
 
 
-def gaussian_process(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> GaussianProcess:
+def gaussian_process(trained: FittedModel, tangent: Tensor, residual: Tensor, curvature: Tensor) -> DualGaussianProcess:
     """The dual Gaussian process; the kernel of all examples is written out, so this is for small data."""
     prior = fitted(_untempered_prior(trained).covariance(), dict(trained.model.named_parameters()))
     with trained.at_mean():
@@ -126,7 +126,7 @@ def gaussian_process(trained: FittedModel, tangent: Tensor, residual: Tensor, cu
     observed = (curvature @ (tangent - start).unsqueeze(-1)).squeeze(-1) - residual  # Λ(ŷ − J m₀)
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     weights = torch.linalg.solve(identity + _times(curvature, gram), observed.reshape(-1))
-    return GaussianProcess(trained, inputs, weights, curvature, gram, prior)
+    return DualGaussianProcess(trained, inputs, weights, curvature, gram, prior)
 
 
 def _features(step: Pass) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from posterity.merging._method import Method, Stretch
+from posterity.errors import renamed
+from posterity.merging._method import Chunk, Method
 from posterity.merging._sweep import Sweep, sweep, trade_offs
 from posterity.merging.dare import Dare
 from posterity.merging.fisher import FisherAverage
 from posterity.merging.gradient_matching import GradientMatching
-from posterity.merging.job import Job, Source
+from posterity.merging.job import Job, MergeSource
 from posterity.merging.linear import Linear
 from posterity.merging.lora import merge_adapters
 from posterity.merging.methods import METHODS, merge_state_dicts
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "Chunk",
     "Dare",
     "FisherAverage",
     "GradientMatching",
     "Job",
     "Linear",
+    "MergeSource",
     "Method",
     "RegMean",
     "Slerp",
-    "Source",
-    "Stretch",
     "Sweep",
     "TaskArithmetic",
     "Ties",
@@ -50,6 +51,7 @@ __all__ = [
     "write_curvature",
 ]
 
+_renamed = renamed(__name__, {"Source": "MergeSource", "Stretch": "Chunk"})
 _WHERE = {"gram_matrices": "gram", "merge": "_merge", "write_curvature": "curvatures"}
 
 
@@ -57,4 +59,4 @@ def __getattr__(name: str) -> Any:
     """What needs posteriors or their curvature is imported when it is asked for: merging checkpoints needs neither."""
     if name in _WHERE:
         return getattr(importlib.import_module(f"posterity.merging.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'posterity.merging' has no attribute {name!r}")
+    return _renamed(name)

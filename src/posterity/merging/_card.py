@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from posterity import __version__
 from posterity.merging._method import Method
 from posterity.merging.checkpoint import Checkpoint
-from posterity.merging.job import Opened, Source
+from posterity.merging.job import MergeSource, Opened
 
 
 def card(opened: Opened) -> str:
@@ -40,7 +40,7 @@ def row(name: str, source: str, weight: str, examples: str = "", curvature: str 
     return f"| {name} | {source} | {weight} | {examples} | {curvature} |"
 
 
-def _known(source: Source, curvature: Checkpoint | None) -> tuple[str, str]:
+def _known(source: MergeSource, curvature: Checkpoint | None) -> tuple[str, str]:
     """How many examples stand behind a model, and where its curvature came from."""
     if curvature is None:
         return "", ""

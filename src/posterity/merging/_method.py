@@ -1,4 +1,4 @@
-"""What a merging method is: an equation on the same stretch of one tensor in every model."""
+"""What a merging method is: an equation on the same chunk of one tensor in every model."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Scope = Literal["element", "tensor", "model", "whole"]
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
-    """A stretch of one tensor, in the base and in every model.
+class Chunk:
+    """A piece of one tensor, in the base and in every model.
 
     Args:
-        models: θ_t, the stretch in each model; `combine` may overwrite them.
+        models: θ_t, the chunk in each model; `combine` may overwrite them.
         weights: α_t, one number for each model.
-        base: θ₀, the stretch in the base, for methods that start from one.
+        base: θ₀, the chunk in the base, for methods that start from one.
         curvatures: N_t H_t of each model, for methods that use them (Gram matrices for RegMean).
         base_precision: δ₀ + N₀ H₀ of the base.
         parameter: A number that stands for the tensor, for methods that draw noise.
-        start: Index of the first element of the stretch in its tensor.
+        start: Index of the first element of the chunk in its tensor.
     """
 
     models: Sequence[Tensor]
@@ -50,15 +50,15 @@ class Stretch:
         return [model - self.anchor for model in self.models]
 
 
-Stretches = Callable[[], Iterator[Stretch]]
-"""Reads all stretches of a tensor, or of a model, as often as it is called."""
+Chunks = Callable[[], Iterator[Chunk]]
+"""Reads all chunks of a tensor, or of a model, as often as it is called."""
 
 
 class Method(ABC):
     """One way of merging, with its options.
 
-    A method first measures what it must know of a whole tensor or model, one stretch after another, then combines
-    stretch by stretch: no model ever has to be in memory.
+    A method first measures what it must know of a whole tensor or model, one chunk after another, then combines
+    chunk by chunk: no model ever has to be in memory.
     """
 
     name: ClassVar[str]
@@ -67,24 +67,24 @@ class Method(ABC):
     averages: ClassVar[bool] = False
     """Whether weights only matter relative to each other."""
     beside: ClassVar[int] = 5
-    """How many stretches a method keeps in memory beside those it is given: large ones are then cut smaller."""
+    """How many chunks a method keeps in memory beside those it is given: large ones are then cut smaller."""
 
     @property
     def scope(self) -> Scope:
-        """What has to be measured before the first stretch, or "whole" where a tensor cannot be cut."""
+        """What has to be measured before the first chunk, or "whole" where a tensor cannot be cut."""
         return "element"
 
     def curvature_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the curvature of a tensor."""
         return shape
 
-    def measure(self, stretches: Stretches) -> Any:
-        """What `combine` must know of all stretches in the scope."""
+    def measure(self, chunks: Chunks) -> Any:
+        """What `combine` must know of all chunks in the scope."""
         return None
 
     @abstractmethod
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        """The merged stretch."""
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        """The merged chunk."""
 
     def check_base(self, given: bool) -> None:
         """Refuse a base that this method has no use for, and the lack of one that it starts from."""

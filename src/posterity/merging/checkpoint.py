@@ -1,4 +1,4 @@
-"""Checkpoints on disk, read a stretch at a time: safetensors, sharded or not, and torch state dicts in safe mode."""
+"""Checkpoints on disk, read a chunk at a time: safetensors, sharded or not, and torch state dicts in safe mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE_DICTS = (".bin", ".pt", ".pth")
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """One stored tensor."""
 
     dtype: torch.dtype
@@ -52,7 +52,7 @@ class Checkpoint(ABC):
 
     path: Path
     files: list[Path]
-    entries: dict[str, Entry]
+    entries: dict[str, StoredTensor]
     aliases: dict[str, str]
     metadata: dict[str, str]
 
@@ -60,7 +60,7 @@ class Checkpoint(ABC):
     def read(self, name: str, start: int, count: int) -> Tensor:
         """Elements start .. start + count − 1 of a stored or tied tensor, flat."""
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> StoredTensor | None:
         """The entry under a name, stored or tied."""
         return self.entries.get(self.aliases.get(name, name))
 
@@ -136,7 +136,7 @@ class Safetensors(Checkpoint):
                 raise RefusedFile(f"{file}: expected each tensor once, got {name!r} in {self.places[name][0].name} too")
             if told["dtype"] not in _NAMED:
                 raise RefusedFile(f"{file}: expected a dtype among {sorted(_NAMED)} for {name!r}, got {told['dtype']}")
-            entry = Entry(_NAMED[told["dtype"]], tuple(told["shape"]))
+            entry = StoredTensor(_NAMED[told["dtype"]], tuple(told["shape"]))
             if told["data_offsets"] != [end, end + entry.size]:
                 raise RefusedFile(
                     f"{file}: expected {name!r} at {[end, end + entry.size]}, got {told['data_offsets']}; "
@@ -173,7 +173,7 @@ class StateDict(Checkpoint):
                 raise RefusedFile(f"{file}: expected a dtype among {sorted(_NAMED)} for {name!r}, got {t.dtype}")
             first = seen.setdefault((t.data_ptr(), t.shape, t.stride(), t.dtype) if t.numel() else (name,), name)
             if first == name:
-                self.entries[name] = Entry(t.dtype, tuple(t.shape))
+                self.entries[name] = StoredTensor(t.dtype, tuple(t.shape))
             else:
                 self.aliases[name] = first
 

@@ -12,7 +12,7 @@ from posterity.batches import batches
 from posterity.curvature import diagonal_fisher
 from posterity.errors import InvalidInput, expected
 from posterity.likelihoods import Likelihood
-from posterity.merging.checkpoint import Entry
+from posterity.merging.checkpoint import StoredTensor
 from posterity.merging.gram import gram_matrices
 from posterity.merging.shards import Shard, write_shards
 
@@ -60,7 +60,7 @@ def write_curvature(
         if not bool(torch.isfinite(t).all()):
             raise InvalidInput(f"{name}: expected a finite curvature, got NaN or infinity in the model or the data")
     out = Path(out)
-    entries = {name: Entry(t.dtype, tuple(t.shape)) for name, t in mean.items()}
+    entries = {name: StoredTensor(t.dtype, tuple(t.shape)) for name, t in mean.items()}
     shard = Shard(out.name, entries, {"kind": kind, "examples": str(source.n)})
     write_shards(out.parent, [(shard, mean.values())])
     return out

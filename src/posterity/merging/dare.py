@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
+from posterity.merging._method import Chunk, Chunks, Method, Scope, weighted_sum
 from posterity.merging.ties import Convention, check_convention, check_density, elect_and_average
 from posterity.noise import Key, normal
 
@@ -50,34 +50,34 @@ class Dare(Method):
     def scope(self) -> Scope:
         return "element" if self.rescale == "paper" else "tensor"
 
-    def mask(self, model: int, stretch: Stretch) -> Tensor:
+    def mask(self, model: int, chunk: Chunk) -> Tensor:
         """m_t of one model: true where its standard normal lies below the quantile of the density."""
-        like = stretch.models[model]
+        like = chunk.models[model]
         if self.density == 1:
             return torch.ones_like(like, dtype=torch.bool)
-        key = Key(self.seed, 0, model, stretch.parameter)
-        noise = normal(key, like.numel(), start=stretch.start, device=like.device)
+        key = Key(self.seed, 0, model, chunk.parameter)
+        noise = normal(key, like.numel(), start=chunk.start, device=like.device)
         quantile = torch.special.ndtri(torch.tensor(self.density, dtype=torch.float64)).item()
         return (noise < quantile).reshape(like.shape)
 
-    def measure(self, stretches: Stretches) -> list[float]:
+    def measure(self, chunks: Chunks) -> list[float]:
         """The factors s_t."""
         if self.rescale == "paper":
             return []
-        norms = [(_norms(stretch.deltas), _norms(self._kept(stretch))) for stretch in stretches()]
+        norms = [(_norms(chunk.deltas), _norms(self._kept(chunk))) for chunk in chunks()]
         whole, kept = (torch.stack(column).sum(0) for column in zip(*norms, strict=True))
         return torch.where(kept > 0, whole / kept, 1.0).tolist()
 
-    def _kept(self, stretch: Stretch) -> list[Tensor]:
+    def _kept(self, chunk: Chunk) -> list[Tensor]:
         """m_t Δ_t."""
-        return [delta.mul_(self.mask(t, stretch)) for t, delta in enumerate(stretch.deltas)]
+        return [delta.mul_(self.mask(t, chunk)) for t, delta in enumerate(chunk.deltas)]
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        factors = measured or [1 / self.density] * len(stretch.models)
-        left = [delta.mul_(factor) for delta, factor in zip(self._kept(stretch), factors, strict=True)]
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        factors = measured or [1 / self.density] * len(chunk.models)
+        left = [delta.mul_(factor) for delta, factor in zip(self._kept(chunk), factors, strict=True)]
         if self.convention is None:
-            return stretch.anchor + weighted_sum(stretch.weights, left)
-        return stretch.anchor + elect_and_average(left, stretch.weights, self.convention)
+            return chunk.anchor + weighted_sum(chunk.weights, left)
+        return chunk.anchor + elect_and_average(left, chunk.weights, self.convention)
 
 
 def _norms(tensors: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.merging._method import Method, Stretch, weighted_sum
+from posterity.merging._method import Chunk, Method, weighted_sum
 from posterity.merging.linear import Linear
 
 
@@ -27,9 +27,9 @@ class FisherAverage(Method):
     needs_curvature = True
     averages = True
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        pulls = [weight * F.clamp(min=0) for weight, F in zip(stretch.weights, stretch.curvatures, strict=True)]
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        pulls = [weight * F.clamp(min=0) for weight, F in zip(chunk.weights, chunk.curvatures, strict=True)]
         total = weighted_sum([1.0] * len(pulls), pulls)
         known = total != 0
-        average = weighted_sum(pulls, stretch.models) / total.where(known, 1)
-        return torch.where(known, average, Linear().combine(stretch, None))
+        average = weighted_sum(pulls, chunk.models) / total.where(known, 1)
+        return torch.where(known, average, Linear().combine(chunk, None))

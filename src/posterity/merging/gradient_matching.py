@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput
-from posterity.merging._method import Method, Stretch, weighted_sum
+from posterity.merging._method import Chunk, Method, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class GradientMatching(Method):
     name = "gradient_matching"
     needs_curvature = True
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        prior = stretch.base_precision
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        prior = chunk.base_precision
         assert prior is not None
-        precision = prior + weighted_sum(stretch.weights, stretch.curvatures)  # H̄
-        blank = reduce(torch.logical_and, (H == 0 for H in stretch.curvatures), prior == 0)
+        precision = prior + weighted_sum(chunk.weights, chunk.curvatures)  # H̄
+        blank = reduce(torch.logical_and, (H == 0 for H in chunk.curvatures), prior == 0)
         if not bool(((precision > 0) | blank).all()):
             least = precision.min().item()  # NaN where there is one
             why = "a curvature is NaN" if math.isnan(least) else "more was removed than was there"
             raise InvalidInput(f"H̄: expected a positive precision after merging, got {least:.3g}; {why}")
         pulls = [
             torch.where(blank, weight, weight * (prior + curvature) / precision)
-            for weight, curvature in zip(stretch.weights, stretch.curvatures, strict=True)
+            for weight, curvature in zip(chunk.weights, chunk.curvatures, strict=True)
         ]
-        return stretch.anchor + weighted_sum(pulls, stretch.deltas)
+        return chunk.anchor + weighted_sum(pulls, chunk.deltas)

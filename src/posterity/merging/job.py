@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected, require, require_positive
-from posterity.merging._ahead import ahead
-from posterity.merging._method import Method, Stretch, check_named
-from posterity.merging.checkpoint import Checkpoint, Entry, open_checkpoint
+from posterity.merging._method import Chunk, Method, check_named
+from posterity.merging._prefetch import prefetched
+from posterity.merging.checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
 
@@ -23,7 +23,7 @@ ROOM = 3 * CHUNK  # elements of all files, and of what a method keeps beside the
 
 
 @dataclass(frozen=True)
-class Source:
+class MergeSource:
     """A model on disk.
 
     Args:
@@ -67,17 +67,17 @@ class Job:
         shard_size: Bytes in one file of the result, at most.
     """
 
-    models: Mapping[str, Source]
+    models: Mapping[str, MergeSource]
     method: Method
-    base: Source | None = None
+    base: MergeSource | None = None
     prior_precision: float = 1e-12
     temperature: float = 1.0
     shard_size: int = 5 * 10**9
 
     def __post_init__(self) -> None:
         method = self.method
-        check_named("models", self.models, Source)
-        require(self.base is None or isinstance(self.base, Source), "base", "a Source", self.base)
+        check_named("models", self.models, MergeSource)
+        require(self.base is None or isinstance(self.base, MergeSource), "base", "a MergeSource", self.base)
         require(isinstance(method, Method), "method", "a Method such as Linear()", method)
         method.check([source.weight for source in self.models.values()])
         method.check_base(self.base is not None)
@@ -114,37 +114,37 @@ class Opened:
         return [checkpoint for checkpoint in every if checkpoint is not None]
 
     @property
-    def chunk(self) -> int:
+    def chunk_size(self) -> int:
         """Elements of each file in memory at a time."""
         return min(CHUNK, ROOM // (len(self.checkpoints) + self.job.method.beside))
 
     @property
-    def known(self) -> Iterator[tuple[str, Source, Checkpoint]]:
+    def known(self) -> Iterator[tuple[str, MergeSource, Checkpoint]]:
         """Every curvature that is read, with whose it is."""
         for (name, source), curvature in zip(self.job.models.items(), self.curvatures, strict=False):
             yield name, source, curvature
         if self.job.base is not None and self.base_curvature is not None:
             yield "the base", self.job.base, self.base_curvature
 
-    def reads(self, name: str) -> Iterator[Callable[[], Stretch]]:
+    def reads(self, name: str) -> Iterator[Callable[[], Chunk]]:
         """One tensor, a chunk at a time, each read when it is called."""
         entry = self.like.entries[name]
-        step = entry.count if self.job.method.scope == "whole" else self.chunk
+        step = entry.count if self.job.method.scope == "whole" else self.chunk_size
         for start in range(0, entry.count, max(step, 1)):
-            yield partial(self._stretch, name, entry, start, min(step, entry.count - start))
+            yield partial(self._chunk, name, entry, start, min(step, entry.count - start))
 
-    def stretches(self, name: str) -> Iterator[Stretch]:
+    def chunks(self, name: str) -> Iterator[Chunk]:
         """One tensor, a chunk at a time, read ahead of its use."""
-        return ahead(self.reads(name), threads=1)
+        return prefetched(self.reads(name), threads=1)
 
-    def _stretch(self, name: str, entry: Entry, start: int, count: int) -> Stretch:
+    def _chunk(self, name: str, entry: StoredTensor, start: int, count: int) -> Chunk:
         dtype, sources = state_dtype(entry.dtype), list(self.job.models.values())
         shape = entry.shape if self.job.method.scope == "whole" else (count,)
 
         def numbers(checkpoint: Checkpoint) -> Tensor:
             return checkpoint.read(name, start, count).to(dtype).reshape(shape)
 
-        def curvature(checkpoint: Checkpoint, source: Source) -> Tensor:
+        def curvature(checkpoint: Checkpoint, source: MergeSource) -> Tensor:
             found = checkpoint.find(name)
             if found is None:
                 return torch.zeros(count, dtype=dtype)
@@ -158,7 +158,7 @@ class Opened:
         precision = torch.full((), self.job.prior_precision, dtype=dtype)
         if self.base_curvature is not None and self.job.base is not None:
             precision = precision + curvature(self.base_curvature, self.job.base)
-        return Stretch(
+        return Chunk(
             [numbers(model) for model in self.models],
             [source.weight for source in sources],
             None if self.base is None else numbers(self.base),

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posterity.merging._method import Method, Stretch, weighted_sum
+from posterity.merging._method import Chunk, Method, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class Linear(Method):
     needs_base = False
     averages = True
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        total = sum(stretch.weights)
-        return weighted_sum([weight / total for weight in stretch.weights], stretch.models)
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        total = sum(chunk.weights)
+        return weighted_sum([weight / total for weight in chunk.weights], chunk.models)

@@ -16,7 +16,7 @@ from posterity.errors import RefusedFile, expected, require, require_whole
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from posterity.merging._card import page, row
 from posterity.merging._method import Method, check_named
-from posterity.merging.job import Source
+from posterity.merging.job import MergeSource
 from posterity.merging.linear import Linear
 from posterity.merging.methods import merge_state_dicts, method_of
 from posterity.merging.task_arithmetic import TaskArithmetic
@@ -103,7 +103,7 @@ def recompress(B: Tensor, A: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def merge_adapters(
-    adapters: Mapping[str, Source],
+    adapters: Mapping[str, MergeSource],
     out: str | Path,
     *,
     method: str | Method = "task_arithmetic",
@@ -124,7 +124,7 @@ def merge_adapters(
     Returns:
         The folder, with an adapter that PEFT loads.
     """
-    check_named("adapters", adapters, Source)
+    check_named("adapters", adapters, MergeSource)
     method = method_of(method)
     if rank is not None:
         require_whole("rank", rank)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.merging._method import Method, Stretch, check_named, number
+from posterity.merging._method import Chunk, Method, check_named, number
 from posterity.merging.dare import Dare
 from posterity.merging.fisher import FisherAverage
 from posterity.merging.gradient_matching import GradientMatching
@@ -103,10 +103,10 @@ def merge_state_dicts(
     _check_precision({} if base_precision is None else base_precision, like)
     used = [curvatures[m] for m in names] if curvatures and chosen.needs_curvature else []
 
-    def stretch(name: str) -> Stretch:
+    def chunk(name: str) -> Chunk:
         dtype = state_dtype(like[name].dtype)
         precision = (base_precision or {}).get(name, torch.zeros(()))
-        return Stretch(
+        return Chunk(
             [models[m][name].to(dtype, copy=True) for m in names],
             numbers,
             None if base is None else base[name].to(dtype),
@@ -115,8 +115,8 @@ def merge_state_dicts(
             parameter_number(name),
         )
 
-    def every() -> Iterator[Stretch]:
-        return (stretch(name) for name, t in like.items() if t.is_floating_point())
+    def every() -> Iterator[Chunk]:
+        return (chunk(name) for name, t in like.items() if t.is_floating_point())
 
     measured = chosen.measure(every) if chosen.scope == "model" else None
     merged: Tree = {}
@@ -124,7 +124,7 @@ def merge_state_dicts(
         if not t.is_floating_point() or not t.numel():
             merged[name] = t.clone()
             continue
-        one = stretch(name)
+        one = chunk(name)
         if chosen.scope == "tensor":
             measured = chosen.measure(lambda: iter((one,)))  # noqa: B023  # called before the loop goes on
         merged[name] = chosen.combine(one, measured).to(t.dtype)

@@ -12,7 +12,7 @@ import yaml
 
 from posterity.errors import RefusedFile, expected, require
 from posterity.merging._method import Method, number
-from posterity.merging.job import Job, Source
+from posterity.merging.job import Job, MergeSource
 from posterity.merging.lora import is_adapter, merge_adapters
 from posterity.merging.methods import method_of
 from posterity.merging.stream import merge_checkpoints
@@ -26,10 +26,10 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 class Recipe:
     """A merge of checkpoints, or of adapters of the given rank, and the folder that it makes."""
 
-    models: Mapping[str, Source]
+    models: Mapping[str, MergeSource]
     method: Method
     out: Path
-    base: Source | None
+    base: MergeSource | None
     rank: int | None
     settings: Mapping[str, Any]
 
@@ -101,13 +101,13 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     )
 
 
-def _source(label: str, given: Any, folder: Path) -> Source:
+def _source(label: str, given: Any, folder: Path) -> MergeSource:
     if isinstance(given, str | Path):
-        return Source(folder / given)
+        return MergeSource(folder / given)
     require(isinstance(given, Mapping), label, f"a path, or a mapping with {SOURCE_KEYS}", given)
     _check_keys(label, given, SOURCE_KEYS)
     require("path" in given, label, "a key 'path'", sorted(given))
-    return Source(
+    return MergeSource(
         folder / str(given["path"]),
         number(f"weight of {label}", given.get("weight", 1.0)),
         folder / str(given["curvature"]) if given.get("curvature") else None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posterity.errors import require
 from posterity.linalg import cholesky
-from posterity.merging._method import Method, Scope, Stretch
+from posterity.merging._method import Chunk, Method, Scope
 from posterity.merging.linear import Linear
 
 
@@ -46,14 +46,14 @@ class RegMean(Method):
     def curvature_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape[-1:] * 2
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        if not stretch.curvatures:
-            return Linear().combine(stretch, None)
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        if not chunk.curvatures:
+            return Linear().combine(chunk, None)
         total, right = torch.zeros(()), torch.zeros(())
-        for W, G, weight in zip(stretch.models, stretch.curvatures, stretch.weights, strict=True):
+        for W, G, weight in zip(chunk.models, chunk.curvatures, chunk.weights, strict=True):
             G = weight * (self.shrink * G + (1 - self.shrink) * torch.diag(G.diagonal())).double()
             total, right = total + G, right + W.double() @ G
-        average = Linear().combine(stretch, None)
+        average = Linear().combine(chunk, None)
         ridge = torch.finfo(average.dtype).eps * total.trace().item() or 1.0  # where no input is excited at all
         factor = cholesky(total + ridge * torch.eye(len(total)).to(total), "sum of Gram matrices")
         return torch.cholesky_solve((right + ridge * average).mT, factor).mT.to(average)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posterity.files import DTYPES, atomic, write_json
-from posterity.merging.checkpoint import Entry
+from posterity.merging.checkpoint import StoredTensor
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Shard:
     """A safetensors file to be written, with tensors in the order of their bytes."""
 
     file: str
-    entries: dict[str, Entry]
+    entries: dict[str, StoredTensor]
     metadata: dict[str, str]
 
     @property
@@ -45,10 +45,10 @@ class Shard:
 
 
 def plan_shards(
-    entries: Mapping[str, Entry], limit: int, metadata: Mapping[str, str], stem: str = "model"
+    entries: Mapping[str, StoredTensor], limit: int, metadata: Mapping[str, str], stem: str = "model"
 ) -> list[Shard]:
     """Cut a checkpoint, in the order of names, into files of at most `limit` bytes (or one tensor)."""
-    groups: list[dict[str, Entry]] = [{}]
+    groups: list[dict[str, StoredTensor]] = [{}]
     filled = 0
     for name in sorted(entries):
         if groups[-1] and filled + entries[name].size > limit:
@@ -91,6 +91,6 @@ def write_index(folder: Path, shards: list[Shard], stem: str = "model") -> None:
     write_json(folder / f"{stem}.safetensors.index.json", content)
 
 
-def _aligned(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def _aligned(entries: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Wide dtypes first, which keeps every tensor aligned to its own size."""
     return dict(sorted(entries.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
+from posterity.merging._method import Chunk, Chunks, Method, Scope, weighted_sum
 
 PARALLEL = 0.9995  # |cos Ω| above which the arc is a line
 
@@ -38,20 +38,20 @@ class Slerp(Method):
         super().check(weights)
         require(len(weights) == 2, "models", "two for slerp", len(weights))
 
-    def measure(self, stretches: Stretches) -> Tensor:
+    def measure(self, chunks: Chunks) -> Tensor:
         """aᵀb, ‖a‖², ‖b‖² over the tensor."""
         products = torch.zeros(3, dtype=torch.float64)
-        for stretch in stretches():
-            a, b = (t.reshape(-1).double() for t in stretch.models)
+        for chunk in chunks():
+            a, b = (t.reshape(-1).double() for t in chunk.models)
             products += torch.stack((a @ b, a @ a, b @ b)).cpu()
         return products
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        first, second = stretch.weights
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        first, second = chunk.weights
         t = second / (first + second)
         inner, a, b = measured.tolist()
         cosine = inner / math.sqrt(a * b) if a * b > 0 else 1.0
         if abs(cosine) > PARALLEL:
-            return weighted_sum((1 - t, t), stretch.models)
+            return weighted_sum((1 - t, t), chunk.models)
         angle = math.acos(cosine)
-        return weighted_sum([math.sin(s * angle) / math.sin(angle) for s in (1 - t, t)], stretch.models)
+        return weighted_sum([math.sin(s * angle) / math.sin(angle) for s in (1 - t, t)], chunk.models)

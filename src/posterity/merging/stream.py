@@ -15,9 +15,9 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.files import read_json, write_bytes, write_json
-from posterity.merging._ahead import ahead, keep_memory, one_thread_each
 from posterity.merging._card import card
-from posterity.merging._method import Stretch
+from posterity.merging._method import Chunk
+from posterity.merging._prefetch import keep_memory, one_thread_each, prefetched
 from posterity.merging.job import CHUNK, Job, Opened, open_job
 from posterity.merging.shards import Shard, plan_shards, write_index, write_shards
 from posterity.progress import track
@@ -74,10 +74,10 @@ def _write(opened: Opened, folder: Path, shards: list[Shard]) -> None:
     floating = [name for name, entry in opened.like.entries.items() if entry.dtype.is_floating_point]
     shared = None
     if shards and method.scope == "model":
-        shared = method.measure(lambda: (s for name in floating for s in opened.stretches(name)))
+        shared = method.measure(lambda: (s for name in floating for s in opened.chunks(name)))
     names = track([name for shard in shards for name in shard.entries], "Merging")
     # The bar advances by one name for every tensor that a shard takes.
-    pieces = (ahead(p for _ in shard.entries for p in _pieces(opened, next(names), shared)) for shard in shards)
+    pieces = (prefetched(p for _ in shard.entries for p in _pieces(opened, next(names), shared)) for shard in shards)
     write_shards(folder, zip(shards, pieces, strict=True))
 
 
@@ -88,16 +88,16 @@ def _pieces(opened: Opened, name: str, shared: object) -> Iterator[Callable[[], 
         for start in range(0, entry.count, CHUNK):
             yield functools.partial(opened.like.read, name, start, min(CHUNK, entry.count - start))
         return
-    measured = method.measure(lambda: opened.stretches(name)) if method.scope == "tensor" and entry.count else shared
+    measured = method.measure(lambda: opened.chunks(name)) if method.scope == "tensor" and entry.count else shared
 
-    def piece(read: Callable[[], Stretch]) -> Tensor:
+    def piece(read: Callable[[], Chunk]) -> Tensor:
         return _stored(name, method.combine(read(), measured), entry.dtype, read)
 
     for read in opened.reads(name):
         yield functools.partial(piece, read)
 
 
-def _stored(name: str, merged: Tensor, dtype: torch.dtype, read: Callable[[], Stretch]) -> Tensor:
+def _stored(name: str, merged: Tensor, dtype: torch.dtype, read: Callable[[], Chunk]) -> Tensor:
     """A merged piece in the dtype of its tensor; NaN and infinity are refused."""
     piece = merged.to(dtype).contiguous()
     largest = torch.finfo(dtype).max
@@ -105,8 +105,8 @@ def _stored(name: str, merged: Tensor, dtype: torch.dtype, read: Callable[[], St
     if -largest <= low.item() and high.item() <= largest:
         return piece
     if not bool(torch.isfinite(piece).all()):  # what lies beyond the largest by less than half a step is rounded to it
-        stretch = read()  # again: the first may have been overwritten
-        every = [stretch.base, *stretch.models, *stretch.curvatures]
+        chunk = read()  # again: the first may have been overwritten
+        every = [chunk.base, *chunk.models, *chunk.curvatures]
         given = all(bool(torch.isfinite(t).all()) for t in every if t is not None)
         why = f"numbers beyond {dtype}" if given else "NaN or infinity in a model"
         raise InvalidInput(f"{name}: expected finite numbers, got {why}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.merging._method import Method, Stretch
+from posterity.merging._method import Chunk, Method
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class TaskArithmetic(Method):
     name = "task_arithmetic"
     beside = 0
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        total = base = stretch.anchor
-        for weight, model in zip(stretch.weights, stretch.models, strict=True):
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        total = base = chunk.anchor
+        for weight, model in zip(chunk.weights, chunk.models, strict=True):
             total = torch.add(total, model.sub_(base), alpha=weight, out=model)  # whose room is free now
         return total

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from posterity.errors import expected, require
-from posterity.merging._method import Method, Scope, Stretch, Stretches, weighted_sum
+from posterity.merging._method import Chunk, Chunks, Method, Scope, weighted_sum
 
 Convention = Literal["paper", "mergekit", "peft"]
 _NOTHING = 1e-8  # sums of weights below which nobody agrees
@@ -53,13 +53,13 @@ class Ties(Method):
     def scope(self) -> Scope:
         return "model" if self.convention == "paper" else "tensor"
 
-    def measure(self, stretches: Stretches) -> list[float]:
+    def measure(self, chunks: Chunks) -> list[float]:
         """The smallest magnitude that each model keeps."""
-        return thresholds(stretches, self.density, least=1 if self.convention == "mergekit" else 0)
+        return thresholds(chunks, self.density, least=1 if self.convention == "mergekit" else 0)
 
-    def combine(self, stretch: Stretch, measured: Any) -> Tensor:
-        trimmed = [trim(delta, threshold) for delta, threshold in zip(stretch.deltas, measured, strict=True)]
-        return elect_and_average(trimmed, stretch.weights, self.convention).add_(stretch.anchor)
+    def combine(self, chunk: Chunk, measured: Any) -> Tensor:
+        trimmed = [trim(delta, threshold) for delta, threshold in zip(chunk.deltas, measured, strict=True)]
+        return elect_and_average(trimmed, chunk.weights, self.convention).add_(chunk.anchor)
 
 
 def check_density(density: float) -> None:
@@ -99,17 +99,17 @@ def trim(delta: Tensor, threshold: float) -> Tensor:
     return torch.nn.functional.hardshrink(delta, below) if below >= 0 else delta
 
 
-def thresholds(stretches: Stretches, density: float, least: int = 0) -> list[float]:
+def thresholds(chunks: Chunks, density: float, least: int = 0) -> list[float]:
     """The max(⌊density · n⌋, least)-th largest |Δ| of each model, exactly, from counts of float32 bit patterns.
 
     Non-negative floats are ordered as their bits are. One pass counts the upper 16 bits, a second the lower 16 bits of
     those that share the upper half of the answer; nothing is ever sorted or kept.
     """
     if density == 1:
-        return [0.0] * len(next(stretches()).models)
-    upper = _histograms(stretches, None)
+        return [0.0] * len(next(chunks()).models)
+    upper = _histograms(chunks, None)
     found = [_locate(counts, max(int(density * int(counts.sum())), least)) for counts in upper]
-    lower = _histograms(stretches, [high for high, _ in found])
+    lower = _histograms(chunks, [high for high, _ in found])
     answers = []
     for counts, (high, remaining) in zip(lower, found, strict=True):
         bits = (high << 16) + _locate(counts, remaining)[0]
@@ -117,12 +117,12 @@ def thresholds(stretches: Stretches, density: float, least: int = 0) -> list[flo
     return answers
 
 
-def _histograms(stretches: Stretches, within: Sequence[int] | None) -> list[NDArray[np.int64]]:
+def _histograms(chunks: Chunks, within: Sequence[int] | None) -> list[NDArray[np.int64]]:
     """For each model, how often each upper half occurs, or each lower half beside the upper half `within`."""
     totals: list[NDArray[np.int64]] = []
-    for stretch in stretches():
-        totals = totals or [np.zeros(1 << 16, dtype=np.int64) for _ in stretch.models]
-        for i, delta in enumerate(stretch.deltas):
+    for chunk in chunks():
+        totals = totals or [np.zeros(1 << 16, dtype=np.int64) for _ in chunk.models]
+        for i, delta in enumerate(chunk.deltas):
             bits = delta.float().abs_().reshape(-1).cpu().numpy()
             low, high = bits.view("<u2").reshape(-1, 2).T
             halves = high if within is None else low[high == within[i]]

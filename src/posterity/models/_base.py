@@ -17,7 +17,7 @@ from posterity.errors import require
 from posterity.families import NormalWishart
 
 
-class Estimator(BaseEstimator):  # type: ignore[misc]
+class BayesianEstimator(BaseEstimator):  # type: ignore[misc]
     """A scikit-learn estimator over tensors in float64."""
 
     def _tensor(self, X: Any, reset: bool = False, **checks: Any) -> Tensor:

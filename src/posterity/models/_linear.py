@@ -12,13 +12,13 @@ from torch import Tensor
 from posterity.errors import InvalidInput, Undefined
 from posterity.families import Gaussian
 from posterity.graph import Fit, Model, svi_step, vmp
-from posterity.models._base import Estimator
+from posterity.models._base import BayesianEstimator
 from posterity.rule import robbins_monro
 
 VAGUE = 1e-6  # the prior precision of an intercept, and the shape and rate of vague gamma priors
 
 
-class LinearModel(Estimator):
+class LinearModel(BayesianEstimator):
     """Weights w with a Gaussian posterior; where there is an intercept, inputs are centred and end in a column of ones.
 
     Columns that stand far from zero look like columns of ones: uncentred, their weights would be lost in the intercept.

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from posterity.errors import require_whole
 from posterity.families import Gaussian
-from posterity.models._base import Estimator
+from posterity.models._base import BayesianEstimator
 from posterity.progress import track
 
 _LEAST = 1e-12  # of a column's variance, that noise keeps where factors explain it all
 
 
-class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+class FactorAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):  # type: ignore[misc]
     """x = Wz + m + ε, z ~ N(0, I), ε_j ~ N(0, ψ_j): what many columns have in common.
 
     The posterior of z is exact, q(z) = N with precision I + WᵀΨ⁻¹W over the entries that are seen; the parameters are

@@ -18,15 +18,15 @@ from torch import Tensor
 from posterity.errors import require, require_whole
 from posterity.families import Dirichlet, Family, NormalWishart, StudentT
 from posterity.families.gamma import UnitGamma
-from posterity.graph import Fit, Mixture, Model, Point, em, gaussian, svi, svi_step, vmp
+from posterity.graph import Fit, MixtureFactor, Model, PointMass, em, gaussian, svi, svi_step, vmp
 from posterity.linalg import cholesky, inverse_psd
-from posterity.models._base import Estimator, enough, moved
+from posterity.models._base import BayesianEstimator, enough, moved
 from posterity.rule import robbins_monro
 
 _EMPTY = 1e-6  # of an observation
 
 
-class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
+class GaussianMixture(DensityMixin, BayesianEstimator):  # type: ignore[misc]
     """A mixture of K Gaussians with full covariances: π ~ Dir, (m_k, Λ_k) ~ Normal-Wishart.
 
     Unless told otherwise the prior is centred on the data: m around their mean with the strength of one observation,
@@ -172,8 +172,8 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
     def _weights(self) -> str | None:
         return "weights" if self.n_components > 1 else None
 
-    def _factors(self, X: Tensor) -> list[Mixture]:
-        return [Mixture(self._weights, "components", gaussian(X, jitter=self.reg_covar))]
+    def _factors(self, X: Tensor) -> list[MixtureFactor]:
+        return [MixtureFactor(self._weights, "components", gaussian(X, jitter=self.reg_covar))]
 
     def _with_weights(self, components: Family | None, concentration: Tensor | None) -> dict[str, Any]:
         weights = None if concentration is None else Dirichlet(concentration)
@@ -216,7 +216,7 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
 
     def _keep(self, fit: Fit) -> Self:
         """Write the posterior and what follows from it, in the coordinates of the data."""
-        families = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
+        families = {name: q.family if isinstance(q, PointMass) else q for name, q in fit.q.items()}
         components: Any = families["components"]
         self.posterior_ = moved(families, self._shift)
         if self.method == "em":
@@ -237,13 +237,13 @@ class GaussianMixture(DensityMixin, Estimator):  # type: ignore[misc]
             warnings.warn(f"components {which} hold no observation", ConvergenceWarning, stacklevel=3)
         return self
 
-    def _mixture(self, X: Any) -> Mixture:
+    def _mixture(self, X: Any) -> MixtureFactor:
         check_is_fitted(self)
-        return Mixture(self._weights, "components", gaussian(self._tensor(X) - self._shift))
+        return MixtureFactor(self._weights, "components", gaussian(self._tensor(X) - self._shift))
 
     def _beliefs(self) -> dict[str, Any]:
         centred = moved(self.posterior_, -self._shift)
-        return {name: Point(q) for name, q in centred.items()} if self.method == "em" else centred
+        return {name: PointMass(q) for name, q in centred.items()} if self.method == "em" else centred
 
     def _predictive(self) -> StudentT:
         """Of each component, t with ν = n − d + 1 degrees of freedom around m, and the precision νκ/(κ + 1) W."""

@@ -24,13 +24,13 @@ from posterity.gradients.quadrature import logistic_moments
 from posterity.graph import DenseGaussian, LatentGaussian, SiteFit, Sites, SparseGaussian, cvi
 from posterity.likelihoods import GaussianLikelihood, Likelihood, likelihood
 from posterity.linalg import cholesky
-from posterity.models._base import Estimator, seed_of
+from posterity.models._base import BayesianEstimator, seed_of
 from posterity.models.generalised_linear import two_classes
 
 _JITTER = 1e-8  # of the prior variance, where a kernel matrix is factored
 
 
-class _Process(Estimator):
+class _Process(BayesianEstimator):
     """What dense and sparse processes share: targets, hyperparameters, sites, predictions."""
 
     kernel: Any

@@ -15,7 +15,7 @@ from posterity.errors import InvalidInput, require, require_positive
 from posterity.families import Gaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.gradients.quadrature import logistic_moments
-from posterity.graph import Model, Site
+from posterity.graph import Model, SiteFactor
 from posterity.models._base import seed_of
 from posterity.models._linear import VAGUE, LinearModel, around
 
@@ -59,7 +59,7 @@ class _GeneralisedLinearModel(LinearModel):
         # Begin narrow: under a wide q, expected rates overflow before the data have spoken.
         narrow = Gaussian(centre, vague.precision + design.mT @ design + torch.eye(len(centre), dtype=torch.float64))
         loss = LinearLoss(inputs=design, targets=targets, likelihood=self._likelihood)
-        site = Site("w", loss, Quadrature(self.nodes))
+        site = SiteFactor("w", loss, Quadrature(self.nodes))
         if total is not None:
             self._step(Model({"w": vague}, [site]), {"w": narrow} if prior is None else None, total)
             return

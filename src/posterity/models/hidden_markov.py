@@ -15,12 +15,12 @@ from torch import Tensor
 
 from posterity.errors import require, require_whole
 from posterity.families import Dirichlet, NormalWishart
-from posterity.graph import Chain, Emission, Model, Point, categorical, em, gaussian, vmp
+from posterity.graph import Chain, Emission, Model, PointMass, categorical, em, gaussian, vmp
 from posterity.linalg import cholesky, inverse_psd
-from posterity.models._base import Estimator, enough, moved
+from posterity.models._base import BayesianEstimator, enough, moved
 
 
-class HiddenMarkovModel(Estimator):
+class HiddenMarkovModel(BayesianEstimator):
     """States z_t that follow a Markov chain, observations x_t that depend on the state; conventions of hmmlearn.
 
     Several sequences are one array, one after the other, with their `lengths`. Rows of NaN are missing observations.
@@ -97,9 +97,9 @@ class HiddenMarkovModel(Estimator):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "λ still moves", RuntimeWarning)
             fit = (em if self.method == "em" else vmp)(model, start, steps=self.max_iter, tolerance=self.tol)
-        families = {name: q.family if isinstance(q, Point) else q for name, q in fit.q.items()}
+        families = {name: q.family if isinstance(q, PointMass) else q for name, q in fit.q.items()}
         self.posterior_ = moved(families, self._shift)
-        chances = {n: q.expectation[0].exp() if isinstance(q, Point) else q.mean for n, q in fit.q.items()}
+        chances = {n: q.expectation[0].exp() if isinstance(q, PointMass) else q.mean for n, q in fit.q.items()}
         self.startprob_, self.transmat_ = chances["initial"].numpy(), chances["transitions"].numpy()
         self.lower_bounds_, self.n_iter_, self.converged_ = fit.bounds, fit.steps, fit.converged
         return self
@@ -130,9 +130,9 @@ class HiddenMarkovModel(Estimator):
             states.append(int(torch.multinomial(torch.as_tensor(self.transmat_[states[-1]]), 1, generator=generator)))
         q, point = self.posterior_["components"], self.method == "em"
         if self.emission == "categorical":
-            chances = Point(q).expectation[0].exp() if point else q.mean
+            chances = PointMass(q).expectation[0].exp() if point else q.mean
             return torch.multinomial(chances[states], 1, generator=generator).numpy(), np.array(states)
-        precision = Point(q).expectation[1] if point else q.degrees[..., None, None] * q.scale
+        precision = PointMass(q).expectation[1] if point else q.degrees[..., None, None] * q.scale
         roots = cholesky(inverse_psd(precision))[states]
         noise = torch.randn(n_samples, q.location.shape[-1], 1, dtype=torch.float64, generator=generator)
         return (q.location[states] + (roots @ noise).squeeze(-1)).numpy(), np.array(states)
@@ -194,7 +194,7 @@ class HiddenMarkovModel(Estimator):
 
     def _beliefs(self) -> dict[str, Any]:
         centred = moved(self.posterior_, -self._shift)
-        return {n: Point(q) for n, q in centred.items()} if self.method == "em" else centred
+        return {n: PointMass(q) for n, q in centred.items()} if self.method == "em" else centred
 
 
 def _viterbi(energies: np.ndarray, first: np.ndarray, moves: np.ndarray) -> np.ndarray:

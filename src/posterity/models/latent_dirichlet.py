@@ -17,11 +17,11 @@ from posterity.families import Dirichlet
 from posterity.graph import Fit, Model, Topics, svi, svi_step, vmp
 from posterity.graph.evaluated import Evaluated
 from posterity.graph.sweeps import settle
-from posterity.models._base import Estimator
+from posterity.models._base import BayesianEstimator
 from posterity.rule import robbins_monro
 
 
-class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):  # type: ignore[misc]
     """Documents as mixtures of topics: θ_d ~ Dir(α), β_k ~ Dir(η), each word from β_k with chance θ_dk.
 
     Args:

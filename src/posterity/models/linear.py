@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from posterity.families import Gamma
-from posterity.graph import Linear, Model, Shrinkage
+from posterity.graph import LinearFactor, Model, Shrinkage
 from posterity.models._base import seed_of
 from posterity.models._linear import VAGUE, LinearModel, around
 
@@ -71,7 +71,7 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
         d, design = inputs.shape[-1], self._design(inputs)
         alpha, noise = Gamma(VAGUE, VAGUE / self._shrunk(d)), Gamma(VAGUE, VAGUE * self._unit)
         prior = {"w": around(torch.zeros_like(self._sizes), VAGUE * self._sizes), "alpha": alpha, "noise": noise}
-        return Model(prior, [Linear("w", "noise", design, y), Shrinkage("w", "alpha", d)])
+        return Model(prior, [LinearFactor("w", "noise", design, y), Shrinkage("w", "alpha", d)])
 
     def _first(self, inputs: Tensor, y: Tensor) -> dict[str, Any]:
         return {
@@ -106,7 +106,7 @@ class BayesianRidge(RegressorMixin, LinearModel):  # type: ignore[misc]
             return self.fit(X, y)
         inputs, targets = self._tensors(X, y, y_numeric=True)
         y = torch.as_tensor(targets, dtype=torch.float64) - self._level
-        factor = Linear("w", "noise", self._design(inputs), y)
+        factor = LinearFactor("w", "noise", self._design(inputs), y)
         fit = self._learn(Model({name: self._beliefs[name] for name in ("w", "noise")}, [factor]), {})
         self._keep(replace(fit, q={**self._beliefs, **fit.q}))
         return self

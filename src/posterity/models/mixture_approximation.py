@@ -14,10 +14,10 @@ from posterity.algorithms import mixture_vi
 from posterity.errors import require, require_positive, require_whole
 from posterity.families import MixtureOfGaussians
 from posterity.gradients import MonteCarlo, Quadrature
-from posterity.models._base import Estimator
+from posterity.models._base import BayesianEstimator
 
 
-class MixtureApproximation(Estimator):
+class MixtureApproximation(BayesianEstimator):
     """q = Σ_k π_k N(m_k, S_k⁻¹) nearest to a density p in KL(q ‖ p), for a p known up to a constant.
 
     Args:

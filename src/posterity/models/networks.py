@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from posterity.adaptation import adapt
 from posterity.errors import require
 from posterity.learning import fit
-from posterity.models._base import Estimator, seed_of
+from posterity.models._base import BayesianEstimator, seed_of
 from posterity.prediction import Prediction, predict
 
 
-class _Network(Estimator):
+class _Network(BayesianEstimator):
     """Standardised inputs, hidden layers with ReLU, and the training loop."""
 
     _likelihood: str

@@ -13,11 +13,11 @@ from posterity.algorithms import LinearStateSpace
 from posterity.errors import require, require_whole
 from posterity.graph import StateBeliefs, filter_states, smooth_states
 from posterity.linalg import root_psd, symmetrise
-from posterity.models._base import Estimator
+from posterity.models._base import BayesianEstimator
 from posterity.progress import track
 
 
-class LinearGaussianStateSpace(Estimator):
+class LinearGaussianStateSpace(BayesianEstimator):
     """x₁ ~ N(m₁, P₁), x_t ~ N(A x_{t−1}, Q), y_t ~ N(C x_t, R): states x that nobody sees, observations y.
 
     Sequences are arrays (T, k) with NaN where observations are missing; for EM, a row is missing as a whole.

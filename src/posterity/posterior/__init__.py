@@ -1,8 +1,9 @@
 """The posterior: what every learner hands over and every question is put to."""
 
+from posterity.errors import renamed
 from posterity.posterior._memory import Memory
 from posterity.posterior._posterior import Posterior
-from posterity.posterior._structure import Gaussian, Structure
+from posterity.posterior._structure import GaussianStructure, Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.dropout import Dropout
 from posterity.posterior.fitted_model import FittedModel
@@ -21,7 +22,7 @@ __all__ = [
     "Ensemble",
     "FittedModel",
     "Full",
-    "Gaussian",
+    "GaussianStructure",
     "Kronecker",
     "LastLayer",
     "LowRank",
@@ -33,3 +34,5 @@ __all__ = [
     "Site",
     "Structure",
 ]
+
+__getattr__ = renamed(__name__, {"Gaussian": "GaussianStructure"})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.curvature.covariance import KroneckerCovariance
-from posterity.posterior._structure import Gaussian, standard_normal, total
+from posterity.posterior._structure import GaussianStructure, standard_normal, total
 from posterity.trees import Tree
 
 Factors = tuple[Tensor, ...]
@@ -32,7 +32,7 @@ class Eigen(NamedTuple):
         return rotate(self.coordinates(x) * self.values.rsqrt(), self.bases)
 
 
-class InEigenbasis(Gaussian):
+class InEigenbasis(GaussianStructure):
     """A Gaussian with one block for each parameter, each with its `Eigen`."""
 
     @property

@@ -53,7 +53,7 @@ class Structure(ABC):
         return {}
 
     @property
-    def gaussian(self) -> Gaussian:
+    def gaussian(self) -> GaussianStructure:
         """The Gaussian over what varies."""
         raise expected("posterior", "a Gaussian one (po.laplace makes one of any trained model)", self.kind)
 
@@ -105,7 +105,7 @@ class Structure(ABC):
         return Undefined(f"{what}: not defined for the structure {self.kind!r}, {self.why_not}")
 
 
-class Gaussian(Structure):
+class GaussianStructure(Structure):
     """What follows from a Gaussian N(m, P⁻¹) once its precision P can be multiplied and its determinant taken."""
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Gaussian(Structure):
         """P⁻¹ as one dense matrix, in the order of the flat vector."""
 
     @property
-    def gaussian(self) -> Gaussian:
+    def gaussian(self) -> GaussianStructure:
         return self
 
     def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
@@ -153,14 +153,14 @@ class Gaussian(Structure):
 
     def kl(self, other: Structure) -> Tensor:
         """½ (tr P₂Σ₁ + (m₂ − m₁)ᵀP₂(m₂ − m₁) − D + log|P₁| − log|P₂|)."""
-        if not isinstance(other, Gaussian):
+        if not isinstance(other, GaussianStructure):
             raise other.undefined("kl")
         check_same_shapes(other.mean, self.mean, "kl")
         distance = other.quadratic(_difference(self.mean, other.mean))
         log_ratio = self.log_det_precision() - other.log_det_precision()
         return 0.5 * (other.trace(self) + distance - self.dimension + log_ratio)
 
-    def trace(self, other: Gaussian) -> Tensor:
+    def trace(self, other: GaussianStructure) -> Tensor:
         """Tr PΣ, with the covariance Σ of another Gaussian; from diagonals alone where either matrix is diagonal."""
         if "diagonal" in (self.kind, other.kind):
             precision = self.precision_diagonal()

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from posterity.curvature.covariance import DiagonalCovariance
 from posterity.errors import InvalidInput, Undefined, expected
-from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
+from posterity.posterior._structure import GaussianStructure, owned, pack, standard_normal, total, unpack, working
 from posterity.trees import Tree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagonal(Gaussian):
+class Diagonal(GaussianStructure):
     """N(m, diag(1/precision)).
 
     A precision of zero is a flat direction: allowed, because priors may be flat, but such a Gaussian has neither

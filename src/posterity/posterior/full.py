@@ -13,12 +13,12 @@ from torch import Tensor
 from posterity.curvature.covariance import FullCovariance
 from posterity.errors import require
 from posterity.linalg import cholesky, log_det_psd, symmetrise
-from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, unpack, working
+from posterity.posterior._structure import GaussianStructure, owned, pack, standard_normal, unpack, working
 from posterity.trees import Tree, from_vector, to_vector
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Full(Gaussian):
+class Full(GaussianStructure):
     """N(m, precision⁻¹).
 
     Args:

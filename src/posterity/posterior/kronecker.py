@@ -14,7 +14,7 @@ from torch import Tensor
 from posterity.errors import expected, require
 from posterity.linalg import symmetrise
 from posterity.posterior._eigen import Eigen, Factors, InEigenbasis
-from posterity.posterior._structure import Gaussian, owned, pack, total, unpack, working
+from posterity.posterior._structure import GaussianStructure, owned, pack, total, unpack, working
 from posterity.trees import Tree
 
 
@@ -59,7 +59,7 @@ class Kronecker(InEigenbasis):
         require(smallest > 0, f"precision of {name!r}", "a positive-definite matrix", f"smallest eigenvalue {smallest}")
         return Eigen(tuple(pair[1] for pair in pairs), values)
 
-    def trace(self, other: Gaussian) -> Tensor:
+    def trace(self, other: GaussianStructure) -> Tensor:
         if not isinstance(other, Kronecker) or self._sizes != other._sizes:
             return super().trace(other)
         # In the eigenbasis U of the other block, tr PΣ needs the diagonal of UᵀPU alone, which is Kronecker again.

@@ -12,11 +12,11 @@ from torch import Tensor
 from posterity.errors import Undefined, expected, require
 from posterity.linalg import cholesky, log_det_psd
 from posterity.noise import Key, normal
-from posterity.posterior._structure import Gaussian, owned, pack, standard_normal, total, unpack, working
+from posterity.posterior._structure import GaussianStructure, owned, pack, standard_normal, total, unpack, working
 from posterity.trees import Tree, check_same_shapes, to_vector
 
 
-class LowRank(Gaussian):
+class LowRank(GaussianStructure):
     """N(m, diag(v) + Σ_r d_r d_rᵀ).
 
     SWAG with K deviations δ_r from its running mean has v = ½ Var and d_r = δ_r / √(2(K − 1)).

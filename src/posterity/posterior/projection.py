@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from posterity.errors import expected
-from posterity.posterior._structure import Gaussian, Structure
+from posterity.posterior._structure import GaussianStructure, Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.last_layer import LastLayer
@@ -22,7 +22,7 @@ def project(structure: Structure, to: Literal["diagonal", "full"]) -> Structure:
         raise expected("structure", "'diagonal' or 'full'", to)
     if isinstance(structure, LastLayer):
         return LastLayer(_project(structure.inner, to), structure.rest)
-    if not isinstance(structure, Gaussian):
+    if not isinstance(structure, GaussianStructure):
         raise structure.undefined(f"projection to {to!r}")
     return _project(structure, to)
 
@@ -35,7 +35,7 @@ def diagonal(structure: Structure, what: str) -> Diagonal:
     return found
 
 
-def _project(structure: Gaussian, to: str) -> Diagonal | Full:
+def _project(structure: GaussianStructure, to: str) -> Diagonal | Full:
     if to == "diagonal":
         return Diagonal(structure.mean, structure.precision_diagonal())
     return Full(structure.mean, structure.precision_matrix())

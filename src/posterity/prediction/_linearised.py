@@ -17,7 +17,7 @@ from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.noise import Key, normal
-from posterity.prediction._question import Advance, Method, Question
+from posterity.prediction._question import Advance, PredictiveMethod, Question
 from posterity.prediction._running import Running, Statistics, require_finite
 from posterity.trees import state_dtype
 
@@ -25,7 +25,7 @@ ROOM = 2**22  # numbers in the draws that are made at a time
 
 
 @contextmanager
-def linearised(question: Question) -> Iterator[Method]:
+def linearised(question: Question) -> Iterator[PredictiveMethod]:
     """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = question.likelihood.noise_precision is not None
     require_whole("samples", question.samples, 0 if gaussian else 1)
@@ -46,7 +46,7 @@ def linearised(question: Question) -> Iterator[Method]:
 
 
 @contextmanager
-def probit(question: Question) -> Iterator[Method]:
+def probit(question: Question) -> Iterator[PredictiveMethod]:
     """Class probabilities without draws: E[σ(f)] ≈ σ(f / √(1 + πv/8)), for each class with its own variance v.
 
     References:
@@ -65,7 +65,7 @@ def probit(question: Question) -> Iterator[Method]:
         yield one_by_one(answer)
 
 
-def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
+def one_by_one(answer: Callable[[Inputs], Statistics]) -> PredictiveMethod:
     """A method that answers one batch after the other."""
 
     def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
@@ -75,7 +75,7 @@ def one_by_one(answer: Callable[[Inputs], Statistics]) -> Method:
             advance(1)
         return answers
 
-    return Method(ask, steps=1)
+    return PredictiveMethod(ask, steps=1)
 
 
 def _covariance(question: Question) -> Covariance:

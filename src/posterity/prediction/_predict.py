@@ -15,14 +15,14 @@ from posterity.inputs import Inputs, move, tensors
 from posterity.posterior import Posterior
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
-from posterity.prediction._question import Method, Question
+from posterity.prediction._question import PredictiveMethod, Question
 from posterity.prediction._running import Statistics, joined
 from posterity.prediction._sampled import sampled
 from posterity.prediction._stream import grouped, stream
 from posterity.progress import track
 from posterity.trees import evaluating
 
-_METHODS: dict[str, Callable[[Question], AbstractContextManager[Method]]] = {
+_METHODS: dict[str, Callable[[Question], AbstractContextManager[PredictiveMethod]]] = {
     "sampled": sampled,
     "linearised": linearised,
     "probit": probit,
@@ -95,7 +95,9 @@ def predict(
     return Prediction(posterior.likelihood, *statistics, exact=exact, class_names=posterior.class_names)
 
 
-def _answers(method: Method, model: nn.Module, batches: Iterable[Inputs], total: int | None) -> list[Statistics]:
+def _answers(
+    method: PredictiveMethod, model: nn.Module, batches: Iterable[Inputs], total: int | None
+) -> list[Statistics]:
     device = next(model.parameters()).device
     bar = track(count(), "predict", total=None if total is None else total * method.steps)
 

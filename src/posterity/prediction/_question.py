@@ -17,7 +17,7 @@ from posterity.prediction._running import Statistics
 Advance = Callable[[int], None]  # to be called with the number of steps done
 
 
-class Method(NamedTuple):
+class PredictiveMethod(NamedTuple):
     """A way to answer, ready for use."""
 
     ask: Callable[[Sequence[Inputs], Advance], list[Statistics]]

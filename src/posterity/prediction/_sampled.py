@@ -13,13 +13,13 @@ from torch import Tensor
 from posterity.inputs import Inputs, attempt
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
-from posterity.prediction._question import Advance, Method, Question
+from posterity.prediction._question import Advance, PredictiveMethod, Question
 from posterity.prediction._running import Running, Statistics
 from posterity.prediction._slots import Slots
 
 
 @contextmanager
-def sampled(question: Question) -> Iterator[Method]:
+def sampled(question: Question) -> Iterator[PredictiveMethod]:
     """Answers from drawn networks; without samples, from the mean weights."""
     model = question.model
     draws = Draws(model, question.posterior, question.samples, question.seed)
@@ -36,4 +36,4 @@ def sampled(question: Question) -> Iterator[Method]:
         return [statistics.finish() for statistics in running]
 
     with Slots(model).filled(draws.fixed):
-        yield Method(ask, steps=draws.count)
+        yield PredictiveMethod(ask, steps=draws.count)

@@ -25,7 +25,7 @@ from posterity.runs.data import Data, Selection, hash_of
 from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import Rows, read_rows, with_block
-from posterity.runs.store import Entry, Generation, Listing, check_file, generation, read_list
+from posterity.runs.store import Generation, ListedFile, Listing, check_file, generation, read_list
 from posterity.runs.tables import packed, read_table, suffix
 
 
@@ -49,7 +49,7 @@ class RunFolder:
 
     folder: Path
     content: Mapping[str, Any]
-    files: Mapping[str, Entry]
+    files: Mapping[str, ListedFile]
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.folder)!r}, {self.config.get('method')}, {self.status})"

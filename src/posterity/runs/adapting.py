@@ -16,7 +16,7 @@ from posterity.features.cache import FOLDER as FEATURES
 from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source, refuse_hiding
-from posterity.runs.decisions import Decisions
+from posterity.runs.decisions import RowDecisions
 from posterity.runs.fitting import discard, evaluated, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
@@ -29,7 +29,7 @@ def adapt_run(
     out: Path,
     *,
     add: Path | None = None,
-    decisions: Decisions | None = None,
+    decisions: RowDecisions | None = None,
     embeddings: Path | None = None,
     memory: int | None = None,
     overwrite: bool = False,
@@ -130,7 +130,7 @@ def _written(
     return adapted
 
 
-def _known(train: Examples, decisions: Decisions) -> None:
+def _known(train: Examples, decisions: RowDecisions) -> None:
     there = set(train.ids.tolist())
     for i in (*decisions.dropped, *decisions.relabelled):
         if i not in there:
@@ -139,7 +139,7 @@ def _known(train: Examples, decisions: Decisions) -> None:
         raise InvalidInput("decisions: expected at least one row to drop or relabel, got only rows to keep")
 
 
-def _targets(decisions: Decisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
+def _targets(decisions: RowDecisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
     """New targets by id, as the model takes them."""
     if decisions is None or not decisions.relabelled:
         return {}

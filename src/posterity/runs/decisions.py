@@ -16,7 +16,7 @@ DECISIONS = ("keep", "drop", "relabel")
 
 
 @dataclass(frozen=True)
-class Decisions:
+class RowDecisions:
     """What was decided.
 
     Args:
@@ -30,7 +30,7 @@ class Decisions:
     relabelled: dict[int, str]
 
     @classmethod
-    def read(cls, path: Path) -> Decisions:
+    def read(cls, path: Path) -> RowDecisions:
         """Read a file with the columns id, decision ("keep", "drop" or "relabel") and label (the new one)."""
         table = _as_written(path)
         for name in ("id", "decision"):

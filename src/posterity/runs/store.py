@@ -26,7 +26,7 @@ NOTES = ".writing"  # names of what a writer makes and replaces, one a line
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedFile:
     """A file as the list has it: where it lies in the folder, how long it is, what it hashes to."""
 
     path: str
@@ -39,7 +39,7 @@ class Listing:
     """What `run.json` says."""
 
     content: dict[str, Any]
-    files: dict[str, Entry]
+    files: dict[str, ListedFile]
 
 
 def read_list(folder: Path) -> Listing:
@@ -53,7 +53,7 @@ def read_list(folder: Path) -> Listing:
     if type(value.get("version")) is not int or not 1 <= value["version"] <= VERSION:
         raise RefusedFile(f"{path}: expected version {VERSION} or older, got {value.get('version')}; update posterity")
     try:
-        files = {name: Entry(**entry) for name, entry in value["files"].items()}
+        files = {name: ListedFile(**entry) for name, entry in value["files"].items()}
     except (KeyError, TypeError, AttributeError):
         raise RefusedFile(f"{path}: expected a list of files with sizes and hashes, got none") from None
     for entry in files.values():
@@ -62,7 +62,7 @@ def read_list(folder: Path) -> Listing:
     return Listing(value["content"], files)
 
 
-def check_file(folder: Path, entry: Entry) -> Path:
+def check_file(folder: Path, entry: ListedFile) -> Path:
     """Where a listed file lies, if it is byte for byte what was written."""
     path = folder / entry.path
     if path.is_symlink() or not path.is_file():
@@ -81,7 +81,7 @@ class Generation:
 
     folder: Path
     content: dict[str, Any]
-    files: dict[str, Entry] = field(default_factory=dict)
+    files: dict[str, ListedFile] = field(default_factory=dict)
 
     def place(self, name: str) -> Path:
         """A free path for a new version of a file or folder."""
@@ -100,7 +100,7 @@ class Generation:
             if part.is_file():
                 key = name if part == path else f"{name}/{part.relative_to(path).as_posix()}"
                 relative = part.relative_to(self.folder).as_posix()
-                self.files[key] = Entry(relative, part.stat().st_size, sha256(part))
+                self.files[key] = ListedFile(relative, part.stat().st_size, sha256(part))
 
     def write(self, name: str, data: bytes) -> None:
         """Write and list a file."""

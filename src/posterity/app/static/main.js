@@ -6,7 +6,7 @@ import { labelled, preview, verdict } from "./cards.js";
 import { Detail } from "./detail.js";
 import { everyFrame, fill, h, toast } from "./dom.js";
 import { Gallery } from "./gallery.js";
-import { reselect } from "./hands.js";
+import { reselect } from "./pointer.js";
 import { help, listen } from "./keys.js";
 import { Legend } from "./legend.js";
 import { Model } from "./model.js";

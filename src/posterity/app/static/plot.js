@@ -5,7 +5,7 @@ import { density } from "./density.js";
 import { css, everyFrame, h } from "./dom.js";
 import { GlPainter } from "./gl.js";
 import { Grid } from "./grid.js";
-import { Hands, WHOLE } from "./hands.js";
+import { Pointer, WHOLE } from "./pointer.js";
 import { MARGIN, gridlines, overlay } from "./overlay.js";
 import { RasterPainter } from "./raster.js";
 import { Scale, below, sorted } from "./scales.js";
@@ -25,7 +25,7 @@ export class Plot {
     this.draw = everyFrame(() => this.#draw());
     this.overlay = everyFrame(() => this.width && overlay(this));
     new ResizeObserver(() => this.#resize()).observe(this.element);
-    new Hands(this);
+    new Pointer(this);
     model.on("view epoch", () => this.#refresh());
     model.on("filter select", () => (this.#order(), this.draw()));
     model.on("focus marks hover", () => this.overlay());

@@ -40,7 +40,7 @@ class Belief(ABC):
         """Learn from rewards (B,) of the arms (B,) that were pulled in these contexts (B, D)."""
 
 
-class History:
+class RewardHistory:
     """Contexts, arms and rewards that were seen, in columns that grow by doubling."""
 
     def __init__(self) -> None:

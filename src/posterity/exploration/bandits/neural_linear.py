@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head, find_head
 from posterity.errors import expected, require_positive, require_whole
-from posterity.exploration.bandits._belief import Belief, History, arms_of, squared_error
+from posterity.exploration.bandits._belief import Belief, RewardHistory, arms_of, squared_error
 from posterity.exploration.bandits.linear import LinearGaussian
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.noise import own_seed
@@ -59,7 +59,7 @@ class NeuralLinear(Belief):
         self.network, self.arms, self._head, self._like = network, arms_of(network, one), head, like
         self._prior_precision, self._noise_precision = prior_precision, noise_precision
         self._every, self._steps, self._batch_size, self._lr, self._seed = every, steps, batch_size, lr, seed
-        self._history, self._fresh = History(), 0
+        self._history, self._fresh = RewardHistory(), 0
         self.linear = self._new_linear(head)
 
     def draw(self, contexts: Tensor, seed: int, number: int) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import require_positive, require_whole
-from posterity.exploration.bandits._belief import Belief, History, arms_of, checked, squared_error
+from posterity.exploration.bandits._belief import Belief, RewardHistory, arms_of, checked, squared_error
 from posterity.likelihoods import GaussianLikelihood
 from posterity.noise import seeded
 from posterity.optim import IVON
@@ -68,7 +68,7 @@ class VariationalNetwork(Belief):
         )
         self._noise_precision, self._samples = noise_precision, samples
         self._steps, self._batch_size = steps, batch_size
-        self._history, self._generator = History(), seeded(seed)
+        self._history, self._generator = RewardHistory(), seeded(seed)
 
     @torch.no_grad()
     def draw(self, contexts: Tensor, seed: int, number: int) -> Tensor:

@@ -18,7 +18,7 @@ from posterity.graph._factor import Beliefs, Evaluation, Factor, require_one
 
 
 @dataclass(frozen=True)
-class Linear(Factor):
+class LinearFactor(Factor):
     """Σ_n log N(y_n | x_nᵀw, 1/τ).
 
         value = (N/2)(E log τ − log 2π) − ½ E[τ] E‖y − Xw‖²

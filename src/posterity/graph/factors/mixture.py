@@ -19,7 +19,7 @@ _EMPTY = 1e-8  # observations in a component below which it counts as empty
 
 
 @dataclass(frozen=True)
-class Mixture(Factor):
+class MixtureFactor(Factor):
     """Σ_n log p(x_n, z_n | π, θ), with the labels z_n summed out: q(z_n = k) = r_nk.
 
         r_nk ∝ exp E[log π_k + log p(x_n | θ_k)],     value = Σ_n log Σ_k exp E[log π_k + log p(x_n | θ_k)]

@@ -15,7 +15,7 @@ from posterity.graph._factor import Beliefs, Evaluation, Factor
 
 
 @dataclass(frozen=True)
-class Site(Factor):
+class SiteFactor(Factor):
     """log f(θ) = −ℓ(θ), with ∇_μ E_q[ℓ] by an estimator.
 
         value = −E_q[ℓ],     to θ: −∇_μ E_q[ℓ]
@@ -48,6 +48,8 @@ class Site(Factor):
     def evaluate(self, q: Beliefs) -> Evaluation:
         belief = q[self.variable]
         if not isinstance(belief, Family):
-            raise expected(f"Site at {self.variable!r}", "a distribution (EM makes it a point)", type(belief).__name__)
+            raise expected(
+                f"SiteFactor at {self.variable!r}", "a distribution (EM makes it a point)", type(belief).__name__
+            )
         message = lambda: tuple(-block for block in self.gradient(belief, self.loss))  # noqa: E731
         return Evaluation(lambda: -self.gradient.expectation(belief, self.loss), {self.variable: message})

@@ -19,7 +19,7 @@ _BLOCK = 2**12  # words of documents that are worked on together: their topics f
 _KEPT = 2**25  # numbers β of the words that are kept while topics stand still; beyond, they are gathered again
 
 
-class Block(NamedTuple):
+class WordBlock(NamedTuple):
     """Documents of about the same length, padded to the longest with words that do not occur.
 
     Attributes:
@@ -87,7 +87,7 @@ class Topics(Factor):
         return type(self)(self.proportions, self.topics, counts)
 
     @cached_property
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[WordBlock]:
         """The documents, those of similar length together."""
         sparse = self.counts.to_sparse_coo().coalesce()
         document, word = sparse.indices()
@@ -102,7 +102,7 @@ class Topics(Factor):
             there = steps < lengths[rows].unsqueeze(-1)
             places = torch.where(there, starts[rows].unsqueeze(-1) + steps, 0)
             counts = torch.where(there, sparse.values()[places].to(torch.float64), 0.0)
-            blocks.append(Block(rows, torch.where(there, word[places], 0), counts))
+            blocks.append(WordBlock(rows, torch.where(there, word[places], 0), counts))
             begin = end
         return blocks
 
@@ -129,7 +129,7 @@ class Topics(Factor):
         top = log_theta.amax(-1, keepdim=True)
         theta = (log_theta - top).exp()
 
-        def blocks() -> Iterator[tuple[Block, Tensor, Tensor, Tensor]]:
+        def blocks() -> Iterator[tuple[WordBlock, Tensor, Tensor, Tensor]]:
             """Each block with its θ (n, K), β of its words (n, L, K) and Σ_k θβ (n, L)."""
             for block, known in zip(self._blocks, gathered, strict=True):
                 own, of_words = theta[block.rows], beta[block.words] if known is None else known

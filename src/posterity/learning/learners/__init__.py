@@ -1,7 +1,7 @@
 """The methods that `fit` knows, by name."""
 
 from posterity.learning.learners import optimizers
-from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
+from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
 from posterity.learning.learners.bayes_by_backprop import BayesByBackpropLearner
 from posterity.learning.learners.dropout import DropoutLearner
 from posterity.learning.learners.ivon import IVONLearner
@@ -32,4 +32,4 @@ METHODS: dict[str, type[Learner]] = {
 
 POINTS = ("adamw", "sgd", "sam", "ste")  # methods that leave one set of weights, an ensemble of one
 
-__all__ = ["METHODS", "POINTS", "Learner", "Plan", "Prior", "as_prior"]
+__all__ = ["METHODS", "POINTS", "Learner", "Prior", "TrainingPlan", "as_prior"]

@@ -27,7 +27,7 @@ Prior = float | Diagonal | Posterior
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What is known before training starts.
 
     Args:
@@ -59,7 +59,7 @@ class Learner(ABC):
     averages: ClassVar[bool] = False  # whether the optimizer divides by the batches and draws of a step itself
     mixes: ClassVar[bool] = True  # whether the posteriors of several runs make one of an ensemble
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         self.model = model
         self.plan = plan
 

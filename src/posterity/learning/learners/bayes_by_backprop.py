@@ -14,7 +14,7 @@ from torch.optim import Adam
 from posterity.batches import Batches
 from posterity.errors import require, require_positive, require_whole
 from posterity.inputs import Inputs, call
-from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
+from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
 from posterity.learning.learners._local_noise import local_noise, uncertain_layers
 from posterity.likelihoods import Likelihood
 from posterity.noise import Key, normals
@@ -49,7 +49,7 @@ class BayesByBackpropLearner(Learner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         prior: Prior = 1.0,
         sigma_init: float | Tree = 0.02,

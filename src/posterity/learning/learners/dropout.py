@@ -8,7 +8,7 @@ from torch import nn
 
 from posterity.batches import Batches
 from posterity.learning.dropout_layers import dropout_rates, insert_dropout
-from posterity.learning.learners._base import Plan
+from posterity.learning.learners._base import TrainingPlan
 from posterity.learning.learners.point import AdamWLearner
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Dropout, Posterior
@@ -31,7 +31,7 @@ class DropoutLearner(AdamWLearner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         p: float | None = None,
         after: Sequence[str] | None = None,

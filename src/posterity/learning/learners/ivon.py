@@ -10,7 +10,7 @@ from torch import nn
 
 from posterity.batches import Batches
 from posterity.errors import require_whole
-from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
+from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.optim import IVON
 from posterity.posterior import Posterior
@@ -40,7 +40,7 @@ class IVONLearner(Learner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         prior: Prior = 1.0,
         ess: float | None = None,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from posterity.batches import Batches
 from posterity.errors import require
 from posterity.learning._laplace import laplace
-from posterity.learning.learners._base import Plan
+from posterity.learning.learners._base import TrainingPlan
 from posterity.learning.learners.point import AdamWLearner
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
@@ -32,7 +32,7 @@ class LaplaceLearner(AdamWLearner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         prior: float = 1.0,
         structure: str = "kron",

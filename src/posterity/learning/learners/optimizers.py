@@ -15,8 +15,8 @@ from torch.amp import GradScaler
 from posterity.batches import Batch, Batches
 from posterity.errors import Undefined, expected, require, require_positive, require_whole
 from posterity.inputs import Inputs, call
-from posterity.learning.learners._base import Learner, Plan, Prior, as_prior
-from posterity.learning.starts import fresh, require_no_statistics
+from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
+from posterity.learning.starts import reinitialised, require_no_statistics
 from posterity.likelihoods import Likelihood
 from posterity.optim import (
     EVON,
@@ -60,7 +60,7 @@ class OptimizerLearner(Learner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         prior: Prior = 1.0,
         ess: float | None = None,
@@ -88,7 +88,7 @@ class OptimizerLearner(Learner):
         make: Callable[..., VariationalOptimizer] = self.kind
         return make(trainable(self.model).items(), **given)
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         """Options for users who do not choose them."""
         return {}
 
@@ -127,7 +127,7 @@ class IVONLikeLearner(OptimizerLearner):
     default_lr = 0.2
     default_clip = 10.0
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {"hess_init": max(0.1, 1000 / plan.n), "betas": (0.9, 1 - 1 / max(plan.steps, 2))}
 
 
@@ -143,7 +143,7 @@ class ImprovedRuleLearner(OptimizerLearner):
     default_lr = 0.5
     default_clip = 10.0
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {"hess_init": 1.0, "rho": 2 / max(plan.steps, 4)}
 
 
@@ -165,7 +165,7 @@ class VadamLearner(OptimizerLearner):
     kind = Vadam
     default_lr = 1e-2
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {"hess_init": 1.0, "betas": (0.9, 1 - 2 / max(plan.steps, 4))}
 
 
@@ -177,7 +177,7 @@ class VOGNLearner(OptimizerLearner):
     without: ClassVar[set[str]] = {"draws"}
     refused = ("accumulate", "amp", "class_weights", "label_smoothing", "ignore_index", "penalty")
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {"hess_init": 0.1, "betas": (0.9, 1 - 5 / max(plan.steps, 10)), "damping": 1e-3}
 
     def backward(self, loss: Tensor, batch: Batch, likelihood: Likelihood) -> None:
@@ -198,7 +198,7 @@ class BayesianSAMLearner(OptimizerLearner):
     default_lr = 0.3
     averages = True
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {"betas": (0.9, 1 - 5 / max(plan.steps, 10))}
 
     def passes(self, step: int, sample: int, scaler: GradScaler) -> Iterator[AbstractContextManager[object]]:
@@ -214,7 +214,7 @@ class SAMLearner(BayesianSAMLearner):
     default_lr = 0.05
     without: ClassVar[set[str]] = {"draws"}
 
-    def start(self, plan: Plan) -> dict[str, Any]:
+    def start(self, plan: TrainingPlan) -> dict[str, Any]:
         return {}
 
     def scale(self, likelihood: Likelihood) -> float:
@@ -229,7 +229,7 @@ class BayesBiNNLearner(OptimizerLearner):
     without: ClassVar[set[str]] = {"prior"}
     mixes = False
 
-    def __init__(self, model: nn.Module, plan: Plan, **options: Any) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan, **options: Any) -> None:
         vectors = [name for name, p in trainable(model).items() if p.ndim < 2]
         if vectors:
             raise expected("model", "weight matrices alone, for weights of ±1: no biases or scales", vectors[0])
@@ -259,10 +259,10 @@ class MixtureIVONLearner(IVONLikeLearner):
     mixes = False
     refused = ("penalty",)  # a function of one model, where there are several
 
-    def __init__(self, model: nn.Module, plan: Plan, *, members: int = 3, **options: Any) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan, *, members: int = 3, **options: Any) -> None:
         require_whole("members", members)
         require_no_statistics(model)
-        self.members = [model, *(fresh(model, plan.seed, k) for k in range(1, members))]
+        self.members = [model, *(reinitialised(model, plan.seed, k) for k in range(1, members))]
         super().__init__(model, plan, **options)
 
     @classmethod

@@ -7,7 +7,7 @@ from torch.optim import SGD, AdamW
 
 from posterity.batches import Batches
 from posterity.errors import expected
-from posterity.learning.learners._base import Learner, Plan, as_prior
+from posterity.learning.learners._base import Learner, TrainingPlan, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Ensemble, Posterior
 from posterity.trees import snapshot, trainable
@@ -16,7 +16,7 @@ from posterity.trees import snapshot, trainable
 class PointLearner(Learner):
     """The mode alone: a posterior that is an ensemble of one."""
 
-    def __init__(self, model: nn.Module, plan: Plan, *, prior: float = 1.0) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan, *, prior: float = 1.0) -> None:
         super().__init__(model, plan)
         if not isinstance(prior, (int, float)):
             raise expected("prior", "a precision, the same for all weights", type(prior).__name__)
@@ -33,7 +33,7 @@ class AdamWLearner(PointLearner):
     default_lr = 1e-3
 
     def __init__(
-        self, model: nn.Module, plan: Plan, *, prior: float = 1.0, betas: tuple[float, float] = (0.9, 0.999)
+        self, model: nn.Module, plan: TrainingPlan, *, prior: float = 1.0, betas: tuple[float, float] = (0.9, 0.999)
     ) -> None:
         super().__init__(model, plan, prior=prior)
         parameters = trainable(model).values()
@@ -50,7 +50,7 @@ class SGDLearner(PointLearner):
     default_lr = 0.05
 
     def __init__(
-        self, model: nn.Module, plan: Plan, *, prior: float = 1.0, momentum: float = 0.9, nesterov: bool = False
+        self, model: nn.Module, plan: TrainingPlan, *, prior: float = 1.0, momentum: float = 0.9, nesterov: bool = False
     ) -> None:
         super().__init__(model, plan, prior=prior)
         self.optimizer = SGD(

@@ -10,7 +10,7 @@ from torch import nn
 from posterity.batches import Batches
 from posterity.errors import require, require_whole
 from posterity.inputs import call
-from posterity.learning.learners._base import Plan
+from posterity.learning.learners._base import TrainingPlan
 from posterity.learning.learners.point import SGDLearner
 from posterity.learning.schedules import LinearThenConstant, Schedule
 from posterity.likelihoods import Likelihood
@@ -42,7 +42,7 @@ class SWAGLearner(SGDLearner):
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         prior: float = 1.0,
         momentum: float = 0.9,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posterity.families import Dirichlet, Gamma, Gaussian
 from posterity.gradients import LinearLoss, Quadrature
-from posterity.graph import Linear, Model, Shrinkage, Site, Topics, svi_step, vmp
+from posterity.graph import LinearFactor, Model, Shrinkage, SiteFactor, Topics, svi_step, vmp
 from posterity.rule import robbins_monro
 from posterity.table.comparisons._data import counts, furthest, normal
 from posterity.table.comparisons._minimum import minimum
@@ -31,7 +31,7 @@ def vmp_regression() -> float:
         return 0.5 * a / b * error - 15.0 * (torch.digamma(a) - b.log() - math.log(2.0 * math.pi)) + _gamma_kl(a, b)
 
     prior = {"w": None, "alpha": Gamma(A, B), "noise": Gamma(A, B)}
-    model = Model(prior, [Linear("w", "noise", X, y), Shrinkage("w", "alpha")])
+    model = Model(prior, [LinearFactor("w", "noise", X, y), Shrinkage("w", "alpha")])
     q = vmp(model, {"w": Gaussian.standard(3)}, tolerance=1e-14).q
     m, L, alpha, noise = _scipy(expected_loss, 3, extra=2)
     pairs = [(q["w"].mean, m), (q["w"].covariance, L @ L.T), _gamma_pair(q["alpha"], alpha)]
@@ -45,7 +45,7 @@ def nonconjugate_poisson() -> float:
     def expected_loss(m: Tensor, L: Tensor, _: Tensor) -> Tensor:
         return ((X @ m + 0.5 * ((X @ L) ** 2).sum(-1)).exp() - y * (X @ m)).sum()
 
-    site = Site("w", LinearLoss(inputs=X, targets=y, likelihood="poisson"), Quadrature(60))
+    site = SiteFactor("w", LinearLoss(inputs=X, targets=y, likelihood="poisson"), Quadrature(60))
     model = Model({"w": None, "alpha": Gamma(A, B)}, [site, Shrinkage("w", "alpha")])
     q = vmp(model, {"w": Gaussian.standard(3)}, lr=0.5, tolerance=1e-14).q
     m, L, alpha, _ = _scipy(expected_loss, 3, extra=0)

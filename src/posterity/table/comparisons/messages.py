@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.families import Dirichlet, Family, NormalWishart
-from posterity.graph import Mixture, Model, em, gaussian, vmp
+from posterity.graph import MixtureFactor, Model, em, gaussian, vmp
 from posterity.table.comparisons._data import furthest, normal
 
 K, D = 3, 2
@@ -32,7 +32,7 @@ def em_mixture() -> float:
         "weights": Dirichlet(1.0 + weights),
         "components": NormalWishart(means, np.ones(K), np.full(K, D + 1.0), precisions),
     }
-    model = Model({"weights": None, "components": None}, [Mixture("weights", "components", gaussian(X))])
+    model = Model({"weights": None, "components": None}, [MixtureFactor("weights", "components", gaussian(X))])
     pairs: list[tuple[object, object]] = []
     for steps in (1, 5):
         theirs = GaussianMixture(
@@ -65,7 +65,7 @@ def vmp_mixture() -> float:
         "weights": Dirichlet(np.full(K, 0.5)),
         "components": NormalWishart(np.zeros((K, D)), 0.5, D + 1.0, 0.5 * np.eye(D)),
     }
-    model = Model(prior, [Mixture("weights", "components", gaussian(X))])
+    model = Model(prior, [MixtureFactor("weights", "components", gaussian(X))])
     start = _state(_quietly(theirs, X))
     once = _differences(vmp(model, start, steps=1, tolerance=0.0).q, _state(_quietly(theirs, X)))
     theirs.max_iter = 1000

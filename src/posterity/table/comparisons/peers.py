@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.families import Dirichlet, Gamma, Gaussian, NormalWishart
-from posterity.graph import Chain, Linear, Model, Shrinkage, em, gaussian, vmp
+from posterity.graph import Chain, LinearFactor, Model, Shrinkage, em, gaussian, vmp
 from posterity.table.comparisons._data import furthest
 
 
@@ -26,7 +26,9 @@ def bayespy_regression() -> float:
     """y ~ N(Xw, 1/τ), w_i ~ N(0, 1/α_i): moments of q(w) q(α) q(τ) and the bound, at rest."""
     theirs = _recorded("regression")
     prior = {"w": None, "alpha": Gamma(_tensor([0.1] * 3), _tensor([0.2] * 3)), "noise": Gamma(0.3, 0.4)}
-    model = Model(prior, [Linear("w", "noise", _tensor(theirs["X"]), _tensor(theirs["y"])), Shrinkage("w", "alpha")])
+    model = Model(
+        prior, [LinearFactor("w", "noise", _tensor(theirs["X"]), _tensor(theirs["y"])), Shrinkage("w", "alpha")]
+    )
     fit = vmp(model, {"w": Gaussian.standard(3)}, steps=5000, tolerance=1e-13)
     ours = {
         "mean": fit.q["w"].mean,

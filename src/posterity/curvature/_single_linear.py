@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posterity.curvature._sites import Matrix, Site, Vector
+from posterity.curvature._layer_parameters import LayerParameter, MatrixParameter, VectorParameter
 from posterity.curvature.passes import Pass
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleLinear:
     """The parameters (W, c) of y = W a + c, with J_nᵀ v = b_n ⊗ ã_n and ã = (a, 1)."""
 
     inputs: Tensor  # ã, (n, d)
@@ -20,18 +20,18 @@ class Alone:
     order: Tensor  # where each parameter of the tape stands in (outputs, d), flattened
 
     @classmethod
-    def of(cls, step: Pass) -> Alone | None:
+    def of(cls, step: Pass) -> SingleLinear | None:
         """The layer, if the tape watches the parameters of one linear layer and nothing else."""
-        if len(step.layers) != 1 or step.rest or len(step.layers[0].sites) != len(step.tape.names):
+        if len(step.layers) != 1 or step.rest or len(step.layers[0].parameters) != len(step.tape.names):
             return None
-        sites = step.layers[0].sites
-        if not all(_plain(site) for site in sites.values()):
+        parameters = step.layers[0].parameters
+        if not all(_plain(parameter) for parameter in parameters.values()):
             return None
-        columns = [_column(site, step.outputs) for site in sites.values()]
-        outputs = next(iter(sites.values())).shape[0]
+        columns = [_column(parameter, step.outputs) for parameter in parameters.values()]
+        outputs = next(iter(parameters.values())).shape[0]
         place = torch.arange(outputs * sum(c.shape[1] for c in columns), device=step.logits.device)
         places = place.view(outputs, -1).split([c.shape[1] for c in columns], dim=1)
-        by_name = {name: block.flatten() for name, block in zip(sites, places)}
+        by_name = {name: block.flatten() for name, block in zip(parameters, places)}
         return cls(torch.cat(columns, dim=1), outputs, torch.cat([by_name[name] for name in step.tape.names]))
 
     def outer_sum(self, b: Tensor, examples: slice) -> Tensor:
@@ -59,13 +59,13 @@ class Alone:
         return d * d + self.outputs**2 * d
 
 
-def _plain(site: Site) -> bool:
-    return (isinstance(site, Matrix) and site.rank_one) or (
-        isinstance(site, Vector) and site.inputs is None and site.positions == 1
+def _plain(parameter: LayerParameter) -> bool:
+    return (isinstance(parameter, MatrixParameter) and parameter.rank_one) or (
+        isinstance(parameter, VectorParameter) and parameter.inputs is None and parameter.positions == 1
     )
 
 
-def _column(site: Site, like: Tensor) -> Tensor:
-    if isinstance(site, Matrix):
-        return site.activations(slice(None))[:, 0, 0]
+def _column(parameter: LayerParameter, like: Tensor) -> Tensor:
+    if isinstance(parameter, MatrixParameter):
+        return parameter.activations(slice(None))[:, 0, 0]
     return torch.ones(len(like), 1, dtype=like.dtype, device=like.device)

@@ -12,7 +12,7 @@ const LARGEST = 1.4,
   SMALLEST = 1e-3; // widths of the window
 const CORNERS = 60; // of a shape in the address
 
-export class Hands {
+export class Pointer {
   constructor(plot) {
     this.plot = plot;
     const on = (name, action, options) => plot.over.addEventListener(name, action, options);

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posterity.curvature._gradients import Gradient, Lookup, Outer, Rows
+from posterity.curvature._gradients import Gradient, GradientRows, Lookup, Outer
 from posterity.curvature.covariance import Bases, rotate, times_rows
 
 
-class Site(ABC):
+class LayerParameter(ABC):
     """How one parameter takes part in its layer, whose output is linear in it."""
 
     shape: torch.Size
@@ -66,7 +66,7 @@ class Site(ABC):
         return self.shape.numel()
 
 
-class Weight(Site):
+class WeightParameter(LayerParameter):
     """A parameter with a Kronecker factor for the layer's inputs beside the one for its signals."""
 
     input_axis: ClassVar[int] = 1  # which of the two it is
@@ -77,7 +77,7 @@ class Weight(Site):
 
 
 @dataclass(frozen=True)
-class Matrix(Weight):
+class MatrixParameter(WeightParameter):
     """The weight of y_t = W a_t (of each group of channels): G = Σ_t b_t a_tᵀ."""
 
     shape: torch.Size
@@ -111,9 +111,9 @@ class Matrix(Weight):
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
         if bases is not None and self._turns_rows(len(b)):
-            return Rows(rotate(self._rows(b, self.activations(examples)), bases))
+            return GradientRows(rotate(self._rows(b, self.activations(examples)), bases))
         a = self.activations(examples, bases)
-        return Outer(b[:, :, 0], a[:, 0, 0]) if self.rank_one else Rows(self._rows(b, a))
+        return Outer(b[:, :, 0], a[:, 0, 0]) if self.rank_one else GradientRows(self._rows(b, a))
 
     def tangent(self, direction: Tensor, examples: slice) -> Tensor:
         return self._outputs(direction, self.activations(examples))
@@ -151,7 +151,7 @@ class Matrix(Weight):
 
 
 @dataclass(frozen=True)
-class Vector(Site):
+class VectorParameter(LayerParameter):
     """A bias (x = 1) or the scale of a normalisation (x its normalised input): y_t = p ∘ x_t, G = Σ_t b_t ∘ x_t."""
 
     shape: torch.Size
@@ -164,7 +164,7 @@ class Vector(Site):
 
     def gradient(self, b: Tensor, examples: slice, bases: Bases | None = None) -> Gradient:
         rows, late = self._rows(b, examples), self._late(bases)
-        return Rows(rows if late is None else rotate(rows, late))
+        return GradientRows(rows if late is None else rotate(rows, late))
 
     def tangent(self, direction: Tensor, examples: slice) -> Tensor:
         direction = direction.unsqueeze(1)
@@ -175,8 +175,8 @@ class Vector(Site):
         return self.tangent(times_rows(rows, variance, self._late(bases)), examples)
 
     def output_variance(self, variance: Tensor, bases: Bases | None = None) -> Tensor | None:
-        alone = self.inputs is None and self.positions == 1 and self._late(bases) is None
-        return variance.reshape(1, -1) if alone else None
+        single = self.inputs is None and self.positions == 1 and self._late(bases) is None
+        return variance.reshape(1, -1) if single else None
 
     def numbers(self, roots: int, turned: bool = False) -> int:
         return (roots + 1) * self.numel * self.positions
@@ -191,7 +191,7 @@ class Vector(Site):
 
 
 @dataclass(frozen=True)
-class Table(Weight):
+class EmbeddingParameter(WeightParameter):
     """The weight (rows, width) of an embedding: y_t = row number index_t."""
 
     input_axis: ClassVar[int] = 0
@@ -208,7 +208,7 @@ class Table(Weight):
         index = self.index[examples]
         b = self._trained(b, index)
         if bases is not None:
-            return Rows((bases[0][index].mT @ b).flatten(2))
+            return GradientRows((bases[0][index].mT @ b).flatten(2))
         same = index.unsqueeze(-1) == index.unsqueeze(-2)  # (n, T, T)
         first = ~same.tril(-1).any(-1)
         return Lookup(index, (same.to(b) @ b) * first.unsqueeze(-1), self.shape)

@@ -21,7 +21,7 @@ def diverged(how: str) -> PosterityError:
     return PosterityError(f"training diverged: {how}; lower lr, or clip the gradient")
 
 
-class Tally:
+class RunningMetrics:
     """Rows of (Σ w ℓ, Σ w, correct, count), one for each batch or step."""
 
     def __init__(self, rows: Iterable[Tensor] = ()) -> None:
@@ -64,7 +64,7 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
     """Metrics of the model as it stands, in evaluation mode."""
     model.eval()
     device = next(model.parameters()).device
-    tally = Tally()
+    found = RunningMetrics()
     for batch in data:
         check_inputs(model, batch)
         batch = batch.to(device)
@@ -76,6 +76,6 @@ def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str,
             raise PosterityError(
                 "validation: expected finite losses, got NaN or infinity; lower lr, or clip the gradient"
             )
-        tally.add(objective, f, batch.targets, total)
-    tally.require_loss("targets to validate with")
-    return tally.metrics(objective)
+        found.add(objective, f, batch.targets, total)
+    found.require_loss("targets to validate with")
+    return found.metrics(objective)

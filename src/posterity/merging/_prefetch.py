@@ -15,7 +15,7 @@ T = TypeVar("T")
 WORKERS = min(4, os.cpu_count() or 1)
 
 
-def ahead(tasks: Iterable[Callable[[], T]], threads: int = WORKERS) -> Iterator[T]:
+def prefetched(tasks: Iterable[Callable[[], T]], threads: int = WORKERS) -> Iterator[T]:
     """Results of tasks in their order; as many as there are threads, and one more, are under way at a time."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[T]] = deque()

@@ -1,13 +1,14 @@
 """Columns as numbers, beside scikit-learn, and what happens to rows that training did not know."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler, StandardScaler
 
 from posterity.errors import InvalidInput
 from posterity.runs.columns import LEVELS, counts_rows, infer, restore
@@ -39,9 +40,25 @@ def encoded(column, values, notes=None):
 
 
 def test_numbers_as_scikit_learn_scales_them():
-    values = pd.Series(np.random.default_rng(0).normal(5, 3, 50))
-    wanted = StandardScaler().fit_transform(values.to_numpy()[:, None])
-    np.testing.assert_allclose(infer("x", values).encode(values, []), wanted, rtol=1e-5, atol=1e-6)
+    values = pd.Series(np.random.default_rng(0).standard_t(2, 50))
+    scaled = RobustScaler(unit_variance=True).fit_transform(values.to_numpy()[:, None])[:, 0]
+    found = infer("x", values).encode(values, [])
+    np.testing.assert_allclose(found[:, 0], scaled / np.sqrt(1 + (scaled / 3) ** 2), rtol=1e-4)
+    assert np.abs(found[:, 0]).max() < 3 < np.abs(scaled).max()
+    pair = pd.Series([0.0, 1.0, 1.0] * 10)
+    wanted = StandardScaler().fit_transform(pair.to_numpy()[:, None])
+    assert infer("x", pair).width == 1
+    np.testing.assert_allclose(infer("x", pair).encode(pair, []), wanted / np.sqrt(1 + (wanted / 3) ** 2), rtol=1e-5)
+
+
+def test_numbers_have_their_place_among_the_training_values():
+    values = pd.Series(np.random.default_rng(0).exponential(size=400))
+    column = infer("x", values)
+    edges = KBinsDiscretizer(13, quantile_method="inverted_cdf").fit(values.to_numpy()[:, None]).bin_edges_[0]
+    np.testing.assert_allclose(column.edges, edges)
+    asked = np.array([-1.0, 0.3, 1.7, 50.0])
+    wanted = [[np.interp(x, pair, (-0.5, 0.5)) for pair in pairwise(edges)] for x in asked]
+    np.testing.assert_allclose(encoded(column, asked)[:, 1:], wanted, atol=1e-6)
 
 
 def test_missing_numbers_are_filled_and_flagged():
@@ -66,7 +83,7 @@ def test_numbers_without_squares_are_missing():
 def test_infinite_numbers_are_missing():
     column = infer("x", pd.Series(["1", "inf", "3", "-inf", "5"]))
     assert column.kind == "number"
-    assert encoded(column, ["3", "inf"]).tolist() == [[0, 0], [0, 1]]
+    assert encoded(column, ["3", "inf"])[:, :2].tolist() == [[0, 0], [0, 1]]
 
 
 def test_categories_as_scikit_learn_encodes_them():
@@ -94,8 +111,9 @@ def test_texts_as_scikit_learn_counts_them():
 
 def test_dates_are_days():
     column = infer("x", pd.Series(["2020-01-01", "2020-01-03", "2020-01-11"]))
-    a, b, c = encoded(column, ["2020-01-01", "2020-01-03", "2020-01-11"])[:, 0]
-    assert (c - b) / (b - a) == pytest.approx(4.0, rel=1e-5)
+    a, b, c = column.read(pd.Series(["2020-01-01", "2020-01-03", "2020-01-11"]))
+    assert (a, b - a, c - b) == (18262, 2, 8)
+    assert encoded(column, ["2020-01-07"])[0, 1:].tolist() == [0.5, 0]  # behind the first two, half way to the third
 
 
 def test_dates_and_truths_are_the_same_in_every_format(tmp_path):
@@ -179,9 +197,9 @@ def test_dates_have_their_place_in_the_week_and_in_the_year():
     dates = pd.Series(pd.date_range("2020-01-01", periods=800)).dt.strftime("%Y-%m-%d")
     column = infer("x", dates)
     assert column.cycles == ("week", "year")
-    rows = encoded(column, ["2020-01-01", "2020-01-08", None])
-    np.testing.assert_allclose(rows[0, 1:3], rows[1, 1:3], atol=1e-4)
-    assert rows[2, 1:].tolist() == [0, 0, 0, 0]
+    rows = encoded(column, ["2020-01-01", "2020-01-08", None])[:, -4:]
+    np.testing.assert_allclose(rows[0, :2], rows[1, :2], atol=1e-4)
+    assert rows[2].tolist() == [0, 0, 0, 0]
 
 
 def test_a_few_words_among_numbers_are_missing_ones():

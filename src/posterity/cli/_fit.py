@@ -33,7 +33,7 @@ def fit(
     test: Annotated[
         str, typer.Option(metavar="FRACTION|FILE|COLUMN=VALUE", help="What to hold out for testing; 0 for nothing.")
     ] = "0.2",
-    model: Annotated[str | None, typer.Option(help="linear, mlp, cnn, or module:factory of your own.")] = None,
+    model: Annotated[str | None, typer.Option(help="tabular, linear, mlp, cnn, or module:factory of your own.")] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
     method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "ivon",
     task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,

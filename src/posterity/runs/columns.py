@@ -12,15 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, decimal_sign, numbers
+from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, numbers, read_numbers
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
 WORDS = 2000  # words of a bag of words
 _FAR = 1e30  # standard deviations, beyond which a network answers with infinity
+_LIMIT = 3.0  # standard deviations towards which larger ones are bent
+_BINS = 16  # of a column of numbers
 _FEW = 50  # a column of no more distinct values is a category, however short the table
 _FEWEST = 10  # steps that are enough to tell that a column rises
+_SAMPLE = 1000  # values that decide what a column may be, before all of them do
 _MOSTLY = 0.95  # share of numbers at which the rest of a column counts as missing
 _CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # in days
 _WORD = re.compile(r"\w\w+")
@@ -55,9 +58,27 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class Number(Column):
-    """(value − offset)/scale, missing values filled with the median; a flag for them if there were any in training.
+    """A number as z = (value − offset)/scale, bent towards ±LIMIT, and as its place among the training values.
 
-    `decimal` is the decimal sign of numbers that are written as text.
+        z / √(1 + z²/LIMIT²),    clip((value − b_t)/(b_{t+1} − b_t), 0, 1) − ½   for each bin between edges b
+
+    The bins hold equally many training values: a linear function of them is piecewise linear in the value, which lets
+    a network follow thresholds. Offset and scale are median and interquartile range, whatever a few values are.
+    Missing values are filled with the median, with a flag for them if there were any in training.
+
+    Args:
+        name: Name of the column.
+        offset: What is subtracted.
+        scale: What is divided by.
+        fill: What stands in for missing values.
+        flag: Whether training values were missing.
+        decimal: The decimal sign of numbers that are written as text.
+        bent: Whether large z are bent.
+        edges: Edges of the bins; none in columns of two values.
+
+    References:
+        Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep learning", 2022.
+        Holzmüller, Grinsztajn and Steinwart, "Better by default", 2024.
     """
 
     offset: float
@@ -65,23 +86,25 @@ class Number(Column):
     fill: float
     flag: bool
     decimal: str = "."
+    bent: bool = False
+    edges: tuple[float, ...] = ()
     kind = "number"
 
     @classmethod
-    def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Number:
-        """The column, learnt from training values."""
-        decimal = decimal_sign(values)
-        found = numbers(values, decimal)
+    def of(cls, name: str, found: Vector, standardise: bool, decimal: str = ".") -> Number:
+        """The column, learnt from training values, NaN where they are none."""
         known = found[np.isfinite(found)]
-        offset, scale = (float(known.mean()), float(known.std()) or 1.0) if standardise else (0.0, 1.0)
-        return cls(name, offset, scale, float(np.median(known)), bool((~np.isfinite(found)).any()), decimal)
+        offset, scale = _location(known) if standardise else (0.0, 1.0)
+        edges = _edges(known) if standardise else ()
+        flag = bool((~np.isfinite(found)).any())
+        return cls(name, offset, scale, float(np.median(known)), flag, decimal, standardise, edges)
 
     def remark(self, values: pd.Series[Any]) -> str | None:
         return f"{self.name}: commas are read as decimal signs" if self.decimal == "," else None
 
     @property
     def width(self) -> int:
-        return 1 + self.flag
+        return 1 + self.flag + max(len(self.edges) - 1, 0)
 
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         found = self.read(values)
@@ -91,8 +114,14 @@ class Number(Column):
             notes.append(f"{self.name}: {unread} values are not {self.kind}s; they count as missing")
         if missing.any() and not self.flag:
             notes.append(f"{self.name}: {int(missing.sum())} values are missing; the training median stands in")
-        scaled = (np.where(missing, self.fill, found) - self.offset) / self.scale
-        return np.stack([scaled, missing] if self.flag else [scaled], 1).astype(np.float32)
+        filled = np.where(missing, self.fill, found)
+        scaled = (filled - self.offset) / self.scale
+        first = scaled / np.sqrt(1 + np.square(scaled / _LIMIT)) if self.bent else scaled
+        parts = [first[:, None], missing[:, None]] if self.flag else [first[:, None]]
+        if self.edges:
+            low, high = np.array(self.edges[:-1]), np.array(self.edges[1:])
+            parts.append(np.clip((filled[:, None] - low) / (high - low), 0, 1) - 0.5)
+        return np.concatenate(parts, 1).astype(np.float32)
 
     def read(self, values: pd.Series[Any]) -> Vector:
         """The values as numbers, NaN where they are none."""
@@ -111,14 +140,12 @@ class Date(Number):
     kind = "date"
 
     @classmethod
-    def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Date:
-        written = date_format(values) or ISO
-        found = days(values, written)
+    def of(cls, name: str, found: Vector, standardise: bool, written: str = ISO) -> Date:
         known = found[np.isfinite(found)]
         cycles = [
             name for name, length in _CYCLES.items() if np.ptp(known) >= 2 * length and np.ptp(known % length) > 0
         ]
-        return cls(**vars(Number.of(name, pd.Series(found), standardise)), written=written, cycles=tuple(cycles))
+        return cls(**vars(Number.of(name, found, standardise)), written=written, cycles=tuple(cycles))
 
     @property
     def width(self) -> int:
@@ -247,18 +274,36 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
         return Category.of(name, values)
     if distinct == len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
         return Ignored(name, "another value in every row of a column with such a name: it only names them")
-    if not kind.startswith("datetime") and _is_numeric(known):
-        return Number.of(name, values, standardise)
-    if date_format(known) is not None:
-        return Date.of(name, values, standardise)
-    if _is_mostly_numeric(known):
-        return Number.of(name, values, standardise)
+    if not kind.startswith("datetime") and _plausible(known):
+        found, decimal = read_numbers(values)
+        if _is_numeric(found, values):
+            return Number.of(name, found, standardise, decimal)
+    written = date_format(known)
+    if written is not None:
+        return Date.of(name, days(values, written), standardise, written)
     words = np.mean([len(_WORD.findall(value)) for value in as_text(known.head(1000))])
     if words >= 4 and distinct > max(_FEW, len(known) / 2):
         return Ignored(name, "text") if text is False else Text.of(name, values)
     if distinct <= max(_FEW, len(known) / 20):
         return Category.of(name, values)
     return Ignored(name, _unusable(known))
+
+
+def _location(known: Vector) -> tuple[float, float]:
+    """Median and interquartile range as that of a normal, or mean and standard deviation where half are the same."""
+    low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+    if high > low and len(np.unique(known)) > 2:
+        return float(middle), float(high - low) / 1.349
+    return float(known.mean()), float(known.std()) or 1.0
+
+
+def _edges(known: Vector) -> tuple[float, ...]:
+    """Edges of bins with equally many values, fewer of them where there are few values; few different ones are all."""
+    count = min(_BINS, max(2, int(np.sqrt(len(known)) / 1.5)))
+    edges = np.unique(known)
+    if len(edges) > count + 1:
+        edges = np.unique(np.quantile(known, np.linspace(0, 1, count + 1), method="inverted_cdf"))
+    return tuple(edges.tolist()) if len(edges) > 2 else ()
 
 
 def counts_rows(values: pd.Series[Any]) -> bool:
@@ -312,15 +357,19 @@ def _names_rows(known: pd.Series[Any]) -> bool:
     return not np.isfinite(found).all() or bool((found == found.round()).all())
 
 
-def _is_numeric(values: pd.Series[Any]) -> bool:
-    """Whether all values are numbers; infinite ones count as missing, but not all of them can be."""
-    found = numbers(values, decimal_sign(values))
-    unread = ~np.isfinite(found)
-    return not unread.all() and bool(pd.to_numeric(values[unread], errors="coerce").notna().all())
+def _plausible(known: pd.Series[Any]) -> bool:
+    """Whether the first values let a column of numbers be expected."""
+    sample = known.head(_SAMPLE)
+    infinite = pd.to_numeric(sample, errors="coerce").notna().to_numpy()
+    return bool((np.isfinite(read_numbers(sample)[0]) | infinite).mean() >= _MOSTLY)
 
 
-def _is_mostly_numeric(values: pd.Series[Any]) -> bool:
-    """Whether nearly all values are numbers, of many sizes: a few words among them stand for missing ones."""
-    found = numbers(values, decimal_sign(values))
+def _is_numeric(found: Vector, values: pd.Series[Any]) -> bool:
+    """Whether all values are numbers, infinite ones aside, or nearly all: a few words among many stand for missing."""
     known = found[np.isfinite(found)]
-    return len(known) >= _MOSTLY * len(found) and len(np.unique(known)) > _FEW / 2
+    unread = ~np.isfinite(found) & values.notna().to_numpy()
+    if len(known) == 0:
+        return False
+    if bool(pd.to_numeric(values[unread], errors="coerce").notna().all()):
+        return True
+    return len(known) >= _MOSTLY * (len(known) + unread.sum()) and len(np.unique(known)) > _FEW / 2

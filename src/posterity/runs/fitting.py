@@ -47,7 +47,8 @@ class Config:
     """How a run is trained; None is decided by the data and by a short probe, and then written down.
 
     Args:
-        model: "linear", "mlp", "cnn" or "module:factory"; by default a cnn for pictures, an mlp otherwise.
+        model: "linear", "mlp", "tabular", "cnn" or "module:factory"; by default "cnn" for pictures and "tabular"
+            otherwise, see `TableNetwork`.
         hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`.
         epochs: Passes over the data.
@@ -239,7 +240,7 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     """The configuration with every open question answered."""
     n, outputs = len(train.ids), preprocessing.target.outputs
     found = asdict(config) | {"options": dict(config.options)}
-    found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "mlp")
+    found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "tabular")
     if config.method == "ivon":
         few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few))

@@ -1,4 +1,4 @@
-"""The networks that a run can have: three by name, and any that a function of the user makes."""
+"""The networks that a run can have: four by name, and any that a function of the user makes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from torch import nn
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.learning import insert_dropout
+from posterity.runs.table_network import TableNetwork
 
-HIDDEN = {"mlp": (64, 64), "cnn": (16, 32)}
+HIDDEN = {"mlp": (64, 64), "cnn": (16, 32), "tabular": (64, 64)}
 
 
 def network(
@@ -30,11 +31,12 @@ def network(
     """A network by its description, with weights that depend on the seed alone.
 
     Args:
-        spec: "linear", "mlp", "cnn", or "module:factory": a function that makes a network. It is given those of the
-            arguments `inputs` (the shape of one example) and `outputs` that it has.
+        spec: "linear", "mlp", "tabular" (see `TableNetwork`), "cnn", or "module:factory": a function that makes a
+            network. It is given those of the arguments `inputs` (the shape of one example) and `outputs` that it has.
         shape: Shape of one example's inputs.
         outputs: Number of outputs.
-        hidden: Widths of the hidden layers of "mlp", channels of the convolutions of "cnn"; by default 64,64 and 16,32.
+        hidden: Widths of the hidden layers of "mlp" and "tabular", channels of the convolutions of "cnn"; by default
+            64,64 and 16,32.
         seed: Seed of the initial weights.
         dropout: Rate of dropout behind every hidden layer.
     """
@@ -65,7 +67,7 @@ def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Modu
 
 def _cnn(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
     if len(shape) != 3:
-        raise expected("model", "pictures for a cnn (linear or mlp take tables)", f"inputs of shape {shape}")
+        raise expected("model", "pictures for a cnn (tabular, mlp or linear take tables)", f"inputs of shape {shape}")
     channels = [shape[0], *hidden]
     layers: list[nn.Module] = []
     height, width = shape[1:]
@@ -77,7 +79,12 @@ def _cnn(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Modu
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels[-1] * height * width, outputs))
 
 
-_BY_NAME = {"linear": _linear, "mlp": _mlp, "cnn": _cnn}
+def _tabular(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    require(len(hidden) > 0, "hidden", "at least one hidden layer for the model 'tabular'", hidden)
+    return TableNetwork(math.prod(shape), outputs, hidden)
+
+
+_BY_NAME = {"linear": _linear, "mlp": _mlp, "tabular": _tabular, "cnn": _cnn}
 
 
 def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
 from posterity.runs.columns import as_text, from_json
-from posterity.runs.written import decimal_sign, marked, numbers
+from posterity.runs.written import marked, numbers, read_numbers
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -120,7 +120,7 @@ class Amount(Target):
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Amount:
         """The column, learnt from its training values."""
-        plain = cls(name, 0.0, 1.0, decimal_sign(values))
+        plain = cls(name, 0.0, 1.0, read_numbers(values)[1])
         found = _read(plain, values, "finite numbers (or --task classes)")
         return replace(plain, offset=float(found.mean()), scale=float(found.std()) or 1.0) if standardise else plain
 
@@ -179,7 +179,7 @@ def infer_target(name: str, values: pd.Series[Any], task: str | None, standardis
     if task is not None and task not in TASKS:
         raise expected("task", f"one of {sorted(TASKS)}", task)
     if task is None:
-        found = pd.Series(numbers(values, decimal_sign(values)))
+        found = pd.Series(read_numbers(values)[0])
         grouped = marked(values) or bool((found == found.round()).all())  # "50%" and "under 3" may be names of classes
         task = "classes" if found.isna().any() or (grouped and found.nunique() <= _FEW) else "amount"
     if task == "classes":

@@ -51,13 +51,15 @@ def numbers(values: pd.Series[Any], decimal: str = ".") -> Vector:
     return np.where(np.abs(found) < LARGEST, found, np.nan)
 
 
-def decimal_sign(values: pd.Series[Any]) -> str:
-    """The decimal sign of a column: "," where only that reads all its numbers ("1,5" or "0,125"), otherwise "."."""
-    plain = pd.to_numeric(values, errors="coerce")
-    if not (plain.isna() & values.notna()).any():
-        return "."
-    point, comma = (int(np.isfinite(numbers(values, sign)).sum()) for sign in ".,")
-    return "," if comma > point else "."
+def read_numbers(values: pd.Series[Any]) -> tuple[Vector, str]:
+    """Values as numbers, and their decimal sign: "," where more of them are numbers that way ("1,5"), otherwise "."."""
+    found = numbers(values)
+    unread = np.isnan(found) & values.notna().to_numpy()
+    if unread.any():
+        other = numbers(values, ",")
+        if np.isfinite(other).sum() > np.isfinite(found).sum():
+            return other, ","
+    return found, "."
 
 
 def marked(values: pd.Series[Any]) -> bool:
@@ -68,12 +70,12 @@ def marked(values: pd.Series[Any]) -> bool:
 def date_format(values: pd.Series[Any]) -> str | None:
     """The format that all known values share, None where there is none."""
     known = values[values.notna()]
+    sample = known.head(_SAMPLE)
     if len(known) == 0:
         return None
-    if np.isfinite(days(known, ISO)).all():
-        return ISO
-    sample = known.head(_SAMPLE).astype(str).str.strip()
-    if not _DATE_LIKE.fullmatch(sample.iloc[0]):
+    if np.isfinite(days(sample, ISO)).all():
+        return ISO if np.isfinite(days(known, ISO)).all() else None
+    if not _DATE_LIKE.fullmatch(str(sample.iloc[0]).strip()):
         return None
     for day, time in product(_DAYS, _TIMES):
         if all(np.isfinite(days(part, day + time)).all() for part in (sample.head(1), sample, known)):
@@ -91,14 +93,17 @@ def ambiguous(values: pd.Series[Any], written: str) -> bool:
 
 def days(values: pd.Series[Any], written: str = ISO) -> Vector:
     """Days since 1970, NaN for what is not written in that format."""
-    if not pd.api.types.is_datetime64_any_dtype(values):
-        values = values.astype(object).where(values.notna(), None)
-        if written == ISO:
-            values = values.where(values.map(lambda v: bool(_ISO_DATE.fullmatch(str(v).strip()))), None)
-    elif written != ISO:
-        written = ISO
-    parsed = pd.to_datetime(values, errors="coerce", utc=True, format=written)
-    return np.asarray((parsed - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+    codes, different = pd.factorize(values)  # each different value is looked at once; missing ones are -1
+    if pd.api.types.is_datetime64_any_dtype(values):
+        parsed = pd.to_datetime(different, utc=True)
+    else:
+        texts = [str(value).strip() for value in different]
+        dates = [text if written != ISO or _ISO_DATE.fullmatch(text) else None for text in texts]
+        parsed = pd.DatetimeIndex(
+            pd.to_datetime(pd.Series(dates, dtype=object), errors="coerce", utc=True, format=written)
+        )
+    found = np.asarray((parsed - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+    return np.append(found, np.nan)[codes]
 
 
 def _read(values: pd.Series[Any], decimal: str) -> Vector:
@@ -124,11 +129,13 @@ def _digits(body: str, decimal: str) -> float:
     """Digits in groups of three, or without groups, and decimals behind the decimal sign."""
     thousands = "," if decimal == "." else "."
     whole, _, decimals = body.partition(decimal)
-    for group in (thousands, *_GROUPS):
-        if re.fullmatch(rf"\d{{1,3}}(?:{re.escape(group)}\d{{3}})+", whole) and whole[0] != "0":
-            whole = whole.replace(group, "")
-            break
-    if re.fullmatch(r"\d*", whole) and re.fullmatch(r"\d*", decimals) and whole + decimals:
+    if not whole.isdigit():
+        for group in (thousands, *_GROUPS):
+            first, *rest = whole.split(group)
+            if rest and first[:1] != "0" and len(first) <= 3 and all(len(three) == 3 for three in rest):
+                whole = whole.replace(group, "")
+                break
+    if all(part.isdigit() or not part for part in (whole, decimals)) and whole + decimals:
         return float(f"{whole or '0'}.{decimals}")
     return _float(body)
 

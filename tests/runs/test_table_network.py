@@ -1,0 +1,55 @@
+"""The network for tables: what a member answers, what all of them answer, and what the rest of the package sees."""
+
+import torch
+from torch.func import functional_call, jacrev
+
+from posterity.adaptation.heads import find_head
+from posterity.curvature import DiagonalCovariance, prediction_covariance
+from posterity.runs.networks import network
+from posterity.trees import trainable
+
+INPUTS, OUTPUTS, MEMBERS = 5, 3, 8
+
+
+def made(seed=0):
+    return network("tabular", (INPUTS,), OUTPUTS, hidden=(7, 6), seed=seed).double()
+
+
+def rows(n=11):
+    return torch.randn(n, INPUTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def members(model, x):
+    """What each member answers alone, (M, N, K)."""
+    parts = model.head.weight.split(6, dim=1)
+    return torch.stack([model.body(x * s) @ w.T + model.head.bias for s, w in zip(model.signs, parts)])
+
+
+def test_members_answer_alone_in_training_and_together_otherwise():
+    model, x = made(), rows()
+    alone = members(model, x)
+    assert not torch.allclose(alone[0], alone[1])
+    wanted = alone[torch.arange(len(x)) % MEMBERS, torch.arange(len(x))]
+    torch.testing.assert_close(model.train()(x), wanted)
+    torch.testing.assert_close(model.eval()(x), alone.mean(0))
+
+
+def test_the_seed_decides_signs_and_weights():
+    first, again, other = made(), made(), made(1)
+    torch.testing.assert_close(first.state_dict(), again.state_dict(), rtol=0, atol=0)
+    assert not torch.equal(first.signs, other.signs)
+
+
+def test_the_last_layer_is_found():
+    assert find_head(made(), rows()).name == "head"
+
+
+def test_its_curvature_has_a_closed_form():
+    model, x = made().eval(), rows(4)
+    parameters = trainable(model)
+    generator = torch.Generator().manual_seed(2)
+    variance = {name: torch.rand(p.shape, generator=generator, dtype=p.dtype) for name, p in parameters.items()}
+    found = prediction_covariance(model, x, DiagonalCovariance(variance))
+    jacobian = jacrev(lambda weights: functional_call(model, weights, (x,)))(dict(parameters))
+    parts = [(j.flatten(2) * variance[name].flatten()) @ j.flatten(2).mT for name, j in jacobian.items()]
+    torch.testing.assert_close(found, sum(parts))

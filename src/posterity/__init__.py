@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         table,
     )
     from posterity.adaptation import adapt
-    from posterity.app import serve, write_html
+    from posterity.app import serve, show_rule, write_html
     from posterity.errors import PosterityError
     from posterity.exploration import ActiveLearner, ThompsonSampler, acquire
     from posterity.learning import (
@@ -89,6 +89,7 @@ _WHERE = {
     "predict": "prediction",
     "serve": "app",
     "sharded": "processes",
+    "show_rule": "app",
     "swag": "learning",
     "write_html": "app",
 }
@@ -142,6 +143,7 @@ __all__ = [
     "runs",
     "serve",
     "sharded",
+    "show_rule",
     "swag",
     "table",
     "write_html",

@@ -64,17 +64,34 @@ def serve(
         The server, with `url` and `stop()`.
     """
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         from posterity.app.server import application
     except ImportError as reason:
         raise MissingExtra("serve: needs starlette and uvicorn; pip install 'posterity[app]'") from reason
-    require(0 <= port < 65536, "port", "a number from 0 to 65535", port)
     load = loader(what, options)
+    make = partial(application, load)
+    return run_server(make, "the memory map", port=port, host=host, browser=browser, block=block)
+
+
+def run_server(make: Callable[..., Any], what: str, *, port: int, host: str, browser: bool, block: bool) -> Served:
+    """Listen, serve in a thread, and say where.
+
+    Args:
+        make: The application, given the hosts it answers to, its token and its port.
+        what: The page's name for the terminal.
+        port: Where to listen; 0 takes a free one.
+        host: The address to listen at.
+        browser: Open the page in the browser.
+        block: Stay until Ctrl-C.
+    """
+    import uvicorn
+
+    require(0 <= port < 65536, "port", "a number from 0 to 65535", port)
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = application(load, hosts=_hosts(host, port), token=token, port=port)
+    app = make(hosts=_hosts(host, port), token=token, port=port)
     limits: dict[str, Any] = {"limit_concurrency": 256, "h11_max_incomplete_event_size": 16384}
     settings = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off", **limits)
     server = uvicorn.Server(settings)
@@ -88,7 +105,7 @@ def serve(
     if browser:
         webbrowser.open(served.url)
     if block:
-        _stay(served, thread)
+        _stay(served, thread, what)
     return served
 
 
@@ -143,8 +160,8 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _stay(served: Served, thread: threading.Thread) -> None:
-    print(f"posterity: the memory map is at {served.url}\nposterity: Ctrl-C ends it", file=sys.stderr, flush=True)
+def _stay(served: Served, thread: threading.Thread, what: str) -> None:
+    print(f"posterity: {what} is at {served.url}\nposterity: Ctrl-C ends it", file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while thread.is_alive():
             thread.join(0.2)

@@ -79,12 +79,12 @@ def _document(source: Source, previews: int) -> str:
     return _PAGE.format(
         script=script,
         style=style,
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        script_hash=digest(script),
+        style_hash=digest(style),
         body=body.strip(),
-        columns=_packed(_columns(page, epochs)),
-        epochs=_json([_packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
-        previews=_json(_previews(source, previews)),
+        columns=packed(_columns(page, epochs)),
+        epochs=as_json([packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
+        previews=as_json(_previews(source, previews)),
     )
 
 
@@ -122,14 +122,16 @@ def _carried(preview: Preview) -> dict[str, Any]:
     return {"row": jsonable(preview.content)}
 
 
-def _packed(data: bytes) -> str:
+def packed(data: bytes) -> str:
+    """Bytes as a text that the page inflates."""
     return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
     """JSON that cannot end the element it stands in."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """What the page's policy calls a script or a style that it lets in."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

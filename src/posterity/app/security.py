@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ONWARDS = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">The memory map</a>'
+ONWARDS = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">The page</a>'
 BODY_LIMIT = 8 * 2**20  # bytes
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

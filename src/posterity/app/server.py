@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-import logging
-import mimetypes
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -16,26 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from posterity.app import decisions
+from posterity.app.endpoints import BINARY, file_of, starlette
 from posterity.app.packing import bits, rows_of
 from posterity.app.page import Page, exact, jsonable, static
-from posterity.app.security import TooLarge, Wall
+from posterity.app.security import Wall
 from posterity.app.source import Preview, Ranked, Source
-from posterity.errors import InvalidInput, PosterityError, expected, require
+from posterity.errors import InvalidInput, expected, require
 
 TRAILS = 300  # most examples whose ways are drawn
 QUERY = 1000  # characters
-BINARY = "application/octet-stream"
 WHOLE = "-?[0-9]{1,19}"
-_log = logging.getLogger("posterity.app")
 
 
 class Whole(Convertor[int]):
@@ -77,11 +70,7 @@ class Answers:
 
     def file(self, request: Request) -> Response:
         """One of the page's own files."""
-        name = request.path_params.get("name", "index.html")
-        if name not in self._files:
-            raise HTTPException(404, "there is no such file")
-        kind = mimetypes.types_map.get("." + name.rsplit(".", 1)[-1], BINARY)
-        return Response(self._files[name], media_type="text/javascript" if name.endswith(".js") else kind)
+        return file_of(self._files, request)
 
     def columns(self, request: Request) -> Response:
         """All columns, and what else can be asked for."""
@@ -203,16 +192,7 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
         "/api/what-if": answers.what_if,
         "/api/decisions": answers.decide,
     }
-    routes = [Route(path, _asked(answer), methods=["GET"]) for path, answer in gets.items()]
-    routes += [Route(path, _told(answer), methods=["POST"]) for path, answer in posts.items()]
-    handlers: Any = {
-        PosterityError: _explain,
-        HTTPException: lambda _, e: JSONResponse({"error": e.detail}, status_code=e.status_code),
-        TooLarge: lambda _, e: JSONResponse({"error": "the request is too large"}, status_code=413),
-        OSError: lambda _, e: JSONResponse({"error": f"a file cannot be read: {e.strerror}"}, status_code=404),
-        Exception: _fail,
-    }
-    return Wall(Starlette(routes=routes, exception_handlers=handlers), hosts, token, port)
+    return Wall(starlette(gets, posts), hosts, token, port)
 
 
 def _write(path: Path, found: Iterable[decisions.Decision]) -> None:
@@ -220,34 +200,6 @@ def _write(path: Path, found: Iterable[decisions.Decision]) -> None:
         decisions.write(path, found)
     except OSError as why:
         raise HTTPException(500, f"{path.name} cannot be written: {why.strerror}") from None
-
-
-def _asked(answer: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(answer, request)
-
-    return endpoint
-
-
-def _told(answer: Callable[[Any], Response]) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        try:
-            body = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            raise InvalidInput("body: expected JSON, got something else") from None
-        return await run_in_threadpool(answer, body)
-
-    return endpoint
-
-
-def _explain(_: Request, error: Exception) -> Response:
-    missing = isinstance(error, OSError)  # a file that is damaged or gone
-    return JSONResponse({"error": str(error)}, status_code=404 if missing else 422)
-
-
-def _fail(_: Request, error: Exception) -> Response:
-    _log.error("a question failed", exc_info=error)
-    return JSONResponse({"error": "something went wrong; the terminal says what"}, status_code=500)
 
 
 def _offered(thing: Any, what: str) -> Any:

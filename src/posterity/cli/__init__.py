@@ -22,6 +22,7 @@ from posterity.cli._merge import merge
 from posterity.cli._next import next_rows
 from posterity.cli._predict import predict
 from posterity.cli._report import report
+from posterity.cli._rule import rule
 from posterity.cli._table import table
 from posterity.errors import PosterityError
 
@@ -58,6 +59,7 @@ app.command("report")(report)
 app.command("merge")(merge)
 app.command("curvature")(curvature)
 app.command("table")(table)
+app.command("rule")(rule)
 app.command("demo")(demo)
 
 

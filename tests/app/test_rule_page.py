@@ -1,0 +1,147 @@
+"""The rule in a real browser: it moves, it is dragged, a link reproduces it, and a file needs no server."""
+
+from __future__ import annotations
+
+import io
+import urllib.request
+
+import pytest
+from PIL import Image
+
+from app.pages import eventually, model, visit
+from posterity.app import show_rule
+from posterity.app.rule import page as rule_page
+from posterity.app.rule.catalogue import asked
+from posterity.app.rule.presets import PRESETS
+
+TWO = "#p=newton&p=gradient-descent&t=3"
+
+
+@pytest.fixture(scope="module")
+def shown():
+    running = show_rule(browser=False, block=False)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def page(browser, shown):
+    opened = visit(browser, shown.url, state=TWO)
+    settled(opened)
+    yield opened
+    assert opened.errors == []
+
+
+def settled(page):
+    eventually(page, "window.posterity.panels.length && window.posterity.panels.every((p) => p.film)")
+
+
+def test_presets_reach_the_numbers_of_the_library(page):
+    expected = asked({"preset": "newton"})
+    assert model(page, "m.panels[0].film.means") == expected["means"]
+    assert model(page, "m.panels[0].film.surface") == expected["surface"]
+    page.keyboard.press("End")
+    eventually(page, "document.querySelector('.readout').innerText.includes('m = (0.80, −0.40)')")
+    assert "S ← ∇²ℓ(m)" in page.locator(".panel").first.inner_text()
+    assert "newton().run(theta, loss, steps=10)" in page.locator(".panel").first.inner_text()
+
+
+def test_keys_step_play_and_turn_the_light_off(page):
+    assert page.locator(".panel").first.get_attribute("data-step") == "3"
+    page.keyboard.press("ArrowRight")
+    eventually(page, "document.querySelector('.panel').dataset.step === '4'")
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    eventually(page, "window.posterity.position > 2 && window.posterity.playing")
+    page.keyboard.press(" ")
+    assert not model(page, "m.playing")
+    page.keyboard.press("t")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    page.keyboard.press("2")
+    eventually(page, "window.posterity.look === 'SAM beside Bayes'")
+
+
+def test_settings_change_the_film_and_a_link_reproduces_it(page, browser, shown):
+    page.keyboard.press("s")
+    page.locator(".panel").first.locator("select").nth(1).select_option("banana")
+    eventually(page, "window.posterity.panels[0].film.choice?.loss === 'banana'")
+    page.evaluate("() => window.posterity.panels[0].change({ lr: 0.5 })")
+    eventually(page, "window.posterity.panels[0].film.choice?.lr === 0.5")
+    assert "BayesianLearningRule(Delta(), lr=0.5)" in page.locator(".panel").first.inner_text()
+    link = page.evaluate("() => location.hash")
+    again = visit(browser, shown.url, state=link)
+    settled(again)
+    for what in ("m.panels[0].film.means", "m.panels.map((p) => p.preset)", "Math.round(m.position)"):
+        assert model(again, what) == model(page, what)
+    assert again.errors == []
+
+
+def test_points_are_dragged_by_hand_and_by_keys(page):
+    page.evaluate("() => { location.hash = '#p=linear-regression&t=3'; }")
+    settled(page)
+    eventually(page, "window.posterity.panels[0].preset === 'linear-regression' && window.posterity.panels[0].points")
+    before = model(page, "m.panels[0].film.data[0]")
+    x, y = page.evaluate(
+        """() => { const p = window.posterity.panels[0], box = p.beside.getBoundingClientRect(),
+             to = p.points.map(box.width, box.height), [x, y] = p.film.data[0];
+             return [box.left + to.x(x), box.top + to.y(y)]; }"""
+    )
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - 60, steps=3)
+    page.mouse.up()
+    eventually(page, "window.posterity.panels[0].changes.points && window.posterity.panels[0].film.choice")
+    page.keyboard.press("ArrowUp")
+    eventually(page, f"window.posterity.panels[0].film.data[0][1] > {before[1] + 0.1}")
+    eventually(page, "!window.posterity.panels[0].moving")
+    points = model(page, "m.panels[0].film.choice.points")
+    expected = asked({"preset": "linear-regression", "changes": {"points": points}})
+    assert model(page, "m.panels[0].film.means") == expected["means"]
+
+
+def test_a_gif_is_saved(page):
+    with page.expect_download() as waiting:
+        page.keyboard.press("g")
+    assert waiting.value.suggested_filename == "newton-gradient-descent.gif"
+    with Image.open(waiting.value.path()) as saved:
+        assert saved.n_frames == 61
+        saved.seek(60)
+        assert len(saved.convert("RGB").getcolors(maxcolors=300)) > 20
+
+
+def test_impossible_settings_are_explained_and_taken_back(page):
+    page.evaluate("() => window.posterity.panels[0].change({ estimator: 'dropout' })")
+    eventually(page, "!document.getElementById('toast').hidden")
+    assert "estimator of the family 'full'" in page.locator("#toast").inner_text()
+    assert model(page, "m.panels[0].film.means.length") == 11
+    page.errors[:] = [line for line in page.errors if "422" not in line]  # the browser reports refusals itself
+
+
+def test_one_file_carries_the_presets(browser, tmp_path, monkeypatch):
+    few = {name: PRESETS[name] for name in ("newton", "gradient-descent", "beta-bernoulli")}
+    monkeypatch.setattr(rule_page, "PRESETS", few)
+    path = show_rule(tmp_path / "rule.html")
+    page = visit(browser, path.as_uri(), state=TWO)
+    settled(page)
+    assert model(page, "m.panels[0].film.means") == asked({"preset": "newton"})["means"]
+    assert "script-src 'sha256-" in path.read_text(encoding="utf-8")
+    page.keyboard.press("s")
+    assert page.locator(".controls select").first.is_disabled()
+    assert page.errors == []
+    assert {url.split(":")[0] for url in page.asked} <= {"file", "data", "blob"}
+
+
+def test_the_policy_is_strict(shown):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(shown.url.split("?")[0])
+    assert refused.value.code == 401
+    policy = refused.value.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    refused.value.close()
+
+
+def test_it_fits_the_screen(page):
+    assert page.evaluate("() => document.documentElement.scrollWidth <= 1280 && document.body.scrollHeight <= 800")
+    picture = Image.open(io.BytesIO(page.screenshot()))
+    assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 200

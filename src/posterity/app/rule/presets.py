@@ -172,8 +172,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "straight-through": Preset(
         "Straight-through", _SIGNS, algorithms.straight_through, ("straight-through",), "Bernoulli, ±1",
-        _rule(loss="signs", family="signs", estimator="delta-mode", lr=0.08, start=(-0.6, -0.9), steps=30),
-        "q = straight_through(lr=0.08).run(theta, loss, steps=30)",
+        _rule(loss="signs", family="signs", estimator="delta-mode", lr=0.12, start=(-0.6, -0.9), steps=30),
+        "q = straight_through(lr=0.12).run(theta, loss, steps=30)",
     ),
     "bernoulli-rule": Preset(
         "Random signs, exactly", _SIGNS, algorithms.bernoulli_rule, ("bernoulli-rule",), "Bernoulli, ±1",

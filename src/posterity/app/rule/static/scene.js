@@ -117,7 +117,7 @@ export class Plane {
       context.fillStyle = colour;
       context.strokeStyle = c.paper;
       context.lineWidth = 2;
-      context.globalAlpha = 0.25 + 0.75 * Math.min(1, 1.6 * weight);
+      context.globalAlpha = Math.min(1, 0.06 + 2.2 * weight);
       disc(context, to.x(mean[0]), to.y(mean[1]), 7, true);
       context.globalAlpha = 1;
     });
@@ -298,14 +298,14 @@ function ellipses(context, to, [mx, my], [a, b, d], colour, weight, hollow) {
   for (const [k, alpha] of hollow ? [] : [[2, 0.13], [1, 0.2]]) {
     context.beginPath();
     context.ellipse(0, 0, k * long, k * short, 0, 0, 2 * Math.PI);
-    context.globalAlpha = alpha * (0.35 + 0.65 * Math.min(1, 1.6 * weight));
+    context.globalAlpha = alpha * Math.min(1, 2.2 * weight);
     context.fill();
   }
   context.restore();
   context.save();
   context.strokeStyle = colour;
   context.lineWidth = hollow ? 1.5 : 2.5;
-  context.globalAlpha = hollow ? 0.7 : 0.25 + 0.75 * Math.min(1, 1.6 * weight);
+  context.globalAlpha = hollow ? 0.7 : Math.min(1, 0.06 + 2.2 * weight);
   for (const k of hollow ? [1] : [1, 2]) {
     context.beginPath();
     for (let n = 0; n <= 72; n++) {

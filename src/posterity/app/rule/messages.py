@@ -15,11 +15,11 @@ from posterity.gradients import LinearLoss, Quadrature
 from posterity.graph import (
     Chain,
     DenseGaussian,
-    Linear,
-    Mixture,
+    LinearFactor,
+    MixtureFactor,
     Model,
     Shrinkage,
-    Site,
+    SiteFactor,
     SparseGaussian,
     Topics,
     cvi,
@@ -67,7 +67,7 @@ def em_mixture() -> Film:
     """EM in a mixture of three, from a poor start."""
     X = _clouds()
     start = _start([0.3, 0.3, 0.4], torch.tensor([[0.5, 1.5], [1.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
-    model = Model({"weights": None, "components": None}, [Mixture("weights", "components", gaussian(X))])
+    model = Model({"weights": None, "components": None}, [MixtureFactor("weights", "components", gaussian(X))])
     frames = []
     for sweep in range(1, 26):
         fit = em(model, start, steps=1, tolerance=0.0)
@@ -85,7 +85,7 @@ def vmp_mixture() -> Film:
         "weights": Dirichlet(torch.full((5,), 0.05, dtype=torch.float64)),
         "components": NormalWishart(torch.zeros(5, 2).double(), 0.1, 3.0, 0.5 * torch.eye(2).double()),
     }
-    model = Model(prior, [Mixture("weights", "components", gaussian(X))])
+    model = Model(prior, [MixtureFactor("weights", "components", gaussian(X))])
     q: Any = _start([18.0] * 5, means)
     frames = []
     for sweep in range(41):
@@ -124,7 +124,7 @@ def vmp_regression() -> Film:
     rows = torch.stack((torch.ones_like(x), x), 1)
     y = rows @ torch.tensor([0.4, 0.8], dtype=torch.float64) + 0.5 * _normal(20, seed=1)
     prior = {"w": None, "alpha": Gamma(1.0, 1.0), "noise": Gamma(1.0, 1.0)}
-    model = Model(prior, [Linear("w", "noise", rows, y), Shrinkage("w", "alpha")])
+    model = Model(prior, [LinearFactor("w", "noise", rows, y), Shrinkage("w", "alpha")])
     return _weights(model, x, y, 1.0, 12, lambda line: line)
 
 
@@ -134,7 +134,7 @@ def nonconjugate_poisson() -> Film:
     rows = torch.stack((torch.ones_like(x), x), 1)
     rate = (rows @ torch.tensor([0.3, 0.5], dtype=torch.float64)).exp()
     y = torch.poisson(rate, generator=torch.Generator().manual_seed(3))
-    site = Site("w", LinearLoss(inputs=rows, targets=y, likelihood="poisson"), Quadrature(40))
+    site = SiteFactor("w", LinearLoss(inputs=rows, targets=y, likelihood="poisson"), Quadrature(40))
     model = Model({"w": None, "alpha": Gamma(2.0, 1.5)}, [site, Shrinkage("w", "alpha")])
     return _weights(model, x, y, 0.5, 16, torch.exp)
 

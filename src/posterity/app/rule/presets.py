@@ -226,7 +226,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "em-mixture": Preset(
         "EM in a mixture", _GRAPH, graph.em, ("em-mixture",), "labels exact, parameters a point",
-        code='fit = em(Model(priors, [Mixture("weights", "components", gaussian(x))]))', make=messages.em_mixture,
+        code='fit = em(Model(priors, [MixtureFactor("weights", "components", gaussian(x))]))',
+        make=messages.em_mixture,
     ),
     "em-chain": Preset(
         "EM in a chain (Baum-Welch)", _GRAPH, graph.em, ("em-chain", "em-chain-recorded"),
@@ -235,16 +236,17 @@ PRESETS: dict[str, Preset] = {
     ),
     "vmp-mixture": Preset(
         "VMP in a mixture", _GRAPH, graph.vmp, ("vmp-mixture",), "mean field",
-        code='fit = vmp(Model(priors, [Mixture("weights", "components", gaussian(x))]))', make=messages.vmp_mixture,
+        code='fit = vmp(Model(priors, [MixtureFactor("weights", "components", gaussian(x))]))',
+        make=messages.vmp_mixture,
     ),
     "vmp-regression": Preset(
         "VMP in a regression", _GRAPH, graph.vmp, ("vmp-regression", "vmp-regression-recorded"), "mean field",
-        code='fit = vmp(Model(priors, [Linear("w", "noise", x, y), Shrinkage("w", "alpha")]))',
+        code='fit = vmp(Model(priors, [LinearFactor("w", "noise", x, y), Shrinkage("w", "alpha")]))',
         make=messages.vmp_regression,
     ),
     "nonconjugate-vmp": Preset(
         "Non-conjugate VMP, counts", _GRAPH, graph.vmp, ("nonconjugate-vmp",), "mean field",
-        code='fit = vmp(Model(priors, [Site("w", loss, Quadrature(40)), Shrinkage("w", "alpha")]), lr=0.5)',
+        code='fit = vmp(Model(priors, [SiteFactor("w", loss, Quadrature(40)), Shrinkage("w", "alpha")]), lr=0.5)',
         make=messages.nonconjugate_poisson,
     ),
     "svi-topics": Preset(

@@ -149,10 +149,11 @@ def test_one_component_is_newton():
     same(q.conditional, newton(0.1).rule.run(Gaussian(START[None], torch.eye(3, dtype=DOUBLE)[None]), LOSS, 5))
 
 
-ROWS = sorted(Path(algorithms.__file__).parent.glob("_[a-z]*.py"))
+GROUPS = ("binary", "mixtures", "optimisers", "regression", "variational")
+FILES = [Path(algorithms.__file__).parent / f"{group}.py" for group in GROUPS]
 
 
-@pytest.mark.parametrize("path", [p for p in ROWS if p.stem != "_base"], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", FILES, ids=GROUPS)
 def test_a_row_contains_no_update_arithmetic(path):
     forbidden = (ast.Add, ast.Sub, ast.Div, ast.MatMult, ast.Pow)
     tree = ast.parse(path.read_text(encoding="utf-8"))

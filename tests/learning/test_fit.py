@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import os
 import signal
+from dataclasses import fields
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from posterity.batches import batches
 from posterity.errors import InvalidInput, PosterityError
 from posterity.learning import Callback, fit
 from posterity.learning.learners import METHODS
+from posterity.learning.settings import FitSettings
 from posterity.likelihoods import GaussianLikelihood
 from posterity.metrics import accuracy, ece, nll
 from posterity.prediction import predict
@@ -339,3 +342,10 @@ def test_empty_and_unfitting_data():
     loader = DataLoader(TensorDataset(*blobs(5)), batch_size=10, drop_last=True)
     with pytest.raises(InvalidInput, match="data: expected at least one batch, got 'an empty loader'"):
         fit(mlp(), loader)
+
+
+def test_the_arguments_of_fit_are_the_settings():
+    """Names and defaults are those of the object that they go into, so that none is forgotten on the way."""
+    arguments = {name: p.default for name, p in inspect.signature(fit).parameters.items()}
+    defaults = {f.name: f.default for f in fields(FitSettings) if f.name != "options"}
+    assert {name: arguments[name] for name in arguments if name not in ("model", "data", "options")} == defaults

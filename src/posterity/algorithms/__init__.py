@@ -1,31 +1,18 @@
 """Rows of Table 1: algorithms as choices of a family, an estimator and options of the rule, and nothing else."""
 
-from posterity.algorithms._adam import adam
-from posterity.algorithms._adamw import adamw
 from posterity.algorithms._base import Algorithm
-from posterity.algorithms._bayesbinn import bayesbinn
-from posterity.algorithms._bernoulli_rule import bernoulli_rule
-from posterity.algorithms._dropout import dropout
-from posterity.algorithms._gaussian_vi import gaussian_vi
-from posterity.algorithms._gradient_descent import gradient_descent
-from posterity.algorithms._laplace import laplace
-from posterity.algorithms._linear_regression import linear_regression
-from posterity.algorithms._mixture_vi import mixture_vi
-from posterity.algorithms._momentum import momentum
-from posterity.algorithms._multimodal import multimodal
-from posterity.algorithms._newton import newton
-from posterity.algorithms._ogn import ogn
-from posterity.algorithms._rmsprop import rmsprop
-from posterity.algorithms._sgd import sgd
-from posterity.algorithms._straight_through import straight_through
-from posterity.algorithms._vogn import vogn
-from posterity.algorithms.conjugate_bayes import (
+from posterity.algorithms.binary import bayesbinn, bernoulli_rule, straight_through
+from posterity.algorithms.conjugate import (
     beta_bernoulli,
     dirichlet_categorical,
     gamma_poisson,
     normal_gamma,
 )
 from posterity.algorithms.kalman import LinearStateSpace, kalman_filter, kalman_smoother
+from posterity.algorithms.mixtures import mixture_vi, multimodal
+from posterity.algorithms.optimisers import adam, adamw, dropout, gradient_descent, momentum, rmsprop, sgd
+from posterity.algorithms.regression import laplace, linear_regression, newton
+from posterity.algorithms.variational import gaussian_vi, ogn, vogn
 
 __all__ = [
     "Algorithm",

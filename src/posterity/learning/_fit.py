@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from posterity.errors import expected
 from posterity.inputs import Inputs
 from posterity.learning._members import train_members
-from posterity.learning._train import Request, Run, train
+from posterity.learning._train import Run, train
 from posterity.learning.callbacks import Callback
 from posterity.learning.schedules import Schedule
+from posterity.learning.settings import FitSettings
 from posterity.likelihoods import Likelihood
 
 
@@ -94,35 +95,10 @@ def fit(
         >>> round(run.posterior.mean["weight"].item(), 1)
         3.0
     """
-    request = Request(
-        method=method,
-        likelihood=likelihood,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        schedule=schedule,
-        validation=validation,
-        patience=patience,
-        n=n,
-        seed=seed,
-        augment=augment,
-        class_weights=class_weights,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-        penalty=penalty,
-        accumulate=accumulate,
-        clip=clip,
-        amp=amp,
-        class_names=class_names,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        resume=resume,
-        progress=progress,
-        options=options,
-    )
+    arguments = dict(locals())  # before there is any other name here
+    settings = FitSettings(**{name: value for name, value in arguments.items() if name not in ("model", "data")})
     if method == "ensemble":
-        return train_members(model, data, request)
+        return train_members(model, data, settings)
     if not isinstance(model, nn.Module):
         raise expected("model", "a torch.nn.Module", type(model).__name__)
-    return train(model, data, request)
+    return train(model, data, settings)

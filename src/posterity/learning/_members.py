@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from posterity.errors import expected, require_whole
-from posterity.learning._train import Request, Run, train
+from posterity.learning._train import Run, train
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.learners import METHODS, POINTS
+from posterity.learning.settings import FitSettings
 from posterity.learning.starts import reinitialised, require_no_statistics
 from posterity.likelihoods import Likelihood
 from posterity.noise import own_seed
@@ -21,13 +22,13 @@ from posterity.posterior import Ensemble, Mixture, Posterior, Structure
 from posterity.trees import Tree, snapshot, trainable
 
 
-def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request: Request) -> Run:
+def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, settings: FitSettings) -> Run:
     """Train `members` models by the method `base`, each from its own initial weights and with its own seed.
 
     Points become an ensemble, Gaussians a mixture. After Ctrl-C the members that were finished are handed over (or
     the first one as it is). The model of the run is the first member.
     """
-    options = dict(request.options)
+    options = dict(settings.options)
     members, base = options.pop("members", 5), options.pop("base", "adamw")
     require_whole("members", members)
     mixable = sorted(name for name, learner in METHODS.items() if learner.mixes)
@@ -35,10 +36,10 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
         raise expected("base", f"one of {mixable}", base)
     runs: list[Run] = []
     for k in range(members):
-        member = reinitialised(model, request.seed, k)
+        member = reinitialised(model, settings.seed, k)
         if base not in POINTS:
             require_no_statistics(member)
-        run = train(member, data, _of_member(request, k, base, options))
+        run = train(member, data, _of_member(settings, k, base, options))
         if run.interrupted and runs:
             break
         runs.append(run)
@@ -46,15 +47,15 @@ def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, request
             break
     history = [{"member": k + 1, **row} for k, run in enumerate(runs) for row in run.history]
     steps = sum(run.steps for run in runs)
-    return Run(runs[0].model, _together(runs), history, request.method, steps, len(runs) < members or run.interrupted)
+    return Run(runs[0].model, _together(runs), history, settings.method, steps, len(runs) < members or run.interrupted)
 
 
-def _of_member(request: Request, k: int, base: str, options: Mapping[str, Any]) -> Request:
-    """The request of member k: a seed and a folder of its own; members that had not begun start afresh."""
-    folder = None if request.checkpoint is None else Path(request.checkpoint) / f"member-{k + 1}"
-    begun = request.resume and (k == 0 or (folder is not None and holds_checkpoint(folder)))
-    seed = own_seed(request.seed, k)
-    return replace(request, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
+def _of_member(settings: FitSettings, k: int, base: str, options: Mapping[str, Any]) -> FitSettings:
+    """The settings of member k: a seed and a folder of its own; members that had not begun start afresh."""
+    folder = None if settings.checkpoint is None else Path(settings.checkpoint) / f"member-{k + 1}"
+    begun = settings.resume and (k == 0 or (folder is not None and holds_checkpoint(folder)))
+    seed = own_seed(settings.seed, k)
+    return replace(settings, method=base, options=options, seed=seed, checkpoint=folder, resume=begun)
 
 
 def _together(runs: list[Run]) -> Posterior:

@@ -17,8 +17,8 @@ from torch import nn
 from posterity.errors import InvalidInput, RefusedFile, expected, require, require_whole
 from posterity.files import read_sealed, write_sealed
 from posterity.learning import Run, fit
-from posterity.learning._train import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.learning.checkpoints import holds_checkpoint
+from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.optim import suggest
 from posterity.posterior import Posterior
 from posterity.prediction import predict

@@ -1,8 +1,10 @@
-"""Multimodal optimisation: a mixture of Gaussians and the delta method."""
+"""Mixtures of Gaussians: several modes at once."""
+
+from __future__ import annotations
 
 from posterity.algorithms._base import Algorithm, mixture
 from posterity.families import MixtureOfGaussians
-from posterity.gradients import Delta
+from posterity.gradients import Delta, Quadrature
 from posterity.rule import BayesianLearningRule
 
 
@@ -25,3 +27,22 @@ def multimodal(lr: float = 0.1, temperature: float = 1.0, retracted: bool = True
         retracted: Whether the precisions move by the retraction.
     """
     return Algorithm(mixture, BayesianLearningRule(Delta(), lr=lr, temperature=temperature, retracted=retracted))
+
+
+def mixture_vi(lr: float = 0.1, nodes: int = 20, retracted: bool = True) -> Algorithm[MixtureOfGaussians]:
+    """Non-conjugate variational inference with a mixture.
+
+    Posterior: q = Σ_k π_k N(m_k, S_k⁻¹), natural gradients taken in the joint of θ and the component z.
+
+    Multimodal optimisation without the delta method: f = ℓ + log q is averaged over each component. Plainly,
+
+        S_k ← S_k + ρ E_k[∇²f],   m_k ← m_k − ρ S_k⁻¹ E_k[∇f],   log π_k/π_K ← log π_k/π_K − ρ (E_k[f] − E_K[f]),
+
+    at rest where the free energy E_q[ℓ] − H(q) is stationary.
+
+    Args:
+        lr: ρ.
+        nodes: Gauss-Hermite nodes in each dimension.
+        retracted: Whether the precisions move by the retraction.
+    """
+    return multimodal(lr, retracted=retracted).but(gradient=Quadrature(nodes))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from posterity.doubles import exclusive
 from posterity.errors import expected, require
 
 Tree = dict[str, Tensor]
@@ -79,14 +80,15 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards the mode that each module had."""
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
+    """Evaluation mode for one thread at a time, and afterwards the mode that each module had."""
+    with exclusive(model):
+        before = {module: module.training for module in model.modules()}
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in before.items():
+                module.training = training
 
 
 @contextmanager

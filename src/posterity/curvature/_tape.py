@@ -17,6 +17,7 @@ from posterity.curvature._fallback import transformable
 from posterity.curvature._layer_parameters import split
 from posterity.curvature._layers import Call, RecordedLayer, unsupported
 from posterity.curvature.passes import Pass
+from posterity.doubles import exclusive
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, attempt, length, over_tensors, take
 from posterity.likelihoods import classes_last
@@ -44,7 +45,7 @@ class Tape:
     """A context in which `passes` records the layers that hold the parameters `names` (the trainable ones by default).
 
     Inside, the model is in evaluation mode and those parameters require gradients, frozen or not, even in torch's
-    inference mode. It is left exactly as it was found: modes, gradients and hooks.
+    inference mode. It is left exactly as it was found: modes, gradients and hooks. Other threads wait for it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Tape:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(exclusive(self.model))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(attributes_kept(self.model))
             _refuse_batch_statistics(self.model)

@@ -18,6 +18,7 @@ from posterity.errors import require
 from posterity.inputs import Inputs, call
 from posterity.likelihoods import Likelihood
 from posterity.posterior._posterior import Posterior
+from posterity.posterior._private import double_at_mean
 from posterity.progress import track
 from posterity.trees import evaluating
 
@@ -38,9 +39,10 @@ class FittedModel:
 
     @classmethod
     def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> FittedModel:
-        """The three together, once they are known to fit each other."""
+        """The three together, once they are known to fit each other; where possible with a double of the model."""
         check_belongs(model, posterior)
-        return cls(model, posterior, in_order(data, batch_size))
+        own = double_at_mean(model, posterior)
+        return cls(model if own is None else own, posterior, in_order(data, batch_size))
 
     @property
     def likelihood(self) -> Likelihood:
@@ -59,8 +61,8 @@ class FittedModel:
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
-        """The model at the posterior mean, in evaluation mode; afterwards it is as it was."""
-        with self.posterior.applied(self.model), evaluating(self.model):
+        """The model at the posterior mean, in evaluation mode, for one thread at a time; afterwards it is as it was."""
+        with evaluating(self.model), self.posterior.applied(self.model):
             yield
 
     def batches(self, label: str) -> Iterator[Batch]:

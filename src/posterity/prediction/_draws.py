@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from posterity.errors import require_whole
 from posterity.posterior import Dropout, Posterior, Structure
 from posterity.prediction._masks import masked
-from posterity.trees import Tree, snapshot
+from posterity.trees import Tree
 
 
 class Draws:
@@ -20,18 +20,15 @@ class Draws:
 
     Attributes:
         count: How many there are; an ensemble has no more than its members.
-        fixed: The posterior's mean and buffers, with which every draw starts.
         head_only: Whether only the last layer varies.
         nbytes: Size of what varies, in one draw.
     """
 
     def __init__(self, model: nn.Module, posterior: Posterior, samples: int, seed: int) -> None:
         require_whole("samples", samples, 0)
-        posterior.check(model)
         structure = posterior.structure
         self._model, self._seed = model, seed
         self._like: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
-        self.fixed = self._cast(snapshot(dict(model.named_buffers()) | posterior.buffers | posterior.mean))
         self.head_only = structure.varying is not structure and samples > 0
         self._masking = structure if isinstance(structure, Dropout) and samples > 0 else None
         self._source: Structure | None = None

@@ -41,8 +41,7 @@ def linearised(question: Question) -> Iterator[PredictiveMethod]:
         statistics = running.finish()
         return statistics._replace(mean=f, spread=V.diagonal(dim1=-2, dim2=-1)) if gaussian else statistics
 
-    with question.posterior.applied(question.model):
-        yield one_by_one(answer)
+    yield one_by_one(answer)
 
 
 @contextmanager
@@ -61,8 +60,7 @@ def probit(question: Question) -> Iterator[PredictiveMethod]:
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
         return Statistics(question.likelihood.mean(moderated), None, question.likelihood.log_probs(moderated))
 
-    with question.posterior.applied(question.model):
-        yield one_by_one(answer)
+    yield one_by_one(answer)
 
 
 def one_by_one(answer: Callable[[Inputs], Statistics]) -> PredictiveMethod:
@@ -79,7 +77,6 @@ def one_by_one(answer: Callable[[Inputs], Statistics]) -> PredictiveMethod:
 
 
 def _covariance(question: Question) -> Covariance:
-    question.posterior.check(question.model)
     return fitted(question.posterior.covariance(), dict(question.model.named_parameters()))
 
 

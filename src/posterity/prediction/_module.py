@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from posterity.doubles import exclusive
 from posterity.inputs import Inputs, call
 from posterity.posterior import Posterior
 from posterity.prediction._draws import Draws
@@ -21,7 +22,8 @@ class PredictiveModule(nn.Module):
 
     It holds its own copy of the model and of every drawn set of weights, as buffers: `to`, `state_dict` and
     `load_state_dict` carry the whole predictive, and the model that was given stays alone. Gradients in the inputs
-    flow. That is `samples` times the memory of the weights that vary; `predict` needs only one at a time.
+    flow. Calls from several threads wait for each other. That is `samples` times the memory of the weights that vary;
+    `predict` needs only one at a time.
 
     Args:
         model: The network that the posterior belongs to.
@@ -64,8 +66,9 @@ class PredictiveModule(nn.Module):
             some, by_name = inputs
             return self._question.arranged(call(lambda: self.model(*some, **by_name), ()))
 
-        outputs = self._run(outputs_of, [(args, named)])
-        means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]
+        with exclusive(self.model):  # the drawn weights are put into it, one network after the other
+            outputs = self._run(outputs_of, [(args, named)])
+            means = [self._question.likelihood.mean(f.to(state_dtype(f.dtype))).sum(0) for _, f in outputs]
         return torch.stack(means).sum(0) / self._networks.count
 
     def train(self, mode: bool = True) -> Self:

@@ -13,6 +13,7 @@ from torch import nn
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, move, tensors
 from posterity.posterior import Posterior
+from posterity.posterior._private import private
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
 from posterity.prediction._question import PredictiveMethod, Question
@@ -20,7 +21,6 @@ from posterity.prediction._running import Statistics, joined
 from posterity.prediction._sampled import sampled
 from posterity.prediction._stream import grouped, stream
 from posterity.progress import track
-from posterity.trees import evaluating
 
 _METHODS: dict[str, Callable[[Question], AbstractContextManager[PredictiveMethod]]] = {
     "sampled": sampled,
@@ -44,8 +44,8 @@ def predict(
 ) -> Prediction:
     """The posterior predictive p(y | x) = E_q[p(y | x, θ)] of many inputs.
 
-    The model runs in evaluation mode and comes back as it was, also after an error. Draws are numbered: the same
-    seed gives the same prediction, whatever the batch size.
+    The model is only read: a private double of it runs, in evaluation mode, so several threads may predict with one
+    model. Draws are numbered: the same seed gives the same prediction, whatever the batch size.
 
     Args:
         model: The network that the posterior belongs to.
@@ -89,9 +89,10 @@ def predict(
         raise expected("keep_samples", "a method that draws ('sampled' or 'linearised')", method)
     keep = keep_samples if keep_samples is not None else not (classes or exact)
     batches, total = stream(inputs, batch_size)
-    question = Question(model, posterior, samples, seed, keep, class_axis)
-    with evaluating(model), _METHODS[method](question) as ready:
-        statistics = joined(_answers(ready, model, batches, total)).gathered()
+    with private(model, posterior) as own:
+        question = Question(own, posterior, samples, seed, keep, class_axis)
+        with _METHODS[method](question) as ready:
+            statistics = joined(_answers(ready, own, batches, total)).gathered()
     return Prediction(posterior.likelihood, *statistics, exact=exact, class_names=posterior.class_names)
 
 

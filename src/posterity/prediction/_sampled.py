@@ -15,7 +15,6 @@ from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
 from posterity.prediction._question import Advance, PredictiveMethod, Question
 from posterity.prediction._running import Running, Statistics
-from posterity.prediction._slots import Slots
 
 
 @contextmanager
@@ -35,5 +34,4 @@ def sampled(question: Question) -> Iterator[PredictiveMethod]:
             advance(len(f))
         return [statistics.finish() for statistics in running]
 
-    with Slots(model).filled(draws.fixed):
-        yield PredictiveMethod(ask, steps=draws.count)
+    yield PredictiveMethod(ask, steps=draws.count)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -199,6 +202,38 @@ def test_kill_9(tmp_path: Path) -> None:
     """A writer that is killed while it saves over and over leaves a whole record, and never an older one."""
     done = subprocess.run([sys.executable, "-c", KILLER, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "whole every time\n", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_folder_is_held_by_one_process_and_freed_by_its_end(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with files.one_at_a_time(tmp_path):
+            os.write(writer, b".")
+            time.sleep(60)
+        os._exit(0)
+    os.read(reader, 1)
+    with pytest.raises(TimeoutError, match="another process"), files.one_at_a_time(tmp_path, 0.05):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+    os.close(writer)
+    with files.one_at_a_time(tmp_path, 0.05):
+        pass
+
+
+def test_writers_of_one_record_wait_for_each_other(tmp_path: Path) -> None:
+    def save(value: int) -> None:
+        tensors = {"x": torch.full((2000,), float(value))}
+        files.save_record(tmp_path / "r", "thing", version=1, content={"value": value}, tensors=tensors)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(save, range(60)))
+    record = files.load_record(tmp_path / "r", "thing", version=1)
+    assert (record.tensors["x"] == record.content["value"]).all()
+    assert len(list((tmp_path / "r").iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["thing.json", "thing-1.safetensors"])

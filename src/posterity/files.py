@@ -3,19 +3,21 @@
 A record is a folder with a manifest `<name>.json` and one `<name>-<generation>.safetensors`. Writing puts a new
 generation of tensors beside the old one, then switches to it by renaming the manifest: whoever is killed at any moment
 leaves the old record or the new one. Reading trusts nothing: sizes, hashes, names, shapes and dtypes must be as the
-manifest says, the manifest must be byte for byte what its own hash says, and nothing is ever executed. One writer at
-a time.
+manifest says, the manifest must be byte for byte what its own hash says, and nothing is ever executed. Writers of one
+folder wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
 import os
 import re
 import struct
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -70,6 +72,43 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: str | Path, seconds: float | None = None) -> Iterator[None]:
+    """Wait until no other thread or process is in here with the same folder; the lock ends with whoever holds it.
+
+    Args:
+        folder: A folder that exists.
+        seconds: How long to wait before giving up with a `TimeoutError`; None waits as long as it takes.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, PermissionError):  # systems without such locks trust their users to write one at a time
+        yield
+        return
+    try:
+        until = None if seconds is None else time.monotonic() + seconds
+        while not _taken(handle, fcntl, wait=until is None):
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "another process is writing there", str(folder))
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _taken(handle: int, fcntl: Any, wait: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as why:  # some network file systems lock only what is open for writing, or nothing
+        if why.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):
+            raise
+    return True
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -159,15 +198,16 @@ def save_record(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         _sync_folder(folder.parent)
-    generations = [int(match[1]) for path in folder.iterdir() if (match := _generation(name, path.name))]
-    path = folder / f"{name}-{max(generations, default=0) + 1}.safetensors"
-    digest = write_tensors(path, tensors)
-    listed = {"name": path.name, "size": path.stat().st_size, "sha256": digest, "tensors": _inventory(tensors)}
-    manifest = {"format": name, "version": version, "content": dict(content), "file": listed}
-    write_sealed(folder / f"{name}.json", manifest)
-    _sweep(folder, name, keep=path.name)
+    with one_at_a_time(folder):
+        generations = [int(match[1]) for path in folder.iterdir() if (match := _generation(name, path.name))]
+        path = folder / f"{name}-{max(generations, default=0) + 1}.safetensors"
+        digest = write_tensors(path, tensors)
+        listed = {"name": path.name, "size": path.stat().st_size, "sha256": digest, "tensors": _inventory(tensors)}
+        manifest = {"format": name, "version": version, "content": dict(content), "file": listed}
+        write_sealed(folder / f"{name}.json", manifest)
+        _sweep(folder, name, keep=path.name)
 
 
 def load_record(folder: str | Path, name: str, *, version: int, device: str | torch.device = "cpu") -> Record:

@@ -13,6 +13,7 @@ from app.pages import eventually, model, visit
 from app.raw import Raw
 from posterity.app import Source, decisions, serve, write_html
 from posterity.errors import InvalidInput, RefusedFile
+from posterity.files import one_at_a_time
 
 
 @pytest.fixture
@@ -51,6 +52,39 @@ def test_many_at_once(keeping):
     assert [one["id"] for one in decisions.read(path, {100 + k: k for k in range(40)})] == list(range(100, 140))
 
 
+def test_two_servers_lose_nothing_that_they_answered(keeping, tmp_path):
+    running, path = keeping
+    table = pd.DataFrame({"id": range(100, 140), "label": 0, "prediction": 0, "error": 0.5, "leverage": 0.5})
+    other = serve(Source(table, classes=("None", "NA"), ranking="error", decisions=path), browser=False, block=False)
+    raws = [Raw(running.url), Raw(other.url)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda k: told(raws[k % 2], {"id": 100 + k, "decision": "drop"}), range(40)))
+    other.stop()
+    assert [one["id"] for one in decisions.read(path, {100 + k: k for k in range(40)})] == list(range(100, 140))
+    assert [file.name for file in tmp_path.iterdir()] == ["decisions.csv"]
+
+
+def test_a_server_does_not_wait_for_ever_for_another(keeping, monkeypatch):
+    running, path = keeping
+    monkeypatch.setattr("posterity.app.server.WAIT", 0.05)
+    with one_at_a_time(path.parent):
+        status, _, content = Raw(running.url).post(
+            "/api/decisions", b'{"decisions": [{"id": 100, "decision": "drop"}]}'
+        )
+    assert status == 500
+    assert "another process is writing there" in json.loads(content)["error"]
+
+
+@pytest.mark.parametrize("label", ["\ud800", "a\0b", "two\nlines", "\x1b[2J", "x" * 7_000_000], ids=str.__len__)
+def test_labels_that_cannot_be_a_class_are_refused(keeping, label):
+    running, path = keeping
+    body = json.dumps({"decisions": [{"id": 100, "decision": "relabel", "label": label}]}).encode()
+    status, _, content = Raw(running.url).post("/api/decisions", body)
+    assert status in (413, 422), content
+    assert len(content) < 300
+    assert not path.exists()
+
+
 def test_a_file_in_which_all_was_taken_back(keeping):
     running, path = keeping
     raw = Raw(running.url)
@@ -82,11 +116,13 @@ def test_a_file_that_cannot_be_written(tmp_path):
     assert json.loads(content)["error"] == "d.csv cannot be written: No such file or directory"
 
 
-@pytest.mark.parametrize("label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "1.0", "é漢字🙂", "<b>"])
+@pytest.mark.parametrize(
+    "label", ["None", "NA", "nan", "?", 'a "b", c', "two\nlines", "007", "1.0", "é漢字🙂", "<b>", "=1+1", "'=1", "-1"]
+)
 def test_names_are_read_as_they_were_written(tmp_path, label):
-    kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0})
+    kept = decisions.checked([{"id": 3, "decision": "relabel", "label": label}], {3: 0}, classes=[label])
     decisions.write(tmp_path / "d.csv", kept)
-    assert decisions.read(tmp_path / "d.csv", {3: 0}) == kept
+    assert decisions.read(tmp_path / "d.csv", {3: 0}, [label]) == kept
 
 
 def test_decisions_about_others_are_refused_by_name(tmp_path):

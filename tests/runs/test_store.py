@@ -18,7 +18,7 @@ from posterity.runs.store import generation, read_list
 folder = Path(sys.argv[1])
 print("ready", flush=True)
 for number in range(1, 10**6):
-    with generation(folder, read_list(folder)) as new:
+    with generation(folder, lambda: read_list(folder)) as new:
         new.content["number"] = number
         for name in ("history.jsonl", "model.safetensors"):
             new.write(name, (str(number) * 20_000).encode())
@@ -55,7 +55,7 @@ def test_a_new_version_replaces_the_old_one_and_leaves_nothing_behind(tmp_path):
 def test_an_error_leaves_everything_as_it_was(tmp_path):
     write(tmp_path, 1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(KeyboardInterrupt), generation(tmp_path, read_list(tmp_path)) as new:
+    with pytest.raises(KeyboardInterrupt), generation(tmp_path, lambda: read_list(tmp_path)) as new:
         interrupted(new)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

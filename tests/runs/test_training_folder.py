@@ -69,6 +69,42 @@ def test_a_training_that_goes_on_is_not_overwritten(tmp_path, data, monkeypatch)
     fitting.refuse_occupied(tmp_path / "run", overwrite=True)
 
 
+def test_a_second_training_that_was_ready_first_takes_nothing_from_the_first(tmp_path, data, monkeypatch):
+    first, second = plan(tmp_path / "run", data), plan(tmp_path / "run", data)
+
+    def interfere(*_, **__):
+        (tmp_path / "run" / "training").mkdir(exist_ok=True)
+        (tmp_path / "run" / "training" / "mine").write_text("mine")
+        with pytest.raises(InvalidInput, match="a process that is writing"):
+            fitting.train(second, anew=True)
+        with pytest.raises(InvalidInput, match="a process that is writing"):
+            fitting.give_up(tmp_path / "run")
+        assert (tmp_path / "run" / "training" / "mine").read_text() == "mine"
+        raise MemoryError
+
+    monkeypatch.setattr(fitting, "fit", interfere)
+    with pytest.raises(MemoryError):
+        fitting.train(first, anew=True)
+    assert (tmp_path / "run" / "training.json").exists()
+    monkeypatch.undo()
+    assert fitting.train(second, anew=True).status == "finished"
+    assert not (tmp_path / "run" / "training").exists()
+
+
+def test_two_handles_add_to_a_run_and_a_third_of_another_run_does_not(tmp_path, data):
+    one = trained(tmp_path / "run", data)
+    two, three = RunFolder.open(tmp_path / "run"), RunFolder.open(tmp_path / "run")
+    one.updated({"noted": 1}, files={"one.txt": b"1"})
+    both = two.updated(files={"two.txt": b"2"})
+    assert both.path("one.txt").read_bytes() + both.path("two.txt").read_bytes() == b"12"
+    assert both.content["noted"] == 1
+    other = tmp_path / "flowers-2.csv"
+    flowers(other, rows=40)
+    trained(tmp_path / "run", other)
+    with pytest.raises(RefusedFile, match="expected the run that was opened"):
+        three.updated(files={"three.txt": b"3"})
+
+
 def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
     x = np.linspace(-2, 2, 60)
     pd.DataFrame({"x": x, "n": np.exp(x).round().astype(int)}).to_csv(tmp_path / "n.csv", index=False)

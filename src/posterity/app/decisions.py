@@ -8,19 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posterity.cells import escaped
 from posterity.errors import RefusedFile, require
 from posterity.files import write_bytes
 from posterity.runs.decisions import DECISIONS, RowDecisions
 
 COLUMNS = ("id", "decision", "label")
 
+LONGEST = 1000  # characters of a label
 CLEAR = "clear"  # takes a decision back
 
 Decision = dict[str, Any]
 
 
-def checked(given: Any, known: Mapping[int, int], words: Sequence[str] = DECISIONS) -> list[Decision]:
+def checked(
+    given: Any, known: Mapping[int, int], words: Sequence[str] = DECISIONS, classes: Sequence[str] = ()
+) -> list[Decision]:
     """Decisions as they may be written: known ids, each once, and a label exactly where one is needed.
+
+    A label is a class of the map, or a line of text that could be one.
 
     Examples:
         >>> checked([{"id": 3, "decision": "relabel", "label": "cat"}], {3: 0})
@@ -34,12 +40,16 @@ def checked(given: Any, known: Mapping[int, int], words: Sequence[str] = DECISIO
         require(number in known and number not in found, "id", "an id of the table, once", number)
         require(what in words, f"decision about {number}", f"one of {words}", what)
         require(isinstance(label, str), f"label of {number}", "a text", label)
-        require((what == "relabel") == bool(label), f"label of {number}", "one for relabel, none otherwise", label)
+        require((what == "relabel") == bool(label), f"label of {number}", "one for relabel, none otherwise", label[:40])
+        fine = label in classes or (len(label) <= LONGEST and (label.isprintable() or not label))
+        require(fine, f"label of {number}", f"one line of at most {LONGEST} characters", label[:40])
         found[number] = {"id": number, "decision": what, "label": label}
     return list(found.values())
 
 
-def updated(before: Iterable[Decision], changes: Any, known: Mapping[int, int]) -> list[Decision]:
+def updated(
+    before: Iterable[Decision], changes: Any, known: Mapping[int, int], classes: Sequence[str] = ()
+) -> list[Decision]:
     """What stands after some changes, each the last word on its example, in the order of the table.
 
     Examples:
@@ -48,7 +58,7 @@ def updated(before: Iterable[Decision], changes: Any, known: Mapping[int, int]) 
         [{'id': 5, 'decision': 'keep', 'label': ''}]
     """
     found = {one["id"]: one for one in before}
-    found |= {one["id"]: one for one in checked(changes, known, (*DECISIONS, CLEAR))}
+    found |= {one["id"]: one for one in checked(changes, known, (*DECISIONS, CLEAR), classes)}
     return sorted((one for one in found.values() if one["decision"] != CLEAR), key=lambda one: known[one["id"]])
 
 
@@ -57,7 +67,7 @@ def to_csv(decisions: Iterable[Decision]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(decisions)
+    writer.writerows({**one, "label": escaped(one["label"])} for one in decisions)
     return text.getvalue()
 
 
@@ -77,7 +87,7 @@ def read(path: Path | None, known: Mapping[int, int], classes: Sequence[str] = (
     if foreign:
         fix = "if it belongs to an earlier training, move it away"
         raise RefusedFile(f"{path}: expected decisions about examples of the map, got one about {foreign[0]}; {fix}")
-    return checked(rows, known)
+    return checked(rows, known, classes=classes)
 
 
 def _meant(label: str, classes: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,12 @@ from posterity.app.packing import bits, rows_of
 from posterity.app.page import Page, exact, jsonable, static
 from posterity.app.security import Wall
 from posterity.app.source import Preview, Ranked, Source
-from posterity.errors import InvalidInput, expected, require
+from posterity.errors import InvalidInput, PosterityError, expected, require
+from posterity.files import one_at_a_time
 
 TRAILS = 300  # most examples whose ways are drawn
 QUERY = 1000  # characters
+WAIT = 20.0  # seconds for another server that writes decisions
 WHOLE = "-?[0-9]{1,19}"
 
 
@@ -50,7 +51,7 @@ class Answers:
     """The answers to requests, from a source that is loaded when first needed."""
 
     def __init__(self, load: Callable[[], Source]) -> None:
-        self._load, self._lock, self._deciding = load, threading.Lock(), threading.Lock()
+        self._load, self._lock = load, threading.Lock()
         self._files = static()
 
     @cached_property
@@ -136,11 +137,18 @@ class Answers:
         """Take in new marks: {"decisions": [...]}; answers with all in the file, from other pages too."""
         require(isinstance(body, dict), "body", "an object", body)
         path, rows, classes = self.source.decisions, self.source.rows, self.source.classes
-        with self._deciding:  # between reading and writing nobody else does either
-            found = decisions.updated(decisions.read(path, rows, classes), body.get("decisions"), rows)
-            if path is not None:
-                _write(path, found)
-        return JSONResponse({"kept": path.name, "decisions": found} if path else {"kept": "", "decisions": None})
+        if path is None:
+            decisions.updated([], body.get("decisions"), rows, classes)
+            return JSONResponse({"kept": "", "decisions": None})
+        try:
+            with one_at_a_time(path.parent, WAIT):  # between reading and writing nobody does either, in any server
+                found = decisions.updated(decisions.read(path, rows, classes), body.get("decisions"), rows, classes)
+                decisions.write(path, found)
+        except PosterityError:
+            raise
+        except OSError as why:
+            raise HTTPException(500, f"{path.name} cannot be written: {why.strerror}") from None
+        return JSONResponse({"kept": path.name, "decisions": found})
 
     def _rows(self, body: Any, name: str) -> np.ndarray[Any, Any]:
         require(isinstance(body, dict), "body", "an object", body)
@@ -195,11 +203,6 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
     return Wall(starlette(gets, posts), hosts, token, port)
 
 
-def _write(path: Path, found: Iterable[decisions.Decision]) -> None:
-    try:
-        decisions.write(path, found)
-    except OSError as why:
-        raise HTTPException(500, f"{path.name} cannot be written: {why.strerror}") from None
 
 
 def _offered(thing: Any, what: str) -> Any:

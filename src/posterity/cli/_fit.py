@@ -109,8 +109,7 @@ def fit(
             say(said)
         columns = {"task": task, "text": text if source.encoding is None else None, "ignore": tuple(ignore or ())}
         plan = _prepared(folder, config, source, columns, quiet=as_json)
-        fitting.discard(folder)  # what --overwrite gives up, only now that there is something to put in its place
-    run = fitting.train(plan)
+    run = fitting.train(plan, anew=not resume)
     _tell(run, plan, as_json)
     if run.status == "interrupted":
         raise typer.Exit(130)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from posterity.batches import batches
+from posterity.cells import escaped
 from posterity.cli._subjects import open_data, open_model
 from posterity.errors import RefusedFile, require
 from posterity.inputs import call
@@ -57,8 +58,8 @@ def sweep_recipe(
         found = sweep(merged, trade_offs(list(recipe.models), steps), losses)
     recipe.out.mkdir(parents=True)
     with open(recipe.out / "sweep.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(found.rows()[0]))
-        writer.writeheader()
-        writer.writerows(found.rows())
+        writer = csv.writer(file)
+        writer.writerow(escaped(name) for name in found.rows()[0])
+        writer.writerows(row.values() for row in found.rows())
     trade_off(found).savefig(recipe.out / "sweep.png")
     return recipe.out

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from posterity.cells import escaped_table
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.memory import store
 from posterity.memory._dual import Dual
@@ -175,8 +176,8 @@ class MemoryMap:
         return cls(stored, reliability, posterior, guides, trained)
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the table as CSV."""
-        self.table.to_csv(path, index=False)
+        """Write the table as CSV; texts that a spreadsheet would run get an apostrophe in front."""
+        escaped_table(self.table).to_csv(path, index=False)
 
     def to_parquet(self, path: str | Path) -> None:
         """Write the table as parquet (needs pyarrow)."""

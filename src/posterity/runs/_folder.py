@@ -107,7 +107,7 @@ class RunFolder:
         memory: MemoryMap | None = None,
     ) -> RunFolder:
         """Write tables, files or a memory map into the run, and return it as it is then; nothing else changes."""
-        with generation(self.folder, Listing(dict(self.content), dict(self.files))) as new:
+        with generation(self.folder, self._now) as new:
             new.content |= content or {}
             _write_tables(new, tables or {})
             for name, data in (files or {}).items():
@@ -249,6 +249,14 @@ class RunFolder:
             return self._tracked(memory_map(model, self.posterior, data))
         columns, reliability, guides = maps.load(kept)
         return MemoryMap(columns, reliability, self.posterior, guides, FittedModel.of(model, self.posterior, data))
+
+    def _now(self) -> Listing:
+        """The list as it is on disk, where others may have added to it; not that of another run."""
+        found = read_list(self.folder)
+        own = [name for name in self.files if name == "model.safetensors" or name.startswith("posterior/")]
+        if any(found.files.get(name) != self.files[name] for name in own):
+            raise RefusedFile(f"{self.folder}: expected the run that was opened, got one that was written since; retry")
+        return found
 
     def _part(self, name: str, head: str) -> Path | None:
         """Where a folder of the run lies, once all its files are known to be whole; None where its head is missing."""

@@ -17,7 +17,7 @@ from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source, refuse_hiding
 from posterity.runs.decisions import RowDecisions
-from posterity.runs.fitting import discard, evaluated, held_out, refuse_occupied
+from posterity.runs.fitting import evaluated, give_up, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
 
@@ -126,7 +126,7 @@ def _written(
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
     Cache(run.folder / FEATURES).carried(out / FEATURES)
     adapted = RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
-    discard(out)
+    give_up(out)
     return adapted
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from posterity.cells import unescaped
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.runs.columns import as_text
 from posterity.runs.readers import read_rows
@@ -67,7 +68,7 @@ def _as_written(path: Path) -> pd.DataFrame:
 
 def _labels(values: pd.Series[Any]) -> list[str]:
     """Labels as they are written: a class may be called "1.0"."""
-    return [value.strip() if isinstance(value, str) else text for value, text in zip(values, as_text(values))]
+    return [unescaped(v.strip()) if isinstance(v, str) else text for v, text in zip(values, as_text(values))]
 
 
 def proposal(suspects: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -164,15 +165,22 @@ def reopen(folder: Path) -> Plan:
     return Plan(folder, config, data, preprocessing, train, held_out(folder, data, preprocessing, notes), notes)
 
 
-def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
+def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> RunFolder:
     """Train as planned, from the start or from the last checkpoint, and write the run.
 
     After Ctrl-C the run is written as far as it came, and can be resumed.
+
+    Args:
+        plan: What to train.
+        anew: Begin at the start, and give up a training that was under way in the folder.
+        progress: Whether to show a bar; None where there is a terminal.
     """
     folder, work = plan.folder, plan.folder / WORK
-    _refuse_foreign(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, LOCK):
+        _refuse_foreign(folder)
+        if anew:
+            discard(folder)
         write_sealed(folder / TRAINING, plan.content())
         snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
         with warnings.catch_warnings(record=True) as caught:
@@ -192,11 +200,10 @@ def train(plan: Plan, *, progress: bool | None = None) -> RunFolder:
 
 def refuse_occupied(folder: Path, overwrite: bool) -> None:
     """Raise where a new training would get in the way of a run, or of a training that can go on."""
-    _refuse_foreign(folder)
-    if (folder / TRAINING).exists():
-        with locked(folder, LOCK):  # held by a training that goes on, which nobody may take the ground from under
-            pass
-        if not overwrite:
+    # The lock is held by a training that goes on, which nobody may take the ground from under.
+    with locked(folder, LOCK) if (folder / LOCK).exists() else nullcontext():
+        _refuse_foreign(folder)
+        if (folder / TRAINING).exists() and not overwrite:
             raise InvalidInput(
                 f"{folder}: expected no unfinished training, got one; go on with --resume, or --overwrite it"
             )
@@ -204,8 +211,15 @@ def refuse_occupied(folder: Path, overwrite: bool) -> None:
         raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another --out, or --overwrite")
 
 
+def give_up(folder: Path) -> None:
+    """Forget a training that another run has replaced; one that goes on meanwhile is left alone, with an error."""
+    if (folder / TRAINING).exists():
+        with locked(folder, LOCK):
+            discard(folder)
+
+
 def discard(folder: Path) -> None:
-    """Forget a training under way."""
+    """Forget a training under way, whose lock this process holds."""
     if (folder / TRAINING).exists():
         shutil.rmtree(folder / WORK, ignore_errors=True)
         (folder / TRAINING).unlink()  # last: it says whose the folder was

@@ -13,7 +13,7 @@ from posterity.errors import InvalidInput
 from posterity.learning import laplace
 from posterity.merging.checkpoint import open_checkpoint
 from posterity.runs._folder import RunFolder
-from posterity.runs.fitting import Plan, build, discard, evaluated
+from posterity.runs.fitting import Plan, build, evaluated, give_up
 from posterity.runs.targets import Classes
 
 
@@ -44,7 +44,7 @@ def laplace_run(plan: Plan, checkpoint: Path, *, overwrite: bool = False, **sett
     }
     parts: dict[str, Any] = {"model": model, "posterior": posterior, "content": content, "history": []}
     run = RunFolder.create(plan.folder, **parts, tables=tables, overwrite=overwrite)
-    discard(plan.folder)
+    give_up(plan.folder)
     return run
 
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -114,18 +114,19 @@ class Generation:
 
 
 @contextlib.contextmanager
-def generation(folder: Path, base: Listing | None) -> Iterator[Generation]:
+def generation(folder: Path, base: Callable[[], Listing] | None) -> Iterator[Generation]:
     """Write into a folder, and switch to what was written at the end; after an error everything is as it was.
 
     Args:
         folder: The folder of the run, made if it is not there.
-        base: The list to start from; None for a new run in place of any that is there.
+        base: Gives the list to start from, once nobody else writes; None for a new run in place of any that is there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
+        start = Listing({}, {}) if base is None else base()
         _sweep(folder)
         _note(folder, [LIST, *(_listed(folder) or ())])
-        new = Generation(folder, dict(base.content) if base else {}, dict(base.files) if base else {})
+        new = Generation(folder, dict(start.content), dict(start.files))
         try:
             yield new
             files = {name: vars(entry) for name, entry in new.files.items()}

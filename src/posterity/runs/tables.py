@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import io
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from posterity.cells import escaped_table, unescaped_table
 from posterity.errors import MissingExtra, RefusedFile, expected
 from posterity.files import write_bytes
+
+# From pandas 3.1 on, numbers are read exactly without being told, and the option is deprecated.
+_OLD = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
+_EXACT: dict[str, Any] = {"float_precision": "round_trip"} if _OLD else {}
 
 
 def suffix() -> str:
@@ -20,7 +27,10 @@ def suffix() -> str:
 def packed(table: pd.DataFrame, ending: str) -> bytes:
     """A table as the bytes of a file that ends so."""
     if ending == ".csv":
-        return table.to_csv(index=False).encode()
+        cells = escaped_table(table)
+        text = cells.to_csv(index=False)
+        # A carriage return ends a line for readers, though writers do not quote it of themselves.
+        return (cells.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC) if "\r" in text else text).encode()
     if importlib.util.find_spec("pyarrow") is None:
         raise MissingExtra("tables: expected the package pyarrow for parquet files; pip install pyarrow, or use .csv")
     buffer = io.BytesIO()
@@ -48,7 +58,7 @@ def read_table(path: Path) -> pd.DataFrame:
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, float_precision="round_trip")
+        return unescaped_table(pd.read_csv(path, **_EXACT))
     except ImportError as why:
         raise MissingExtra(f"{path}: expected the package pyarrow for parquet files; pip install pyarrow") from why
     except (ValueError, OSError) as why:

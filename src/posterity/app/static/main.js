@@ -24,8 +24,11 @@ function theme(model, next) {
 }
 
 function csv(model) {
+  const formula = /^'*[=+\-@\t\r]/; // a spreadsheet would run it; as in posterity.cells
+  const number = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-](inf|nan)$/;
+  const text = (v) => (formula.test(v) && !number.test(v) ? `'${v}` : v);
   const cell = (v) => (/[",\r\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : v);
-  const rows = model.decisions().map(({ id, decision, label }) => [id, decision, label].map(cell).join(","));
+  const rows = model.decisions().map(({ id, decision, label }) => [id, decision, text(label)].map(cell).join(","));
   return ["id,decision,label", ...rows, ""].join("\n");
 }
 

@@ -1,0 +1,56 @@
+"""Texts in CSV files that a spreadsheet would run: escaped when written, and read back as they were.
+
+A cell that begins with =, +, -, @, a tab or a carriage return is a formula to a spreadsheet. An apostrophe before it
+makes it a text. Numbers stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
+
+
+def escaped(text: str) -> str:
+    """A text as a cell that nothing runs.
+
+    Examples:
+        >>> escaped("=1+1"), escaped("-1.5"), escaped("cat")
+        ("'=1+1", '-1.5', 'cat')
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def unescaped(cell: str) -> str:
+    """The text that a cell was made from."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell[1:]) else cell
+
+
+def escaped_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A table for a CSV file, column names included."""
+    return _over(table, escaped)
+
+
+def unescaped_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The table that a CSV file was made from."""
+    return _over(table, unescaped)
+
+
+def _over(table: pd.DataFrame, change: Any) -> pd.DataFrame:
+    def one(value: Any) -> Any:
+        return change(value) if isinstance(value, str) else value
+
+    texts = {i: table.iloc[:, i] for i, kind in enumerate(table.dtypes) if kind.kind == "O"}
+    touched = {i: c for i, c in texts.items() if any(isinstance(v, str) and _FORMULA.match(v) for v in c)}
+    if not touched and not any(isinstance(name, str) and _FORMULA.match(name) for name in table.columns):
+        return table
+    found = table.copy()
+    for i, column in touched.items():
+        found.isetitem(i, [one(value) for value in column])
+    found.columns = [one(name) for name in table.columns]
+    return found

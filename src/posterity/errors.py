@@ -60,10 +60,15 @@ def require(condition: bool, what: str, wanted: str, got: Any) -> None:
 def require_positive(what: str, value: float) -> None:
     """Raise unless ``value`` is a finite number above zero."""
     try:
-        fine = 0 < value < float("inf")
-    except TypeError:
+        fine = 0 < value < float("inf") and float(value) > 0
+    except (TypeError, OverflowError):  # 10**400 is below infinity, and no float
         fine = False
-    require(bool(fine), what, "a positive finite number", value)
+    require(bool(fine), what, "a positive finite number", value if fine or not _huge(value) else "a larger one")
+
+
+def _huge(value: Any) -> bool:
+    """A whole number that no float holds; Python refuses to print it, too, beyond some length."""
+    return isinstance(value, int) and abs(value) >= 2**1024
 
 
 def require_whole(what: str, value: Any, least: int = 1) -> None:

@@ -1,13 +1,15 @@
 """A table of attacks on a server on one's own machine: every one is refused."""
 
+import contextlib
 import json
 import socket
+import time
 from urllib.parse import urlsplit
 
 import pytest
 
 from app.raw import Raw
-from posterity.app import serve
+from posterity.app import connections, security, serve
 from posterity.app.security import BODY_LIMIT
 
 FOREIGN_HOSTS = [
@@ -207,3 +209,41 @@ def test_every_answer_is_sealed(raw):
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in headers
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out(source, monkeypatch):
+    monkeypatch.setattr(connections, "HEADERS", 0.5)
+    running = serve(source, browser=False, block=False)
+    raw = Raw(running.url)
+    opened = [socket.create_connection(("127.0.0.1", raw.port), timeout=30) for _ in range(300)]
+    for k, connection in enumerate(opened):
+        with contextlib.suppress(OSError):  # the oldest are gone already
+            connection.sendall([b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\n"][k % 3])
+    assert raw("/api/columns")[0] == 200
+    for connection in opened:  # each ends, though none was answered
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+        connection.close()
+    running.stop()
+
+
+def test_headers_that_trickle_in_come_to_an_end(source, monkeypatch):
+    monkeypatch.setattr(connections, "HEADERS", 0.3)
+    running = serve(source, browser=False, block=False)
+    with socket.create_connection(("127.0.0.1", Raw(running.url).port), timeout=30) as connection:
+        ended = False
+        while not ended:
+            try:
+                connection.sendall(b"G")
+                time.sleep(0.05)
+            except OSError:  # a broken pipe or a reset, as it happens
+                ended = True
+    running.stop()
+
+
+def test_bodies_that_do_not_come(source, monkeypatch):
+    monkeypatch.setattr(security, "BODY_SECONDS", 0.2)
+    running = serve(source, browser=False, block=False)
+    status, _, content = Raw(running.url).post("/api/what-if", b"{", Content_Length="100")
+    running.stop()
+    assert status == 408, content

@@ -8,6 +8,8 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from posterity.cli import app, main
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.merging.recipes import read_yaml, recipe
 
 RECIPE = """
 method: gradient_matching
@@ -140,3 +142,34 @@ def test_adapters(folder):
     U, sigma, Vh = torch.linalg.svd(0.5 * 2 * B @ A)
     found = 4 * merged["m.lora_B.weight"] @ merged["m.lora_A.weight"]
     torch.testing.assert_close(found, sigma[0] * U[:, :1] @ Vh[:1], atol=1e-5, rtol=1e-5)
+
+
+BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(24))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 20_000, "got"),
+        ("method: " + "[" * 20_000 + "]" * 20_000, "too deep"),
+        ("method: {a: " * 5_000, "got"),
+        (BOMB, "an alias"),
+        ("when: 2026-99-99", "got"),
+        ("n: " + "9" * 5000, "got"),
+        ("x" * 2_000_000, "at most"),
+        ("a: \0", "got"),
+        ("!!python/object/apply:os.system [ls]", "got"),
+    ],
+    ids=["open", "deep", "maps", "aliases", "date", "digits", "long", "nul", "object"],
+)
+def test_hostile_recipes_are_refused(tmp_path, text, message):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(RefusedFile, match=message) as refused:
+        read_yaml(tmp_path / "r.yaml")
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("key", ["temperature", "prior_precision"])
+def test_numbers_that_no_float_holds_are_named(key):
+    with pytest.raises(InvalidInput, match=f"{key}: expected a number"):
+        recipe({"method": "linear", "models": {"a": "a.safetensors"}, "out": "o", key: 10**400})

@@ -1,13 +1,17 @@
 """A run on disk: what was trained comes back, to the bit, and goes on where it stopped."""
 
+import errno
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import posterity as po
+from posterity.cli import app
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.learning import Callback
 from posterity.runs import RunFolder, fitting
@@ -171,6 +175,24 @@ def test_the_memory_map_is_kept(run):
     assert set(history["epoch"]) == {1, 2, 3, 4}
     last = history[history["epoch"] == 4].set_index("id")["error"]
     np.testing.assert_allclose(last[found.columns["id"]], found.columns["error"], rtol=1e-6)
+
+
+def test_a_run_on_a_read_only_disk_is_mapped_and_reported(run, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("posterity.runs._folder.generation", refused)
+    monkeypatch.chdir(tmp_path)
+    same, found = map_run(run)
+    assert same is run
+    assert len(found) == 120
+    mapped = CliRunner().invoke(app, ["map", str(run.folder), "--out", "map.csv"])
+    assert mapped.exit_code == 0, mapped.output
+    assert "cannot be written, so the map is not kept" in mapped.output
+    assert len(pd.read_csv("map.csv")) == 120
+    reported = CliRunner().invoke(app, ["report", str(run.folder), "--json"])
+    assert reported.exit_code == 0, reported.output
+    assert Path(json.loads(reported.output)["report"]).read_text().startswith("<!doctype html>")
 
 
 def test_decisions(run, tmp_path):

@@ -87,12 +87,14 @@ def run_server(make: Callable[..., Any], what: str, *, port: int, host: str, bro
     """
     import uvicorn
 
+    from posterity.app.connections import Patient
+
     require(0 <= port < 65536, "port", "a number from 0 to 65535", port)
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     app = make(hosts=_hosts(host, port), token=token, port=port)
-    limits: dict[str, Any] = {"limit_concurrency": 256, "h11_max_incomplete_event_size": 16384}
+    limits: dict[str, Any] = {"http": Patient, "limit_concurrency": 256, "h11_max_incomplete_event_size": 16384}
     settings = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off", **limits)
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

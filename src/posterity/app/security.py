@@ -7,8 +7,10 @@ that was printed on the terminal; and it limits what a body may be and what the 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
+import time
 from collections.abc import Iterable
 from urllib.parse import parse_qs
 
@@ -18,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ONWARDS = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">The page</a>'
 BODY_LIMIT = 8 * 2**20  # bytes
+BODY_SECONDS = 30.0
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -113,13 +116,25 @@ class TooLarge(Exception):
     """A body that goes on beyond the limit."""
 
 
+class TooSlow(Exception):
+    """A body that does not come."""
+
+
 def _limited(receive: Receive) -> Receive:
-    """The same stream of a body, which ends with an error beyond the limit (a chunked body has no length)."""
-    seen = 0
+    """The same stream of a body, which ends with an error beyond the limits of length and time.
+
+    A chunked body has no length, and one that was announced need not come.
+    """
+    seen, more = 0, True
+    until = time.monotonic() + BODY_SECONDS
 
     async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, more
+        try:
+            message = await asyncio.wait_for(receive(), until - time.monotonic() if more else None)
+        except TimeoutError:
+            raise TooSlow from None
+        more = bool(message.get("more_body", False))
         seen += len(message.get("body", b""))
         if seen > BODY_LIMIT:
             raise TooLarge

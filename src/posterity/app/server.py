@@ -203,8 +203,6 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
     return Wall(starlette(gets, posts), hosts, token, port)
 
 
-
-
 def _offered(thing: Any, what: str) -> Any:
     if thing is None:
         raise InvalidInput(f"{what}: not available for this map")

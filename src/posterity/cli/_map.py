@@ -40,7 +40,7 @@ def memory_map(
     """Map the training rows by error and leverage; the most suspicious ones are shown, all are kept in the run."""
     from posterity.runs import RunFolder
     from posterity.runs.decisions import proposal
-    from posterity.runs.mapping import map_run, suspects
+    from posterity.runs.mapping import map_run, readable, suspects
     from posterity.runs.tables import check_name, write_table
 
     if decisions is not None and decisions.exists():
@@ -48,17 +48,21 @@ def memory_map(
     for option, path in (("out", out), ("decisions", decisions)):
         if path is not None:
             check_name(path, option)
-    opened, found = map_run(RunFolder.open(run))
+    before = RunFolder.open(run)
+    opened, found = map_run(before)
+    table = readable(found.table, opened.preprocessing.target)
+    if opened is before and not as_json:
+        say(f"{run} cannot be written, so the map is not kept there")
     worst = suspects(opened, found, min(top, len(found)), by)
     if out is not None:
-        write_table(opened.memory, out)
+        write_table(table, out)
     if decisions is not None:
         write_table(proposal(worst), decisions)
     if html is not None:
         from posterity.app import write_html
 
         write_html(run, html, beside=beside)
-    counts = opened.memory["category"].value_counts().to_dict()
+    counts = table["category"].value_counts().to_dict()
     if as_json:
         about = {"run": str(run), "rows": len(found), "categories": counts, "ranking": by or found.ranking}
         dump(about | {"reliability": str(found.reliability), "top": worst.to_dict("records")})

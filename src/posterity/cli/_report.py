@@ -27,11 +27,26 @@ def report(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_j
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
         write_report(contents(opened), page)
-        path = opened.updated(files={"report.html": page.read_bytes()}).path("report.html")
+        path = _kept(opened, page.read_bytes())
     if as_json:
         dump({"run": str(run), "report": str(path)})
     else:
         say(f"report: {path}")
+
+
+def _kept(run: RunFolder, page: bytes) -> Path:
+    """Where the page lies: in the run, or in the current folder where the run is on a read-only disk."""
+    from posterity.errors import RefusedFile
+    from posterity.files import write_bytes
+
+    try:
+        return run.updated(files={"report.html": page}).path("report.html")
+    except RefusedFile:
+        raise
+    except OSError:
+        path = Path(f"{run.folder.name}-report.html")
+        write_bytes(path, page)
+        return path
 
 
 def contents(run: RunFolder) -> Contents:

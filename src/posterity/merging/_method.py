@@ -119,8 +119,8 @@ def number(what: str, value: Any) -> float:
     """A number, whatever it is written as."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise expected(what, "a number", value) from None
+    except (TypeError, ValueError, OverflowError):
+        raise expected(what, "a number", str(value)[:40]) from None
 
 
 def weighted_sum(weights: Sequence[float | Tensor], tensors: Sequence[Tensor]) -> Tensor:

@@ -19,6 +19,7 @@ from posterity.merging.stream import merge_checkpoints
 
 KEYS = ("method", "options", "base", "models", "out", "prior_precision", "temperature", "shard_size", "rank")
 SOURCE_KEYS = ("path", "weight", "curvature", "n")
+LIMIT = 2**20  # characters of a recipe
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -50,9 +51,12 @@ class Recipe:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The content of a recipe file; nothing in it is executed."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RefusedFile(f"{path}: expected a recipe in YAML, got {error}") from None
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LIMIT + 1)
+        require(len(text) <= LIMIT, "recipe", f"at most {LIMIT} characters", "more")
+        content = _loaded(text)
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        raise RefusedFile(f"{path}: expected a recipe in YAML, got {_brief(error)}") from None
     except OSError as error:
         raise RefusedFile(f"{path}: expected a recipe, got {error.strerror}") from None
     if not isinstance(content, dict):
@@ -63,9 +67,20 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """A number, a word or a list, as it would stand in a recipe."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise expected("option", "a value in YAML", text) from None
+        return _loaded(text)
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        raise expected("option", "a value in YAML", text[:100]) from None
+
+
+def _loaded(text: str) -> Any:
+    """What a text says in YAML. Aliases, with which a few lines stand for billions, are refused."""
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+        raise ValueError("an alias (*name); write the value out")
+    return yaml.safe_load(text)
+
+
+def _brief(error: BaseException) -> str:
+    return "brackets within brackets, too deep to read" if isinstance(error, RecursionError) else str(error)
 
 
 def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:

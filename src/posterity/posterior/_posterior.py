@@ -74,6 +74,8 @@ class Posterior:
         memory: Memory | None = None,
     ) -> None:
         require_whole("n", n)
+        require(n < 2**63, "n", "a number of examples below 2⁶³", "a larger one")
+        require_positive("ess", ess)
         values = {
             "structure": structure,
             "prior": prior,
@@ -102,7 +104,7 @@ class Posterior:
             if known is None:
                 raise expected("prior", f"parameters among {sorted(self.structure.mean)}", name)
             require(known.shape == t.shape, f"prior of {name!r}", f"shape {tuple(known.shape)}", tuple(t.shape))
-        require_positive("ess", self.ess)
+        require(isinstance(self.architecture, str), "architecture", "a text", type(self.architecture).__name__)
 
     @classmethod
     def of(

@@ -18,7 +18,7 @@ from posterity.errors import require
 from posterity.inputs import Inputs, call
 from posterity.likelihoods import Likelihood
 from posterity.posterior._posterior import Posterior
-from posterity.posterior._private import double_at_mean
+from posterity.posterior.private import double_at_mean
 from posterity.progress import track
 from posterity.trees import evaluating
 

@@ -60,7 +60,7 @@ def load(kind: type[P], folder: str | Path, device: str | torch.device = "cpu") 
     record = load_record(folder, NAME, version=VERSION, device=_usable(device))
     try:
         return kind(**_parts(record))
-    except (PosterityError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (PosterityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RefusedFile(f"{folder}: expected a posterior, got a record that makes none ({error})") from error
 
 
@@ -69,6 +69,12 @@ def _usable(device: str | torch.device) -> torch.device:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as why:
         raise expected("device", "one that torch can use here, such as 'cpu'", device) from why
+
+
+def _names(given: Any) -> list[str] | None:
+    if given is not None and not (isinstance(given, list) and all(isinstance(name, str) for name in given)):
+        raise expected("class_names", "a list of texts", type(given).__name__)
+    return given
 
 
 def _parts(record: Record) -> dict[str, Any]:
@@ -82,7 +88,7 @@ def _parts(record: Record) -> dict[str, Any]:
         "ess": content["ess"],
         "likelihood": likelihood(**content["likelihood"]),
         "buffers": unpack("buffers", tensors, content["buffers"]),
-        "class_names": content["class_names"],
+        "class_names": _names(content["class_names"]),
         "architecture": content["architecture"],
         "memory": Memory.from_tensors(unpack("memory", tensors)) if content["memory"] else None,
     }

@@ -13,7 +13,7 @@ from torch import nn
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, move, tensors
 from posterity.posterior import Posterior
-from posterity.posterior._private import private
+from posterity.posterior.private import private
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
 from posterity.prediction._question import PredictiveMethod, Question

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from posterity.errors import InvalidInput, Undefined
+from posterity.errors import InvalidInput, RefusedFile, Undefined
 from posterity.memory import MemoryMap
 from posterity.runs._folder import RunFolder
 from posterity.runs.targets import Classes, Target
@@ -18,7 +18,10 @@ _IN_UNITS = ("label", "prediction", "loo_prediction", "suspected_label")
 
 
 def map_run(run: RunFolder) -> tuple[RunFolder, MemoryMap]:
-    """Draw the memory map of a run, and keep it there as the tables "memory" and "memory-map"."""
+    """Draw the memory map of a run, and keep it there as the tables "memory" and "memory-map".
+
+    Where the run cannot be written, on a read-only disk for instance, the same run comes back beside the map.
+    """
     try:
         found = run.memory_map()
     except Undefined as why:
@@ -26,7 +29,12 @@ def map_run(run: RunFolder) -> tuple[RunFolder, MemoryMap]:
         raise InvalidInput(f"map: expected a Gaussian posterior ({fix}), got {run.config['method']}") from why
     table = readable(found.table, run.preprocessing.target)
     about = {"memory": {"ranking": found.ranking, "reliability": str(found.reliability)}}
-    return run.updated(about, tables={"memory": table}, memory=found), found
+    try:
+        return run.updated(about, tables={"memory": table}, memory=found), found
+    except RefusedFile:
+        raise
+    except OSError:
+        return run, found
 
 
 def readable(table: pd.DataFrame, target: Target) -> pd.DataFrame:

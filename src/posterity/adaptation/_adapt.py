@@ -12,19 +12,22 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.by_descent import Settings, by_descent
-from posterity.adaptation.by_newton import by_newton, retrained
+from posterity.adaptation.alternatives import alternatives
+from posterity.adaptation.by_descent import by_descent
+from posterity.adaptation.by_newton import by_newton
 from posterity.adaptation.changes import Remove, Request
 from posterity.adaptation.lost_classes import lost_classes
 from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
-from posterity.adaptation.situation import Outcome, Situation
+from posterity.adaptation.situation import WARM, Outcome, Situation
 from posterity.adaptation.structure import structure_after
+from posterity.adaptation.training import Settings
+from posterity.adaptation.warm_start import warm_start
 from posterity.batches import Batch
 from posterity.errors import expected, require
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.posterior.fitted_model import check_belongs
 
-METHODS = ("kprior", "ewc", "combined")
+METHODS = (WARM, "kprior", "ewc", "combined")
 WORSE = 0.01  # share of the objective
 
 
@@ -49,19 +52,20 @@ def adapt(
     classes: int | Sequence[str] | None = None,
     into: nn.Module | None = None,
     memory: Memory | int | None = None,
-    method: str = "kprior",
+    method: str | None = None,
     epochs: int | None = None,
-    batch_size: int = 128,
-    lr: float = 1e-3,
+    batch_size: int | None = None,
+    lr: float | None = None,
     clip: float | None = None,
     seed: int = 0,
     compare: bool = False,
 ) -> Adaptation:
-    """Change what a model was trained on, or how, without training it again.
+    """Change what a model was trained on, or how, without training it from the beginning.
 
-    What stands for the old data is a K-prior: the old predictions on a memory, a quadratic for everything that is not
-    in it. Generalised linear models, and last layers, are solved by Newton's method, and with all old data as memory
-    the result is that of retraining; other networks are trained from where they are.
+    How depends on what there is. Generalised linear models, and last layers, are solved by Newton's method: with all
+    old data the result is that of retraining. Networks whose old data are given are trained on the corrected data from
+    the old weights, for as long as the size of the change asks for. Without the old data a K-prior stands for them: the
+    old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the reason.
 
     Args:
         model: The trained model; it stays as it is.
@@ -77,14 +81,18 @@ def adapt(
         into: Another model to carry the knowledge into; a copy of it is trained.
         memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
             the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
-        method: "kprior"; "ewc" without memory; "combined" also with the memory's true labels.
-        epochs: For networks: passes over the new data, or over the memory where nothing is added; by default 20, or as
-            many more as it takes to make 500 steps.
-        batch_size: For networks: examples a step, of new data and of memory.
-        lr: For networks: learning rate of Adam.
+        method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
+            memory, "combined" also with the memory's true labels.
+        epochs: For networks: passes over all data. By default 5, or 250 steps where that is more, for changes of 8 % of
+            the data and beyond; fewer for smaller changes, twice as many for new classes. With K-priors: passes over
+            the new data, or over the memory where nothing is added; by default 20, or as many more as it takes to make
+            500 steps.
+        batch_size: For networks: examples a step; by default 64, with K-priors 128 of new data and of memory.
+        lr: For networks: learning rate of Adam; by default 3e-3, less for small changes, with K-priors 1e-3.
         clip: For networks: largest norm of the gradient of the mean loss.
         seed: Of everything random.
-        compare: Also retrain, for linear models, and say how far away that is; needs `data`.
+        compare: Also retrain from new weights and, for networks, run a plain warm start (AdamW at its defaults) for the
+            same time; needs `data`.
 
     Returns:
         The adapted model, its posterior (in the structure it had, with its memory for the next change), and a report.
@@ -103,16 +111,15 @@ def adapt(
     References:
         Khan and Swaroop, "Knowledge-adaptation priors", 2021.
     """
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     settings = Settings(epochs, batch_size, lr, clip, seed)
     request = Request(data, add, remove, relabel, prior_precision, classes, into, memory)
-    if method not in METHODS:
+    if method is not None and method not in METHODS:
         raise expected("method", f"one of {list(METHODS)}", method)
+    require(not compare or data is not None, "compare", "data beside it", "none")
     check_belongs(model, posterior)
     situation = Situation.of(model, posterior, request, method, seed)
-    linear = situation.heads is not None
-    require(not compare or (linear and data is not None), "compare", "a linear model and its data", "one without")
-    outcome = by_newton(situation) if linear else by_descent(situation, settings, method)
+    outcome = _solved(situation, settings)
     structure, why = structure_after(situation, outcome.past, outcome.precision)
     adapted = Posterior.of(
         outcome.model,
@@ -124,19 +131,27 @@ def adapt(
         class_names=situation.change.class_names,
         memory=outcome.memory,
     )
-    notes = tuple(note for note in (why, _group(situation)) if note is not None)
-    report = _report(situation, outcome, notes, method, time.perf_counter() - started, compare)
+    seconds, used = time.perf_counter() - started, time.process_time() - used
+    others, notes = alternatives(situation, used, seed) if compare else ({}, [])
+    notes += [note for note in (why, _group(situation)) if note is not None]
+    report = _report(situation, outcome, notes, seconds, others)
     return Adaptation(outcome.model, adapted, report)
 
 
+def _solved(situation: Situation, settings: Settings) -> Outcome:
+    if situation.heads is not None:
+        return by_newton(situation)
+    if situation.way == WARM:
+        return warm_start(situation, settings)
+    return by_descent(situation, settings, situation.way)
+
+
 def _report(
-    situation: Situation, outcome: Outcome, notes: tuple[str, ...], method: str, seconds: float, compare: bool
+    situation: Situation, outcome: Outcome, notes: list[str], seconds: float, others: Mapping[str, nn.Module]
 ) -> Report:
     """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
     change, posterior, whole = situation.change, situation.posterior, situation.all_data()
-    models = {"no adaptation": situation.before(), "adapted": outcome.model}
-    if compare and whole is not None:
-        models["retrained"] = retrained(situation, whole)
+    models = {"no adaptation": situation.before(), "adapted": outcome.model, **others}
     rows = {
         name: row(m, posterior.likelihood, change.added, change.removed, situation.memory) for name, m in models.items()
     }
@@ -149,14 +164,17 @@ def _report(
             given = (model, whole, posterior.likelihood, situation.prior, situation.scale)
             if not silenced:
                 rows[name]["objective"] = objective(*given)
-            rows[name]["gradient"] = objective_gradient(*given).norm().item()
-        found = rows["adapted"]["gradient"]
-    for name, model in models.items() if "retrained" in models else ():
-        rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)
+            if situation.way != WARM:  # where its own objective is that of retraining, a gradient says nothing new
+                rows[name]["gradient"] = objective_gradient(*given).norm().item()
+        found = rows["adapted"].get("gradient")
+    if situation.heads is not None and "retrained" in models:
+        for name, model in models.items():
+            rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)
     smallest = min(p.min().item() for p in situation.prior.precision.values()) * situation.scale
     memory = situation.memory
     return Report(
-        method=method,
+        method=situation.way,
+        why=situation.why,
         exact=outcome.exact,
         steps=outcome.steps,
         seconds=seconds,

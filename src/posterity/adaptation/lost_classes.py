@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity.adaptation.changes import Change
 from posterity.adaptation.groups import is_label
@@ -63,21 +63,13 @@ def _all_gone(memory: Memory, change: Change, label: Tensor) -> bool:
     return change.counts[(change.removed.targets == label).cpu()].sum().item() > there - 0.5
 
 
-@torch.no_grad()
 def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     """The past without some outcomes; the model to be trained is silenced and pulled back, in place."""
-    model, change, prior = situation.new, situation.change, situation.prior
+    change = situation.change
     assert past.memory is not None
     assert change.removed is not None
-    for name, p in trainable(model).items():
-        centre = prior.mean[name].to(p)
-        p.copy_(centre + KEPT * (p - centre))
     old = predictions_of(past.memory)
-    others = old.index_fill(1, lost.to(old.device), -torch.inf)
-    low = min(SILENT, others.amax(1).min().item() - BELOW)
-    head = find_head(model, past.memory.inputs)
-    if head is not None:
-        _silence(head.layer, lost, low)
+    low = silence(situation, old, lost)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
     goes = replace(change, removed=change.removed.take(theirs))
     pull = goes.lost(situation.old, situation.posterior.likelihood, tuple(past.pull))
@@ -85,7 +77,27 @@ def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
     return replace(past, memory=memory, pull={name: g + pull[name].to(g) for name, g in past.pull.items()})
 
 
-def _silence(layer: nn.Linear, lost: Tensor, low: float) -> None:
-    if layer.bias is not None:  # otherwise nothing can hold an output down on all inputs: the memory alone teaches it
-        layer.weight[lost.to(layer.weight.device)] = 0.0
-        layer.bias[lost.to(layer.bias.device)] = low
+@torch.no_grad()
+def silence(situation: Situation, outputs: Tensor, lost: Tensor) -> float:
+    """Silence some outputs of the model to be trained and pull its weights back, in place.
+
+    Args:
+        situation: Before.
+        outputs: What the old model says about some examples.
+        lost: Classes that are no more.
+
+    Returns:
+        The logit of a class that is silent beside these outputs.
+    """
+    model, prior = situation.new, situation.prior
+    for name, p in trainable(model).items():
+        centre = prior.mean[name].to(p)
+        p.copy_(centre + KEPT * (p - centre))
+    others = outputs.index_fill(1, lost.to(outputs.device), -torch.inf)
+    low = min(SILENT, others.amax(1).min().item() - BELOW)
+    head = find_head(model, situation.examples().inputs)
+    if head is not None and head.layer.bias is not None:
+        # Without a bias nothing holds an output down on all inputs: training alone teaches it.
+        head.layer.weight[lost.to(head.layer.weight.device)] = 0.0
+        head.layer.bias[lost.to(head.layer.bias.device)] = low
+    return low

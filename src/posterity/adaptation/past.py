@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from posterity.adaptation.groups import is_label
 from posterity.adaptation.kprior import FunctionDivergence, outputs_of
 from posterity.adaptation.penalty import Penalty, Sum
-from posterity.adaptation.quadratic import Quadratic, Slope, gaussian_of
+from posterity.adaptation.quadratic import Quadratic, Slope, TiltedQuadratic, gaussian_of
 from posterity.adaptation.remainder import split
 from posterity.adaptation.replay import predictions_of, pulled_back
 from posterity.batches import Batch
@@ -49,6 +49,21 @@ class Past:
         return cls(*split(model, posterior, memory), _pull_of_prior(posterior), weights)
 
     @classmethod
+    def remembered_only(
+        cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch | None, counts: Tensor
+    ) -> Past:
+        """The past of a model that is trained on data at hand: the memory it leaves, and nothing that pulls."""
+        gaussian = gaussian_of(posterior.structure)
+        rest: Diagonal | Full = Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
+        if memory is not None and removed is not None:
+            memory = cover(model, posterior, memory, removed, counts)
+        if not isinstance(gaussian, Diagonal):  # what other structures do not have examples for stays as it was
+            rest = split(model, posterior, memory)[1]
+        left = memory if memory is None or removed is None else without(memory, removed.ids)
+        pull = {name: torch.zeros_like(m) for name, m in gaussian.mean.items()}
+        return cls(left, rest, pull, None if left is None else left.weights)
+
+    @classmethod
     def left(
         cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch, counts: Tensor, lost: Tree
     ) -> Past:
@@ -71,9 +86,16 @@ class Past:
         memory = self.standing()
         return None if memory is None else refreshed(memory, model)
 
-    def penalty(self, posterior: Posterior, batch_size: int | None = None) -> Sum:
-        """The past as a penalty on a model of the same parameters, without the prior."""
-        terms: list[tuple[float, Penalty]] = [(1.0, Quadratic(self.rest)), (1.0, Slope(self.pull))]
+    def penalty(
+        self, model: nn.Module, posterior: Posterior, prior: Diagonal, scale: float, batch_size: int | None = None
+    ) -> Sum:
+        """The past and a prior as a penalty on a model of the same parameters, up to a constant."""
+        if isinstance(self.rest, Diagonal):
+            like = dict(model.named_parameters())
+            both: Penalty = TiltedQuadratic.of(self.rest, self.pull, prior, scale, like)
+        else:
+            both = Quadratic(self.rest) + Slope(self.pull) + scale * Quadratic(prior)
+        terms: list[tuple[float, Penalty]] = [(1.0, both)]
         if self.memory is not None:
             terms.append((1.0, FunctionDivergence(self.memory, posterior.likelihood, batch_size=batch_size)))
         return Sum(tuple(terms))

@@ -8,10 +8,10 @@ batch sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,47 @@ class Slope(Penalty):
         there = dict(model.named_parameters())
         terms = [(b.to(there[name]) * there[name]).double().sum() for name, b in self.slope.items()]
         return torch.stack(terms).sum() if terms else next(model.parameters()).new_zeros(())
+
+
+@dataclass(frozen=True, eq=False)
+class TiltedQuadratic(Penalty):
+    """½ (θ − c)ᵀ A (θ − c) + ⟨b, θ − c⟩ with a diagonal A: quadratics and slopes in one pass over the weights.
+
+    Args:
+        centre: c, for some or all parameters.
+        curvature: A, a tensor or a number for each of them.
+        slope: b, a tensor for each of them.
+    """
+
+    centre: Tree
+    curvature: Tree
+    slope: Tree
+
+    @classmethod
+    def of(cls, rest: Diagonal, pull: Tree, prior: Diagonal, scale: float, like: Mapping[str, Tensor]) -> Self:
+        """R around θ*, the pull g of the data there, and the prior: A = R + τP₀, c = θ*, b = g + τP₀(θ* − m₀).
+
+        Where θ* does not know a parameter, c = m₀. A constant is left out.
+        """
+        known = rest.precision_diagonal()
+        centre, curvature, slope = {}, {}, {}
+        for name, m in prior.mean.items():
+            p = like[name].detach()
+            width = scale * prior.precision[name].to(p)
+            centre[name] = (rest.mean[name] if name in known else m).to(p)
+            curvature[name] = width + known[name].to(p) if name in known else width
+            slope[name] = width * (centre[name] - m.to(p))
+            if name in pull:
+                slope[name] = slope[name] + pull[name].to(p)
+        return cls(centre, curvature, slope)
+
+    def total(self, model: nn.Module) -> Tensor:
+        there = dict(model.named_parameters())
+        terms = []
+        for name, c in self.centre.items():
+            d = there[name] - c
+            terms.append(((0.5 * self.curvature[name] * d + self.slope[name]) * d).sum())
+        return torch.stack(terms).sum()
 
 
 def ewc(posteriors: Posterior | Iterable[Posterior]) -> Sum:

@@ -20,7 +20,8 @@ class Report:
     """The account of an adaptation.
 
     Args:
-        method: "kprior", "ewc" or "combined".
+        method: How it was done: "newton", "warm_start", "kprior", "ewc" or "combined".
+        why: Why in this way.
         exact: Whether this is what retraining gives, if the old model was at its optimum (`gradient` tells): a linear
             problem, solved by Newton's method, of which all the past is there (every example in the memory, or the full
             posterior of a linear regression) and carries over.
@@ -35,12 +36,14 @@ class Report:
         represented: How many examples the memory before stood for.
         added: Ids of the added examples.
         removed: Ids of the removed examples.
-        table: "no adaptation", "adapted" and perhaps "retrained", side by side: losses, divergence from the old model
-            on the memory, and the objective of retraining (loss over all data and prior) where all data were at hand.
+        table: "no adaptation", "adapted" and, for comparison, "plain warm start" and "retrained": losses, divergence
+            from the old model on the memory, and the objective of retraining (loss over all data and prior) where all
+            data were at hand.
         notes: What is otherwise than one might expect.
     """
 
     method: str
+    why: str
     exact: bool
     steps: int
     seconds: float
@@ -58,7 +61,7 @@ class Report:
     def __repr__(self) -> str:
         how = "exact" if self.exact else "approximate"
         head = f"Report({self.method}, {how}, {self.steps} steps, {self.seconds:.2f} s, {self.passes:.2g} passes)"
-        return "\n".join((head, self.table.to_string(float_format=lambda v: f"{v:.4g}"), *self.notes))
+        return "\n".join((head, self.why, self.table.to_string(float_format=lambda v: f"{v:.4g}"), *self.notes))
 
 
 def row(

@@ -23,6 +23,7 @@ from posterity.learning.checks import check_inputs
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import evaluating, trainable
 
+WARM = "warm_start"
 REMEMBERED = 10  # networks remember one in so many examples, unless told otherwise
 
 
@@ -40,6 +41,8 @@ class Situation:
         past: What stands for the old data.
         change: What is to change.
         prior: The prior afterwards.
+        way: How it is solved, one of "newton", "warm_start" and the methods of K-priors.
+        why: The reason for it.
     """
 
     old: nn.Module
@@ -51,9 +54,11 @@ class Situation:
     past: Past
     change: Change
     prior: Diagonal
+    way: str
+    why: str
 
     @classmethod
-    def of(cls, model: nn.Module, posterior: Posterior, request: Request, method: str, seed: int) -> Situation:
+    def of(cls, model: nn.Module, posterior: Posterior, request: Request, method: str | None, seed: int) -> Situation:
         """What a request means for a model and its posterior; nothing that was given is changed."""
         whole = None if request.data is None else everything(request.data, posterior)
         old = at_mean(model, posterior)
@@ -70,14 +75,15 @@ class Situation:
         new = _successor(old, head, change) if request.into is None else copy.deepcopy(request.into)
         wanted, got = change.classes or outputs, _outputs(new, inputs)
         require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
-        past = _past(old, posterior, None if method == "ewc" else memory, change)
         found = find_head(new, inputs)
         linear = linear and solvable(new, posterior, found)
+        way, why = _way(method, linear, whole, request.into)
+        past = _past(old, posterior, None if method == "ewc" else memory, change, way)
         heads = (head, found) if linear and head is not None and found is not None else None
         names = _learnt(posterior, new, found, linear, change)
         there = dict(new.named_parameters())
         prior = changed_prior(posterior, request.prior_precision, {name: there[name] for name in names})
-        return cls(old, new, heads, posterior, whole, memory, past, change, prior)
+        return cls(old, new, heads, posterior, whole, memory, past, change, prior, way, why)
 
     @property
     def scale(self) -> float:
@@ -88,6 +94,16 @@ class Situation:
     def n(self) -> int:
         """Number of examples afterwards."""
         return self.posterior.n + self.change.new - self.change.gone
+
+    def other_prior(self) -> bool:
+        """Whether the prior of a weight that there was is another one."""
+        old, new = self.posterior.prior, self.prior
+        same = [name for name, m in new.mean.items() if name in old.mean and old.mean[name].shape == m.shape]
+        return any(
+            not torch.equal(a[name].expand_as(b[name]), b[name].expand_as(a[name]).to(a[name]))
+            for a, b in ((old.mean, new.mean), (old.precision_diagonal(), new.precision_diagonal()))
+            for name in same
+        )
 
     def other_model(self) -> bool:
         """Whether the new model is not the old one with, perhaps, more outputs."""
@@ -193,7 +209,23 @@ def _last_layer(posterior: Posterior) -> bool:
     return posterior.structure.varying is not posterior.structure
 
 
-def _past(old: nn.Module, posterior: Posterior, memory: Memory | None, change: Change) -> Past:
+def _way(method: str | None, linear: bool, whole: Batch | None, into: nn.Module | None) -> tuple[str, str]:
+    """How to solve the problem, and why."""
+    if linear:
+        return "newton", "only one linear layer learns: Newton's method finds the minimum"
+    if method == WARM or (method is None and whole is not None and into is None):
+        require(whole is not None, "method", "data beside a warm start", "none")
+        require(into is None, "method", "a K-prior where another model is trained (`into`)", WARM)
+        return WARM, "the old data are at hand: trained on the corrected data from the old weights"
+    if method is not None:
+        return method, "asked for"
+    gone = "the old data are not at hand" if whole is None else "the weights are those of another model"
+    return "kprior", f"{gone}: the posterior and a memory stand for them"
+
+
+def _past(old: nn.Module, posterior: Posterior, memory: Memory | None, change: Change, way: str) -> Past:
+    if way == WARM:
+        return Past.remembered_only(old, posterior, memory, change.removed, change.counts)
     if change.removed is None:
         return Past.of(old, posterior, memory)
     lost = change.lost(old, posterior.likelihood, gaussian_of(posterior.structure).names)

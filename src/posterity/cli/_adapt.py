@@ -21,22 +21,23 @@ def adapt(
     embeddings: Annotated[
         Path | None, typer.Option(help="An npz with a vector, or a picture, for each new row of a table.")
     ] = None,
-    memory: Annotated[int | None, typer.Option(help="Training rows that stand for the past; by default 2000.")] = None,
-    method: Annotated[str, typer.Option(help="kprior, ewc or combined.")] = "combined",
+    memory: Annotated[int | None, typer.Option(help="Training rows to remember; default: one in ten.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="For networks: warm_start (the default), kprior, ewc or combined.")
+    ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            help="For networks: passes over what is new, or over the memory; default: 20, at least 500 steps."
-        ),
+        typer.Option(help="For networks: passes over the data; default: as many as the size of the change asks for."),
     ] = None,
-    lr: Annotated[float, typer.Option(help="For networks: learning rate.")] = 1e-3,
+    lr: Annotated[float | None, typer.Option(help="For networks: learning rate; default: 3e-3 or less.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Change what a run was trained on, without training it again.
+    """Change what a run was trained on, without training it from the beginning.
 
-    Linear models are solved exactly. That equals retraining if the run was at its own optimum; IVON's is only near it.
+    Networks are trained on the corrected data from the weights of the run. Linear models are solved exactly, which
+    equals retraining if the run was at its own optimum.
     """
     if add is None and decisions is None:
         raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")
@@ -68,7 +69,7 @@ def adapt(
     new = 0 if decided is None else len(decided.relabelled)
     say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
     how = "exactly, taking the old run for an optimum" if report.exact else "approximately"
-    say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s")
+    say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s ({report.why})")
     show_table(report.table.rename_axis("model").reset_index())
     if changed.metrics:
         say(f"on held-out rows before: {figures(opened.metrics)}")

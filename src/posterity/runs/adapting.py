@@ -21,8 +21,6 @@ from posterity.runs.fitting import evaluated, give_up, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
 
-REMEMBERED = 2000  # training rows that stand for the past, unless said otherwise
-
 
 def adapt_run(
     run: RunFolder,
@@ -43,7 +41,7 @@ def adapt_run(
         add: A file of new rows.
         embeddings: A file with a vector for each of them, where the run was trained with vectors.
         decisions: What becomes of old ones.
-        memory: How many training rows stand for the past.
+        memory: How many training rows are remembered; without a number as many as `posterity.adapt` chooses.
         overwrite: Replace a run that is already in `out`.
         **settings: What `posterity.adapt` takes beyond that (method, epochs, lr, seed).
 
@@ -70,7 +68,7 @@ def adapt_run(
         remove=decisions.dropped if decisions is not None and decisions.dropped else None,
         relabel=_targets(decisions, preprocessing) or None,
         classes=_grown(run.preprocessing, preprocessing),
-        memory=min(len(train.ids), REMEMBERED if memory is None else memory),
+        memory=None if memory is None else min(len(train.ids), memory),
         **settings,
     )
     notes.extend(result.report.notes)
@@ -157,6 +155,7 @@ def _grown(before: Preprocessing, after: Preprocessing) -> tuple[str, ...] | Non
 def _account(report: Report) -> dict[str, Any]:
     return {
         "method": report.method,
+        "why": report.why,
         "exact": report.exact,
         "steps": report.steps,
         "seconds": report.seconds,

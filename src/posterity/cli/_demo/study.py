@@ -27,7 +27,6 @@ NEW = 9  # the digit that comes later; before, it is a foreign input
 TRAINING = 1200
 PLANTED = 60  # wrong labels
 BATCH = 64
-ADAPTATION: dict[str, Any] = {"epochs": 40, "lr": 2e-2, "batch_size": 32}  # chosen on other seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +160,7 @@ def run(seed: int, steps: int) -> Study:
     last_layer = laplace(ours.model, data, structure="last_layer", prior_precision=1.0)
     answer = memory_map(ours.model, last_layer, data).what_if(remove=suspects).on(digits.known)
     next(bar)
-    options = {"remove": suspects, "add": digits.new, "classes": NEW + 1, "seed": seed, **ADAPTATION}
+    options: dict[str, Any] = {"remove": suspects, "add": digits.new, "classes": NEW + 1, "seed": seed, "epochs": 10}
     adapted, adapting = _timed(lambda: adapt(ours.model, ours.posterior, data=data, **options))
     next(bar)
     keep = torch.ones(len(digits.labels), dtype=torch.bool).index_fill(0, torch.tensor(suspects), False)

@@ -1,0 +1,63 @@
+"""What every training of an adapted network shares: its settings, the mode of its layers, the memory it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+
+import torch
+from torch import nn
+
+from posterity.adaptation.past import Past, joined
+from posterity.adaptation.situation import Situation
+from posterity.errors import require, require_positive, require_whole
+from posterity.noise import seeded
+from posterity.posterior import Memory
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a network is trained.
+
+    Args:
+        epochs: Passes over the data; by default as many as the size of the change asks for.
+        batch_size: Examples a step.
+        lr: Learning rate of Adam, which falls to zero along a cosine.
+        clip: Largest norm of the gradient of the mean loss.
+        seed: Of everything random.
+    """
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    clip: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_whole("epochs", 1 if self.epochs is None else self.epochs)
+        require_whole("batch_size", 1 if self.batch_size is None else self.batch_size)
+        require_positive("lr", 1.0 if self.lr is None else self.lr)
+        require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)
+        if self.clip is not None:
+            require_positive("clip", self.clip)
+
+
+def training_mode(model: nn.Module) -> None:
+    """Training mode, but for layers with running statistics: those of a few new examples would not be those of all."""
+    model.train()
+    for module in model.modules():
+        if getattr(module, "running_mean", None) is not None:
+            module.eval()
+
+
+def memory_after(situation: Situation, past: Past, seed: int) -> Memory | None:
+    """What is remembered afterwards: as large a share of the new data as of the old."""
+    added, model = situation.change.added, situation.new
+    memory = past.remembered(model)
+    if added is None or memory is None:
+        return memory
+    share = len(memory) / max(situation.n - len(added), 1)
+    count = min(len(added), max(1, round(share * len(added))))
+    weights = torch.full((count,), len(added) / count)
+    chosen = torch.randperm(len(added), generator=seeded(seed))[:count]
+    return joined(memory, model, added.take(chosen), weights)

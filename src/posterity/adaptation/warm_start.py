@@ -1,0 +1,226 @@
+"""Adapting a network whose old data are at hand: training on the corrected data, from the old weights.
+
+    θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the data as they are now
+
+Half of the steps are taken first. The other half follows if the objective of retraining, loss over all data and prior,
+has fallen. The weights with the lowest objective are kept, those before included.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from posterity.adaptation.carrying import carried
+from posterity.adaptation.kprior import outputs_of
+from posterity.adaptation.lost_classes import lost_classes, silence
+from posterity.adaptation.report import objective
+from posterity.adaptation.situation import Outcome, Situation
+from posterity.adaptation.training import Settings, memory_after, training_mode
+from posterity.batches import Batch
+from posterity.inputs import call, move, take
+from posterity.learning.seeding import own_randomness, seed_step
+from posterity.likelihoods import Likelihood
+from posterity.noise import seeded
+from posterity.posterior import Diagonal
+from posterity.progress import track
+from posterity.trees import only_trainable, snapshot, trainable
+
+# Chosen on digits and USPS with the seeds 10 and 11, wrong labels corrected in one example, 1 % and 8 % of them.
+LARGE = 0.08  # share of the data from which on a change counts as large
+SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 250, 5
+SMALL_RATE, LARGE_RATE = 1e-3, 3e-3
+BATCH = 64
+SEEN = 8  # changed examples in every batch, where there are so many
+LOOKED_AT = 8192  # examples that tell whether the objective falls
+FOREVER = 1_000_000_000
+FELL = 1e-3  # share of the objective below which it counts as no longer falling
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, how fast and on how many examples at a time."""
+
+    steps: int
+    lr: float
+    batch_size: int
+
+    @classmethod
+    def of(cls, situation: Situation, rows: int, lost: bool, settings: Settings) -> Schedule:
+        """What a change of this size needs, unless settings say otherwise.
+
+        A change below 8 % of the data takes a share of the steps and a smaller rate: a large rate over few steps moves
+        weights that had no reason to move. So does a large rate where a class is lost, whose output is silenced first.
+        """
+        change = situation.change
+        changed = sum(0 if batch is None else len(batch) for batch in (change.added, change.removed))
+        otherwise = change.classes is not None or situation.other_prior()
+        size = 1.0 if otherwise else min(1.0, changed / (LARGE * rows))
+        batch_size = settings.batch_size or BATCH
+        each = -(-rows // batch_size)
+        large = max(LARGE_STEPS, LARGE_EPOCHS * each) * (
+            1 if change.classes is None else 2
+        )  # new outputs start at zero
+        steps = settings.epochs * each if settings.epochs else round(SMALL_STEPS + size * (large - SMALL_STEPS))
+        lr = settings.lr or SMALL_RATE + (0.0 if lost else size) * (LARGE_RATE - SMALL_RATE)
+        return cls(steps, lr, batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """The objective of retraining.
+
+    Args:
+        data: All examples as they are now; the changed ones come last.
+        changed: How many of them are new or have new targets.
+        likelihood: What the outputs mean.
+        prior: The prior.
+        scale: n/ess, which untempers its precision.
+    """
+
+    data: Batch
+    changed: int
+    likelihood: Likelihood
+    prior: Diagonal
+    scale: float
+
+    @classmethod
+    def of(cls, situation: Situation) -> Corrected:
+        """The objective after a change, where all data are at hand."""
+        data, added = situation.all_data(), situation.change.added
+        assert data is not None
+        changed = 0 if added is None else len(added)
+        return cls(data, changed, situation.posterior.likelihood, situation.prior, situation.scale)
+
+    def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of each batch, and the share of all data that each of them stands for.
+
+        Changed examples that are few are in every batch, with a share that keeps the gradient unbiased.
+        """
+        n, few = len(self.data), min(self.changed, SEEN, size - 1)
+        generator = seeded(seed)
+        if few == 0 or size * self.changed >= few * n or self.changed == n:
+            for rows in _passes(n, min(size, n), steps, generator):
+                yield rows, torch.full((len(rows),), 1 / len(rows))
+            return
+        kept = n - self.changed
+        old = min(size - few, kept)
+        shares = torch.cat((torch.full((old,), kept / n / old), torch.full((few,), self.changed / n / few)))
+        for rows, new in zip(_passes(kept, old, steps, generator), _passes(self.changed, few, steps, generator)):
+            yield torch.cat((rows, kept + new)), shares
+
+    def losses(self, model: nn.Module, rows: Tensor) -> Tensor:
+        """The loss of each example in some rows."""
+        device = next(model.parameters()).device
+        y = self.data.targets[rows.to(self.data.targets.device)].to(device)
+        f = call(model, move(take(self.data.inputs, rows), device))
+        return self.likelihood.loss(f, y.to(f.dtype) if y.is_floating_point() else y)
+
+    def value(self, model: nn.Module) -> float:
+        """The objective, over all data or over examples that stand for them."""
+        if len(self.data) <= LOOKED_AT:
+            return objective(model, self.data, self.likelihood, self.prior, self.scale)
+        rows = torch.randperm(len(self.data), generator=seeded(0))[:LOOKED_AT]
+        part = self.data.take(rows)
+        each = len(self.data) / LOOKED_AT
+        return each * objective(model, part, self.likelihood, self.prior, self.scale / each)
+
+
+def _passes(n: int, size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """So many batches of rows, pass after pass in a random order; what is left of a pass is dropped."""
+    order: tuple[Tensor, ...] = ()
+    for step in range(steps):
+        each = n // size
+        if step % each == 0:
+            order = torch.randperm(n, generator=generator)[: each * size].split(size)
+        yield order[step % each]
+
+
+def warm_start(situation: Situation, settings: Settings) -> Outcome:
+    """A network trained on the corrected data, from the old weights."""
+    model, task = situation.new, Corrected.of(situation)
+    data = task.data
+    lost = lost_classes(situation)
+    schedule = Schedule.of(situation, len(data), len(lost) > 0, settings)
+    if len(lost):
+        silence(situation, outputs_of(situation.old, data.take(torch.arange(min(len(data), 1024)))), lost)
+    with only_trainable(model, situation.prior.names):
+        steps = descend(model, task, schedule, settings.seed, settings.clip)
+        past = carried(situation.past, model)
+        memory = memory_after(situation, past, settings.seed)
+    looked_at = float(steps * min(schedule.batch_size, len(data)))
+    return Outcome(model, past, None, memory, False, steps, looked_at, None)
+
+
+def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, clip: float | None = None) -> int:
+    """Lower the objective, in place; returns the number of steps taken."""
+    there = trainable(model)
+    adam = torch.optim.Adam(list(there.values()), lr=schedule.lr, foreach=True)
+    best, lowest, taken = snapshot(there), task.value(model), 0
+    first = -(-schedule.steps // 2)
+    for steps in (first, schedule.steps - first):
+        part = replace(schedule, steps=steps)
+        _train(model, adam, task, part, seed + taken, clip)
+        taken += steps
+        value = task.value(model)
+        fell = value < lowest - FELL * abs(lowest)
+        if value < lowest:
+            best, lowest = snapshot(there), value
+        if not fell:
+            break
+    with torch.no_grad():
+        for name, p in there.items():
+            p.copy_(best[name])
+    return taken
+
+
+def _train(
+    model: nn.Module, adam: torch.optim.Optimizer, task: Corrected, schedule: Schedule, seed: int, clip: float | None
+) -> None:
+    """Some steps of Adam, at a rate that falls to zero along a cosine."""
+    there = trainable(model)
+    parameters, n, steps = list(there.values()), len(task.data), schedule.steps
+    device = parameters[0].device
+    centre = [task.prior.mean[name].to(p) for name, p in there.items()]
+    pull = [(task.scale / n * task.prior.precision[name]).to(p) for name, p in there.items()]
+    training_mode(model)
+    with own_randomness(device):
+        order = task.batches(schedule.batch_size, steps, seed)
+        for step, (rows, shares) in enumerate(track(order, "adapt", total=steps)):
+            seed_step(seed, step, device)
+            for group in adam.param_groups:
+                group["lr"] = schedule.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+            adam.zero_grad(set_to_none=True)
+            losses = task.losses(model, rows)
+            (shares.to(losses) * losses).sum().backward()
+            with torch.no_grad():
+                for p, m, precision in zip(parameters, centre, pull):
+                    if p.grad is not None:
+                        p.grad.addcmul_(p - m, precision)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            adam.step()
+    model.eval()
+
+
+def plain_warm_start(model: nn.Module, task: Corrected, seconds: float, seed: int) -> nn.Module:
+    """What anybody would try first: AdamW at its defaults, from the old weights, for so many processor seconds."""
+    model = copy.deepcopy(model)
+    adam = torch.optim.AdamW(list(trainable(model).values()))
+    device, started = next(model.parameters()).device, time.process_time()
+    training_mode(model)
+    with own_randomness(device):
+        seed_step(seed, 0, device)
+        for rows, _ in Corrected.batches(replace(task, changed=0), BATCH, FOREVER, seed):
+            if time.process_time() - started >= seconds:
+                break
+            adam.zero_grad(set_to_none=True)
+            task.losses(model, rows).mean().backward()
+            adam.step()
+    return model.eval()

@@ -1,0 +1,106 @@
+"""Networks whose old data are at hand: trained on the corrected data, held to the objective of retraining."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as po
+from adaptation.problems import logistic, tanh_network
+from posterity.adaptation import adapt, alternatives
+from posterity.adaptation.warm_start import Corrected
+from posterity.batches import Batch
+from posterity.posterior import Diagonal
+
+N = 120
+
+
+@pytest.fixture(scope="module")
+def trained():
+    x, y = logistic(N)
+    model = tanh_network(x, y)
+    return model, po.laplace(model, (x, y), likelihood="bernoulli", structure="diag", prior_precision=1.0), (x, y)
+
+
+def objective(model, x, y):
+    loss = nn.functional.binary_cross_entropy_with_logits(model(x), y, reduction="sum")
+    return (loss + 0.5 * sum(p.square().sum() for p in model.parameters())).item()
+
+
+def test_the_way_follows_from_what_is_at_hand(trained):
+    model, posterior, data = trained
+    new = (data[0][:5] + 0.1, data[1][:5])
+    with_data = adapt(model, posterior, data=data, add=new, epochs=1)
+    assert with_data.report.method == "warm_start"
+    assert "at hand" in with_data.report.why
+    memory = with_data.posterior.memory
+    assert len(memory) == 13  # one old example in ten, and of the new ones as many
+    without = adapt(with_data.model, with_data.posterior, add=new, epochs=1)
+    assert without.report.method == "kprior"
+    assert "not at hand" in without.report.why
+    line = nn.Linear(4, 1).double()
+    full = po.laplace(line, data, likelihood="bernoulli", structure="full", prior_precision=1.0)
+    assert adapt(line, full, data=data, add=new).report.method == "newton"
+    with pytest.raises(po.PosterityError, match="data beside a warm start"):
+        adapt(model, posterior, add=new, method="warm_start")
+
+
+@pytest.mark.parametrize("change", [{"remove": range(10)}, {"relabel": {3: [1.0], 4: [0.0]}}, {"remove": [7]}])
+def test_the_objective_of_retraining_falls_and_is_reported(trained, change):
+    model, posterior, (x, y) = trained
+    result = adapt(model, posterior, data=(x, y), **change)
+    gone = torch.tensor([i in change.get("remove", ()) for i in range(N)])
+    now = y.clone()
+    for i, target in change.get("relabel", {}).items():
+        now[i] = torch.tensor(target)
+    before, after = (objective(m, x[~gone], now[~gone]) for m in (model, result.model))
+    assert after <= before
+    assert result.report.table.loc["no adaptation", "objective"] == pytest.approx(before)
+    assert result.report.table.loc["adapted", "objective"] == pytest.approx(after)
+    assert result.posterior.n == N - int(gone.sum())
+
+
+def test_weights_at_the_optimum_stay_where_nothing_helps(trained):
+    """Relabelling to the label that was there changes nothing; the steps cannot lower the objective, and are undone."""
+    model, posterior, (x, y) = trained
+    result = adapt(model, posterior, data=(x, y), relabel={0: y[0].tolist()}, lr=0.3, epochs=2)
+    assert result.report.steps == 2  # the second half is not taken
+    for name, p in model.named_parameters():
+        assert torch.equal(p, dict(result.model.named_parameters())[name])
+
+
+def test_few_changed_examples_are_in_every_batch_without_bias():
+    x = torch.arange(1000.0).unsqueeze(1)
+    data = Batch(x, x, torch.arange(1000))
+    prior = Diagonal({"w": torch.zeros(1)}, {"w": torch.ones(1)})
+    task = Corrected(data, 3, po.likelihoods.GaussianLikelihood(), prior, 1.0)
+    seen = torch.zeros(1000)
+    for rows, shares in task.batches(64, 997 // 61, 0):  # one pass over the others
+        assert (rows >= 997).sum() == 3
+        assert shares.sum().item() == pytest.approx(1)
+        seen.index_add_(0, rows, shares)
+    mean = seen / (997 // 61)
+    assert mean[997:].tolist() == pytest.approx([1e-3] * 3)
+    assert ((mean[:997] == 0) | (mean[:997] - 997 / 1000 / 61 / 16).abs().lt(1e-8)).all()
+
+
+def test_a_comparison_has_retraining_and_a_plain_warm_start(trained, monkeypatch):
+    monkeypatch.setattr(alternatives, "STEPS", 100)
+    model, posterior, (x, y) = trained
+    report = adapt(model, posterior, data=(x, y), remove=range(10), compare=True).report
+    assert list(report.table.index) == ["no adaptation", "adapted", "plain warm start", "retrained"]
+    assert report.table["loss on removed"].notna().all()
+    with pytest.raises(po.PosterityError, match="data beside it"):
+        adapt(model, posterior, add=(x[:1], y[:1]), compare=True)
+
+
+def test_a_network_that_cannot_be_started_anew_is_not_retrained(trained):
+    model, posterior, (x, y) = trained
+    fixed = copy.deepcopy(model)
+    fixed[0].reset_parameters = None  # as a module without the method
+    report = adapt(fixed, posterior, data=(x, y), remove=[0], epochs=1, compare=True).report
+    assert "retrained" not in report.table.index
+    assert any(note.startswith("not retrained for comparison") for note in report.notes)

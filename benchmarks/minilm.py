@@ -17,30 +17,31 @@ PAD = 0
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to its input and normalised."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
         self.attended = nn.Linear(WIDTH, WIDTH)
         self.attended_norm = nn.LayerNorm(WIDTH, eps=1e-12)
         self.inner, self.outer = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
         self.outer_norm = nn.LayerNorm(WIDTH, eps=1e-12)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, T, WIDTH) to the same; `mask` (B, 1, 1, T) is True where there is a word."""
         q, k, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(-2)
-        x = self.attended_norm(x + self.attended(seen))
-        return self.outer_norm(x + self.outer(F.gelu(self.inner(x))))
+        x = self.attended_norm(x + self.dropout(self.attended(seen)))
+        return self.outer_norm(x + self.dropout(self.outer(F.gelu(self.inner(x)))))
 
 
 class MiniLM(nn.Module):
     """Token numbers (B, T), zero where a text has ended, to logits (B, classes)."""
 
-    def __init__(self, classes: int = 2) -> None:
+    def __init__(self, classes: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
         self.norm = nn.LayerNorm(WIDTH, eps=1e-12)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -60,10 +61,10 @@ def convert(folder: Path, out: Path) -> None:
     save_file({name: t.half().contiguous() for name, t in _renamed(theirs).items()}, out)
 
 
-def load(path: Path, classes: int, seed: int) -> MiniLM:
-    """The converted encoder with a new head."""
+def load(path: Path, classes: int, seed: int, dropout: float = 0.0) -> MiniLM:
+    """The converted encoder with a new head, and dropout behind every layer that is added to its input."""
     torch.manual_seed(seed)
-    model = MiniLM(classes)
+    model = MiniLM(classes, dropout)
     model.load_state_dict({name: t.float() for name, t in load_file(path).items()}, strict=False)
     return model
 

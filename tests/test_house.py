@@ -17,7 +17,7 @@ FLOORS = (
     "errors progress processes cells doubles trees linalg noise inputs batches files likelihoods metrics",
     "families gradients rule algorithms curvature",
     "posterior",
-    "optim learning graph",
+    "optim learning adapters graph",
     "prediction memory adaptation merging exploration",
     "models table features runs plots app integrations cli",
 )

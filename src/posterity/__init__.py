@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from posterity import (
         adaptation,
+        adapters,
         algorithms,
         app,
         curvature,
@@ -110,6 +111,7 @@ __all__ = [
     "acquire",
     "adapt",
     "adaptation",
+    "adapters",
     "algorithms",
     "app",
     "bayes_by_backprop",

@@ -39,7 +39,7 @@ LOCK = ".training.lock"  # held while a training goes on
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
 # overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
-HEAD = "linear"  # the model on the vectors of a frozen network
+HEAD = "mlp"  # the model on the vectors of a frozen network
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 

@@ -13,7 +13,7 @@ from posterity.app.source import Preview
 from posterity.errors import InvalidInput
 
 RNG = np.random.default_rng(0)
-VOID = {"meta", "img", "br"}
+VOID = {"meta", "img", "br", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -75,7 +75,8 @@ def test_the_report_of_a_classifier_says_everything(tmp_path):
     page = read(text)
     words = " ".join(page.words)
     for wanted in (
-        "Beans were learnt.", "beans.csv", "accuracy", "least certain tenth", "Least sure of", "Leave-one-out",
+        "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "is broad",
+        "said <runner>", "recall", "least certain tenth", "Least sure of", "Leave-one-out",
         "Most influential examples", "2 of 30 labels", "looks like <runner>", "12.5", "posterity fit beans.csv",
     ):  # fmt: skip
         assert wanted in words
@@ -124,6 +125,20 @@ def test_data_cannot_become_markup(nasty):
     page = read(document(nasty, nasty, [Section(nasty, blocks)]))
     assert "script" not in page.tags
     assert page.words.count(nasty) == 12  # title, heading, lead, section and every block, as text
+
+
+def test_rows_of_a_table_are_shown_as_a_table():
+    cells = {f"column_{k}.part": {"value": float(k), "z": float(k)} for k in range(9)}
+    cards = [Card(Preview("row", cells), [f"labelled {k}", "", f"no. {k}"]) for k in range(3)]
+    text = document("t", "t", [Section("Rows", [cards])])
+    page = read(text)
+    assert page.tags.count("table") == 1
+    assert page.tags.count("tr") == 4
+    assert "column_<wbr>8.<wbr>part" in text  # may be broken there, and nowhere else
+    words = " ".join(page.words)
+    assert "column_ 2." not in words  # six of nine, the most unusual
+    assert "and 3 other columns" in words
+    assert "labelled 1" in words
 
 
 def test_predictions_need_a_distribution():

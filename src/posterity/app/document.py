@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CELLS = 6  # cells of a table's row that a preview shows
+_COLUMNS = 6  # columns of a table of rows
 _LETTERS = 240  # of a text that a preview shows
 
 
@@ -98,6 +99,8 @@ def _block(block: Block) -> str:
         return _picture(block)
     if isinstance(block, Code):
         return f"<pre><code>{escape(block.text)}</code></pre>\n"
+    if block and all(card.preview is not None and isinstance(card.preview.content, Mapping) for card in block):
+        return _rows(block)
     return f"<div class='cards'>{''.join(_card(card) for card in block)}</div>\n"
 
 
@@ -115,10 +118,43 @@ def _table(table: pd.DataFrame) -> str:
     heads = ["", *table.columns] if named else list(table.columns)
     rows = []
     for name, row in zip(table.index, table.itertuples(index=False)):
-        first = f"<th scope='row'>{escape(str(name))}</th>" if named else ""
+        first = f"<th scope='row'>{_wrapping(str(name))}</th>" if named else ""
         rows.append(f"<tr>{first}{''.join(f'<td>{escape(shown(cell))}</td>' for cell in row)}</tr>")
-    head = "".join(f"<th scope='col'>{escape(str(name))}</th>" for name in heads)
+    head = "".join(f"<th scope='col'>{_wrapping(str(name))}</th>" for name in heads)
     return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>\n"
+
+
+def _rows(cards: Sequence[Card]) -> str:
+    """Rows of a table as a table: what is said about each, and the columns in which they are most unusual."""
+    unusual: dict[str, float] = {}
+    for card in cards:
+        for name, cell in _cells(card).items():
+            unusual[name] = unusual.get(name, 0.0) + abs(cell.get("z") or 0.0)
+    kept = set(sorted(unusual, key=lambda name: -unusual[name])[:_COLUMNS])
+    names = [name for name in unusual if name in kept]
+    lines = []
+    for card in cards:
+        first, *others = [*card.lines, ""]
+        said = f"<div>{escape(first)}</div><div>{escape(' · '.join(line for line in others if line))}</div>"
+        values = (_cells(card).get(name, {}).get("value") for name in names)
+        lines.append(f"<tr><td class='said'>{said}</td>{''.join(f'<td>{escape(shown(v))}</td>' for v in values)}</tr>")
+    head = "".join(f"<th scope='col'>{_wrapping(name)}</th>" for name in names)
+    left = len(unusual) - len(names)
+    more = f"<p class='more'>and {left} other columns</p>" if left else ""
+    return (
+        f"<div class='wide'><table class='rows'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+        f"</table></div>{more}\n"
+    )
+
+
+def _cells(card: Card) -> Mapping[str, Any]:
+    content = None if card.preview is None else card.preview.content
+    return content if isinstance(content, Mapping) else {}
+
+
+def _wrapping(name: str) -> str:
+    """A name that may be broken after its underscores and points, and nowhere else."""
+    return escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 
 def _picture(picture: Picture) -> str:

@@ -12,9 +12,11 @@ import pandas as pd
 
 from posterity import __version__, metrics
 from posterity.app.document import Block, Card, Code, Picture, Section, document, shown
+from posterity.app.judged import CLASSES, amount_figures, by_class, class_figures, confused, confusion
 from posterity.app.source import Preview
 from posterity.errors import require
 from posterity.files import write_bytes
+from posterity.runs.effects import Effect
 
 Array = np.ndarray[Any, Any]
 Previews = Callable[[int], Preview]
@@ -75,6 +77,7 @@ class Contents:
         preview: A training example for the eye, by id.
         class_names: Names of the classes.
         warning: Why sizes of estimated changes should be taken with care.
+        effects: What predictions make of columns, the most telling first.
         cost: Seconds, passes, bytes ... by name.
         reproduce: Commands or code that make this run again.
         more: Further sections, after those on memory.
@@ -90,6 +93,7 @@ class Contents:
     preview: Previews | None = None
     class_names: Sequence[str] | None = None
     warning: str = ""
+    effects: Sequence[Effect] = ()
     cost: Mapping[str, Any] | None = None
     reproduce: str = ""
     more: Sequence[Section] = ()
@@ -104,7 +108,14 @@ def write_report(contents: Contents, path: str | Path) -> None:
     """
     sections = [_learnt(contents)]
     if contents.held_out is not None:
-        sections += [_trust(contents.held_out), _unsure(contents.held_out, contents.class_names)]
+        sections.append(_judged(contents.held_out))
+        if contents.held_out.probs is not None:
+            sections.append(_classes(contents.held_out, contents.held_out.probs, contents.class_names))
+        sections.append(_trust(contents.held_out))
+    if contents.effects:
+        sections.append(_effects(contents.effects))
+    if contents.held_out is not None:
+        sections.append(_unsure(contents.held_out, contents.class_names))
     if contents.memory is not None:
         sections += _memory(contents, contents.memory)
     sections += contents.more
@@ -125,6 +136,39 @@ def _learnt(contents: Contents) -> Section:
     return Section("What was learnt", blocks if contents.metrics is None else [*blocks, contents.metrics])
 
 
+def _judged(held: HeldOut) -> Section:
+    n = len(held.targets)
+    said = (
+        f"On {n} held-out rows. Other rows of the same kind would give figures inside the intervals nine times in ten."
+    )
+    if held.probs is not None:
+        return Section("How good it is", [said, class_figures(held.probs, held.targets)])
+    return Section("How good it is", [said, amount_figures(np.asarray(held.mean), np.asarray(held.std), held.targets)])
+
+
+def _classes(held: HeldOut, probs: Array, names: Sequence[str] | None) -> Section:
+    """Which classes are taken for which."""
+    known = [_name(names, k) for k in range(probs.shape[1])]
+    if len(known) <= CLASSES:
+        matrix: list[Block] = ["Rows by what they are and by what was said:", confusion(probs, held.targets, known)]
+    else:
+        matrix = ["The classes that are taken for another most often:", confused(probs, held.targets, known)]
+    return Section("Class by class", [*matrix, by_class(probs, held.targets, known)])
+
+
+def _effects(found: Sequence[Effect]) -> Section:
+    from posterity import plots
+
+    return Section(
+        "What it makes of the columns",
+        [
+            "The average prediction if one column had another value and the others stayed as they are. It describes "
+            "the model, not causes. Bands hold nine in ten draws of the weights.",
+            Picture(plots.effects(found), f"The {len(found)} columns that move predictions most."),
+        ],
+    )
+
+
 def _trust(held: HeldOut) -> Section:
     """Whether confidence is true, and whether uncertainty finds the errors."""
     from posterity import plots
@@ -135,7 +179,10 @@ def _trust(held: HeldOut) -> Section:
     whole = shown(float(held.losses.mean()))
     kept = f"The {loss} is {whole}, and {shown(float(tenth))} once the least certain tenth is set aside."
     if held.probs is not None:
-        honest = Picture(plots.reliability(held.probs, held.targets), "Honest confidences lie on the diagonal.")
+        honest = Picture(
+            plots.reliability(held.probs, held.targets),
+            "Honest confidences lie on the diagonal; lines are 90 % intervals.",
+        )
     else:
         honest = Picture(
             plots.interval_coverage(np.asarray(held.mean), np.asarray(held.std), held.targets),

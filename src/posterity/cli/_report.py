@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from posterity.app.report import Contents, HeldOut
     from posterity.app.source import Source
     from posterity.runs import RunFolder
+    from posterity.runs.effects import Effect
 
 
 def report(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_json: Json = False) -> None:
@@ -51,8 +52,6 @@ def _kept(run: RunFolder, page: bytes) -> Path:
 
 def contents(run: RunFolder) -> Contents:
     """What a run has to say about itself; without its data, or without a Gaussian posterior, there is no memory."""
-    import pandas as pd
-
     from posterity.app.from_run import from_run
     from posterity.app.report import Contents
     from posterity.errors import PosterityError
@@ -78,16 +77,27 @@ def contents(run: RunFolder) -> Contents:
             "seed": config["seed"],
             "status": run.status,
         },
-        metrics=pd.DataFrame([run.metrics], index=["held-out rows"]) if run.metrics else None,
         held_out=_held_out(run, source),
         memory=None if source is None else source.table,
         ranking="loo_nll" if source is None else source.ranking,
         preview=None if source is None else source.preview,
         class_names=run.class_names,
         warning=warning,
+        effects=_effects(run),
         cost={"steps": run.content["steps"], "seconds of training": round(run.content["seconds"], 1)},
         reproduce=_command(run),
     )
+
+
+def _effects(run: RunFolder) -> list[Effect]:
+    """What predictions make of columns, where the data are still there."""
+    from posterity.errors import PosterityError
+    from posterity.runs.effects import effects
+
+    try:
+        return effects(run)
+    except PosterityError:
+        return []
 
 
 def _held_out(run: RunFolder, source: Source | None) -> HeldOut | None:

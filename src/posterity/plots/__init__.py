@@ -4,6 +4,7 @@ from posterity.plots.calibration import entropy_in_out as entropy_in_out
 from posterity.plots.calibration import interval_coverage as interval_coverage
 from posterity.plots.calibration import reliability as reliability
 from posterity.plots.calibration import risk_coverage as risk_coverage
+from posterity.plots.effects import effects as effects
 from posterity.plots.maps import segmentation as segmentation
 from posterity.plots.memory import examples as examples
 from posterity.plots.memory import memory_map as memory_map

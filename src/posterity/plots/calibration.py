@@ -25,6 +25,8 @@ from posterity.plots.style import (
     styled,
 )
 
+_Z = 1.6449  # of a normal: 90 % lie within
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -40,23 +42,29 @@ def reliability(probs: Array | Mapping[str, Array], labels: Array, *, bins: int 
         bins: Bins of equal width.
 
     Returns:
-        A figure; under each panel, where the confidences lie.
+        A figure with Wilson's 90 % interval of each bin's accuracy; under each panel, where the confidences lie.
     """
     models = named(probs, "")
     figure, axes = panels(2, len(models), height=2.6, sharex=True, sharey="row", height_ratios=(3, 1))
     for (name, values), (curve, shares) in zip(models.items(), axes.T, strict=True):
-        _reliability(curve, shares, metrics.calibration_bins(values, labels, bins=bins), bins)
+        count = torch.as_tensor(labels).numel()
+        _reliability(curve, shares, metrics.calibration_bins(values, labels, bins=bins), bins, count)
         curve.set_title(plain(name) or "Reliability")
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("share")
     return figure
 
 
-def _reliability(curve: Axes, shares: Axes, found: metrics.CalibrationBins, bins: int) -> None:
+def _reliability(curve: Axes, shares: Axes, found: metrics.CalibrationBins, bins: int, count: int) -> None:
     confidence, accuracy, weight = (numpy(column) for column in found)
     curve.plot([0, 1], [0, 1], color=MUTED, linestyle="--", linewidth=1)
     curve.vlines(confidence, confidence, accuracy, color=VERMILION, linewidth=5, alpha=0.45, label="gap")
     curve.plot(confidence, accuracy, "o-", color=BLUE, markersize=5, label="model")
+    if count:
+        n = weight * count
+        middle, spread = accuracy + _Z**2 / (2 * n), np.sqrt(accuracy * (1 - accuracy) / n + _Z**2 / (4 * n**2))
+        ends = [(middle + side * _Z * spread) / (1 + _Z**2 / n) for side in (-1, 1)]
+        curve.vlines(confidence, *ends, color=INK, linewidth=1)
     curve.text(0.04, 0.95, f"ECE {found.error:.3f}\n({bins} bins)", transform=curve.transAxes, va="top")
     curve.set(xlim=(0, 1), ylim=(0, 1.02), aspect="auto")
     curve.grid(True)

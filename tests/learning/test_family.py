@@ -140,5 +140,5 @@ def test_mixtures_refuse_running_statistics():
 
 def test_the_family_is_whole():
     """Every optimizer of the package has a method, and every method of the family is held to something here."""
-    family = {name for name, learner in METHODS.items() if learner.__module__.endswith("family")}
+    family = {name for name, learner in METHODS.items() if learner.__module__.endswith("optimizers")}
     assert family == set(LEFT)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from posterity.curvature.covariance import Covariance
 from posterity.errors import InvalidInput, Undefined, expected, require
+from posterity.families import ConditionalFamily, DiagonalGaussian, Family, Gaussian
 from posterity.linalg import DENSE_LIMIT
 from posterity.noise import Key, normal
-from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype
+from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype, to_vector
 
 
 class Structure(ABC):
@@ -100,6 +101,13 @@ class Structure(ABC):
         """The covariance, in the shape that layer-wise closed forms use."""
         raise self.undefined("covariance")
 
+    def as_family(self) -> Family | ConditionalFamily:
+        """The same distribution as a family of `posterity.families`, over the flat vector of what varies, in float64.
+
+        What the rule moves, posteriors are: densities, entropies and natural parameters of the two agree.
+        """
+        raise self.undefined("exponential family")
+
     def undefined(self, what: str) -> Undefined:
         """The error for a quantity that this structure does not have."""
         return Undefined(f"{what}: not defined for the structure {self.kind!r}, {self.why_not}")
@@ -131,6 +139,9 @@ class GaussianStructure(Structure):
     @property
     def gaussian(self) -> GaussianStructure:
         return self
+
+    def as_family(self) -> Gaussian | DiagonalGaussian:
+        return Gaussian(to_vector(self.mean).double(), self.precision_matrix().double())
 
     def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
         """P x for a tree x shaped as the mean."""

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from posterity.curvature.covariance import DiagonalCovariance
 from posterity.errors import InvalidInput, Undefined, expected
+from posterity.families import DiagonalGaussian
 from posterity.posterior._structure import GaussianStructure, owned, pack, standard_normal, total, unpack, working
-from posterity.trees import Tree
+from posterity.trees import Tree, to_vector
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,6 +79,10 @@ class Diagonal(GaussianStructure):
 
     def precision_diagonal(self) -> Tree:
         return {name: self.precision[name].expand(t.shape) for name, t in self.mean.items()}
+
+    def as_family(self) -> DiagonalGaussian:
+        self._require_proper("exponential family")
+        return DiagonalGaussian(to_vector(self.mean).double(), to_vector(self.precision_diagonal()).double())
 
     def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
         return {name: p * tree[name] for name, p in self.precision_diagonal().items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posterity.curvature.covariance import Covariance
 from posterity.errors import expected
+from posterity.families import DiagonalGaussian, Gaussian
 from posterity.posterior._structure import Structure, owned, pack, unpack
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
@@ -77,6 +78,9 @@ class LastLayer(Structure):
         if isinstance(other, LastLayer):
             return other.inner
         return other.restrict(self.inner.names) if isinstance(other, Diagonal) else other
+
+    def as_family(self) -> Gaussian | DiagonalGaussian:
+        return self.inner.as_family()
 
     def covariance(self) -> Covariance:
         return self.inner.covariance()

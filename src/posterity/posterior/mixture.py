@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected, require
+from posterity.families import MixtureOfGaussians
 from posterity.noise import Key, normal
-from posterity.posterior._structure import Structure, owned, pack, unpack, working
+from posterity.posterior._structure import Structure, owned, pack, reordered, unpack, working
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
 from posterity.posterior.rotated import Rotated
-from posterity.trees import Tree, check_same_shapes
+from posterity.trees import Tree, check_same_shapes, to_vector
 
 _COMPONENTS: dict[str, type[Structure]] = {c.kind: c for c in (Diagonal, Full, Kronecker, Rotated, LastLayer, LowRank)}
 
@@ -72,6 +73,13 @@ class Mixture(Structure):
     def log_prob(self, tree: Mapping[str, Tensor]) -> Tensor:
         terms = torch.stack([c.log_prob(tree).cpu() for c in self.components])
         return torch.logsumexp(terms + self.weights.log(), 0)
+
+    def as_family(self) -> MixtureOfGaussians:
+        parts = [component.gaussian for component in self.components]
+        names = parts[0].names
+        means = [to_vector({name: q.mean[name] for name in names}).double() for q in parts]
+        precisions = [reordered(q.precision_matrix(), q.mean, names).double() for q in parts]
+        return MixtureOfGaussians.of(self.weights, torch.stack(means), torch.stack(precisions))
 
     def tensors(self) -> Tree:
         parts: Tree = {"weights": self.weights}

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posterity.families import SignBernoulli
 from posterity.posterior._structure import Structure, owned, pack, standard_normal, total, unpack
-from posterity.trees import Tree, check_same_shapes
+from posterity.trees import Tree, check_same_shapes, to_vector
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +70,9 @@ class Signs(Structure):
         return total(
             (s * a).sigmoid() * (F.logsigmoid(s * a) - F.logsigmoid(s * b)) for a, b in pairs for s in (2.0, -2.0)
         )
+
+    def as_family(self) -> SignBernoulli:
+        return SignBernoulli(to_vector(self.natural).double())
 
     def tensors(self) -> Tree:
         return pack("natural", self.natural)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from posterity import files
 from posterity.errors import InvalidInput, RefusedFile
+from power import Disk
 
 DTYPES = [
     torch.float64,
@@ -202,6 +203,24 @@ def test_kill_9(tmp_path: Path) -> None:
     """A writer that is killed while it saves over and over leaves a whole record, and never an older one."""
     done = subprocess.run([sys.executable, "-c", KILLER, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "whole every time\n", done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("saved", [True, False], ids=["over an old record", "into a new folder"])
+def test_power_may_fail_at_any_moment(tmp_path: Path, monkeypatch, saved: bool) -> None:
+    """The old record or the new one; and once `save` has returned, the new one, whatever happens then."""
+    folder = tmp_path / "disk" / "record"
+    folder.parent.mkdir()
+    if saved:
+        save(folder, 1.0)
+
+    def check(state: Path, returned: bool) -> None:
+        found = load(state / "record") if (state / "record" / "thing.json").exists() else None
+        assert found in ((2.0,) if returned else (1.0 if saved else None, 2.0))
+
+    disk = Disk(folder.parent, tmp_path / "state", check)
+    disk.watch(monkeypatch, lambda: save(folder, 2.0))
+    assert disk.states > 20
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -71,7 +71,7 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager
@@ -197,9 +197,7 @@ def save_record(
         tensors: Named tensors.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        _sync_folder(folder.parent)
+    make_folder(folder)
     with one_at_a_time(folder):
         generations = [int(match[1]) for path in folder.iterdir() if (match := _generation(name, path.name))]
         path = folder / f"{name}-{max(generations, default=0) + 1}.safetensors"
@@ -338,7 +336,15 @@ def _decode(path: Path, data: bytes) -> Any:
         raise RefusedFile(f"{path}: expected JSON, got {error}") from None
 
 
-def _sync_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder that lasts, with those above it; one that is there is left alone."""
+    if not folder.is_dir():
+        make_folder(folder.absolute().parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename durable; systems that cannot open folders do not need it."""
     if os.name != "posix":
         return

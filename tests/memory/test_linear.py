@@ -11,9 +11,12 @@ from statsmodels.stats.outliers_influence import OLSInfluence
 import posterity as po
 from memory.problems import diabetes, least_squares, linear, ridge
 from posterity.curvature import prediction_covariance
+from posterity.likelihoods import GaussianLikelihood
 from posterity.memory import dual, leave_one_out
 from posterity.memory.groups import Part, shift
 from posterity.memory.what_if import what_if
+from posterity.posterior import Diagonal, Full, Posterior
+from posterity.trees import snapshot, trainable
 
 X, Y = diabetes()
 
@@ -142,3 +145,20 @@ def test_dual_models_are_the_posterior():
     process, new = d.as_gp(), X[:5] + 0.3
     assert (process.mean(new) - model(new)).abs().max() < 1e-11
     assert (process.covariance(new) - prediction_covariance(model, new, posterior.covariance())).abs().max() < 1e-11
+
+
+def test_dual_models_of_a_tempered_posterior_have_the_prior_at_temperature_one():
+    """ess = n/2 halves the weight of the data, so at temperature 1 the prior counts twice."""
+    model, identity = linear(ridge(X, Y, 2.0)), torch.eye(X.shape[1], dtype=X.dtype)
+    mean, likelihood = snapshot(trainable(model)), GaussianLikelihood(precision=1.0)
+    tempered = Full(mean, 0.5 * X.T @ X + identity)
+    prior = Diagonal.isotropic(mean, 1.0)
+    posterior = Posterior.of(model, tempered, prior=prior, n=len(X), ess=len(X) / 2, likelihood=likelihood)
+    d = dual(model, posterior, (X, Y))
+    regression = d.as_linear_model().posterior()
+    assert (regression.precision - (X.T @ X + 2 * identity)).abs().max() < 1e-9
+    assert (regression.mean["weight"] - model.weight).abs().max() < 1e-11
+    process, new = d.as_gp(), X[:5] + 0.3
+    exact = torch.einsum("np,pq,nq->n", new, torch.linalg.inv(X.T @ X + 2 * identity), new)
+    assert (process.covariance(new)[:, 0, 0] - exact).abs().max() < 1e-11
+    assert (process.mean(new) - model(new)).abs().max() < 1e-11

@@ -174,6 +174,14 @@ def merged_by(method, base, models, curvatures, base_precision, **options):
     )
 
 
+@pytest.mark.parametrize(("convention", "kept"), [("mergekit", [0.0, -3.0, 0.0]), ("paper", [0.0, 0.0, 0.0])])
+def test_a_share_of_less_than_one_weight(convention, kept):
+    """mergekit never trims a whole tensor away; the paper's share is rounded down, to nothing if need be."""
+    base, model = {"w": torch.zeros(3)}, {"w": torch.tensor([1.0, -3.0, 2.0])}
+    merged = merge_state_dicts({"a": model}, base, method="ties", density=0.2, convention=convention)
+    assert merged["w"].tolist() == kept
+
+
 WHOLE = {"ties": {"density": 1.0}, "dare": {"density": 1.0}}
 
 

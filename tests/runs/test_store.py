@@ -2,27 +2,17 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from posterity.errors import InvalidInput, RefusedFile
+from posterity.files import save_record
 from posterity.runs.store import check_file, generation, locked, read_list
-
-KILLED = """
-import sys
-from pathlib import Path
-from posterity.runs.store import generation, read_list
-folder = Path(sys.argv[1])
-print("ready", flush=True)
-for number in range(1, 10**6):
-    with generation(folder, lambda: read_list(folder)) as new:
-        new.content["number"] = number
-        for name in ("history.jsonl", "model.safetensors"):
-            new.write(name, (str(number) * 20_000).encode())
-"""
+from power import Disk
 
 
 def write(folder, number):
@@ -81,20 +71,49 @@ def test_a_damaged_run_can_be_replaced(tmp_path):
     assert content(tmp_path) == 2
 
 
-@pytest.mark.parametrize("moment", [0.02, 0.05, 0.08, 0.13, 0.21])
-def test_killed_writers_leave_a_whole_run(tmp_path, moment):
-    write(tmp_path, 0)
-    writer = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
-    assert writer.stdout is not None
-    writer.stdout.readline()
-    signal.sigtimedwait([], moment)
-    os.kill(writer.pid, signal.SIGKILL)
-    writer.wait()
-    writer.stdout.close()
-    assert content(tmp_path) >= 0
-    write(tmp_path, 7)
-    assert content(tmp_path) == 7
-    assert len(list(tmp_path.iterdir())) == 4  # list, two files, lock: what the killed writer began is gone
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_writers_leave_whole_posteriors_and_whole_runs(tmp_path):
+    script = Path(__file__).parent.parent / "kills.py"
+    command = [sys.executable, str(script), str(tmp_path), "save", "run", "--kills", "25"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.count("25 kills") == 2, done.stderr
+    inside = [int(line.split(" kills, ")[1].split()[0]) for line in done.stdout.splitlines()]
+    assert sum(inside) >= 5
+    write(tmp_path / "run" / "run", 7)
+    assert content(tmp_path / "run" / "run") == 7
+    assert len(list((tmp_path / "run" / "run").iterdir())) == 4  # list, two files, lock: no litter is left
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("old", [1, None], ids=["over an old run", "a new run"])
+def test_power_may_fail_at_any_moment(tmp_path, monkeypatch, old):
+    """The old run or the new one, all its files whole; and once the writer has returned, the new one."""
+    folder = tmp_path / "disk" / "run"
+    folder.parent.mkdir()
+
+    def note(number):
+        with generation(folder, None) as new:
+            new.content["number"] = number
+            new.write("history.jsonl", str(number).encode())
+            place = new.place("deep")
+            save_record(place, "thing", version=1, content={"number": number}, tensors={"x": torch.ones(1) * number})
+            new.add("deep", place)
+
+    if old:
+        note(old)
+
+    def check(state, returned):
+        found = None
+        if (state / "run" / "run.json").exists():
+            listing = read_list(state / "run")
+            whole = [check_file(state / "run", entry) for entry in listing.files.values()]
+            assert len(whole) == 3
+            found = listing.content["number"]
+        assert found in ((2,) if returned else (old, 2))
+
+    disk = Disk(folder.parent, tmp_path / "state", check)
+    disk.watch(monkeypatch, lambda: note(2))
+    assert disk.states > 50
 
 
 def test_one_writer_at_a_time(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
-from posterity.files import read_json, write_bytes, write_json
+from posterity.files import read_json, sync_folder, write_bytes, write_json
 from posterity.merging._card import card
 from posterity.merging._method import Chunk
 from posterity.merging._prefetch import keep_memory, one_thread_each, prefetched
@@ -65,6 +65,7 @@ def merge_checkpoints(job: Job, out: str | Path) -> Path:
         write_bytes(partial / companion.name, companion.read_bytes())
     write_bytes(partial / "README.md", card(opened).encode())
     os.replace(partial, out)
+    sync_folder(out.parent)
     (out / PLAN).unlink()  # last: without its plan, a folder could not be told from somebody else's
     return out
 

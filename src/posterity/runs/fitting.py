@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from posterity.errors import InvalidInput, RefusedFile, expected, require, require_whole
-from posterity.files import read_sealed, write_sealed
+from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS
@@ -176,7 +176,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
         progress: Whether to show a bar; None where there is a terminal.
     """
     folder, work = plan.folder, plan.folder / WORK
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with locked(folder, LOCK):
         _refuse_foreign(folder)
         if anew:

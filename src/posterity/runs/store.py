@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.files import read_sealed, sha256, write_bytes, write_sealed
+from posterity.files import make_folder, read_sealed, sha256, write_bytes, write_sealed
 
 VERSION = 1
 LIST, TRAINING = "run.json", "training.json"  # of a run, and what is known of a training under way
@@ -121,7 +121,7 @@ def generation(folder: Path, base: Callable[[], Listing] | None) -> Iterator[Gen
         folder: The folder of the run, made if it is not there.
         base: Gives the list to start from, once nobody else writes; None for a new run in place of any that is there.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with locked(folder):
         start = Listing({}, {}) if base is None else base()
         _sweep(folder)

@@ -1,0 +1,225 @@
+"""Processes that are killed while they write: `python tests/kills.py FOLDER --kills 50 save run`.
+
+A child overwrites what is there, again and again, and is killed: half of the times at a random moment, half of the
+times inside the switch, between the call that puts a new list in place and the end of the cleaning up after it. What is
+left must be whole: the old version or the new one, and never older than what the child had finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from posterity.errors import RefusedFile
+from posterity.merging.recipes import recipe
+from posterity.posterior import Diagonal, Posterior
+from posterity.runs import RunFolder, fitting
+from posterity.runs.adapting import adapt_run
+from posterity.runs.decisions import RowDecisions
+from posterity.runs.store import check_file, generation, read_list
+from runs.problems import flowers, plan, trained
+
+SWITCHES = ("posterior.json", "run.json", "merged")  # what a new version is put in place under
+
+
+class Operation(NamedTuple):
+    """Something that writes over what is there."""
+
+    prepare: Callable[[Path], None]
+    act: Callable[[Path, int], None]  # the number of the version to write
+    read: Callable[[Path], int]  # the version that is there, once all of it is known to be whole
+
+
+def _posterior(number: int) -> Posterior:
+    mean = {"w": torch.full((20_000,), float(number)), "b": torch.full((3,), float(number))}
+    structure = Diagonal(mean, {name: torch.ones_like(t) for name, t in mean.items()})
+    return Posterior(
+        structure, prior=Diagonal.isotropic(mean, 1.0), n=number + 1, ess=number + 1, likelihood="gaussian"
+    )
+
+
+def _saved(folder: Path) -> int:
+    found = Posterior.load(folder / "posterior")
+    assert all((t == found.n - 1).all() for t in found.structure.mean.values())
+    return found.n - 1
+
+
+def _listed(folder: Path, number: int) -> None:
+    with generation(folder / "run", None) as new:
+        new.content["number"] = number
+        for name in ("history.jsonl", "model.safetensors"):
+            new.write(name, (str(number) * 20_000).encode())
+        place = new.place("posterior")
+        _posterior(number).save(place)
+        new.add("posterior", place)
+
+
+def _read_listed(folder: Path) -> int:
+    listing = read_list(folder / "run")
+    for entry in listing.files.values():
+        check_file(folder / "run", entry)
+    return int(listing.content["number"])
+
+
+def _whole_run(folder: Path) -> int:
+    run = RunFolder.open(folder / "run")
+    run.verify()
+    assert run.posterior.n > 0
+    return int(run.content["config"]["seed"])
+
+
+def _adapt(folder: Path, number: int) -> None:
+    run = RunFolder.open(folder / "start")
+    gone = tuple(run.data("train").ids[: number + 1].tolist())
+    adapt_run(run, folder / "run", decisions=RowDecisions((), gone, {}), overwrite=True)
+
+
+def _adapted(folder: Path) -> int:
+    run = RunFolder.open(folder / "run")
+    run.verify()
+    return RunFolder.open(folder / "start").posterior.n - run.posterior.n - 1
+
+
+def _models(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    for number, name in enumerate(("base", "a", "b")):
+        save_file({f"w{i}": torch.full((200, 200), float(number)) for i in range(6)}, folder / f"{name}.safetensors")
+
+
+def _merge(folder: Path, number: int) -> None:
+    models = {"a": "a.safetensors", "b": "b.safetensors"}
+    out = folder / "merged"
+    if out.exists():
+        import shutil
+
+        shutil.rmtree(out)
+    content = {"method": "task_arithmetic", "base": "base.safetensors", "models": models, "out": "merged"}
+    recipe({**content, "shard_size": "200KB"}, folder).cook()
+
+
+def _merged(folder: Path) -> int:
+    from safetensors.torch import load_file
+
+    if (folder / "merged" / "README.md").exists():  # a folder that is being removed loses it at some time
+        shards = sorted((folder / "merged").glob("*.safetensors"))
+        with suppress(RefusedFile):
+            assert all((t == 3.0).all() for shard in shards for t in load_file(shard).values())
+    return 0
+
+
+def _first_run(folder: Path) -> None:
+    flowers(folder / "flowers.csv", rows=60)
+    trained(folder / "run", folder / "flowers.csv", epochs=1)
+
+
+def _first_adapted(folder: Path) -> None:
+    flowers(folder / "flowers.csv", rows=60)
+    trained(folder / "start", folder / "flowers.csv", epochs=1)
+    _adapt(folder, 0)
+
+
+def _fit(folder: Path, number: int) -> None:
+    fitting.train(plan(folder / "run", folder / "flowers.csv", epochs=1, seed=number % 1000), anew=True)
+
+
+OPERATIONS = {
+    "save": Operation(
+        lambda f: _posterior(0).save(f / "posterior"), lambda f, n: _posterior(n).save(f / "posterior"), _saved
+    ),
+    "run": Operation(lambda f: _listed(f, 0), _listed, _read_listed),
+    "fit": Operation(_first_run, _fit, _whole_run),
+    "adapt": Operation(_first_adapted, _adapt, _adapted),
+    "merge": Operation(_models, _merge, _merged),
+}
+
+
+def main() -> None:
+    """Kill as often as asked, and print how often that was, and how often inside the switch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("operations", nargs="+", choices=OPERATIONS)
+    parser.add_argument("--kills", type=int, default=50, help="of each operation")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    chance = random.Random(given.seed)
+    for name in given.operations:
+        folder = given.folder / name
+        folder.mkdir(parents=True)
+        OPERATIONS[name].prepare(folder)
+        began = time.monotonic()
+        OPERATIONS[name].act(folder, 1)
+        length, inside = time.monotonic() - began, 0
+        for attempt in range(given.kills):
+            inside += kill(OPERATIONS[name], folder, length, chance, in_switch=attempt % 2 == 1)
+        print(f"{name}: {given.kills} kills, {inside} inside the switch, whole every time", flush=True)
+
+
+def kill(operation: Operation, folder: Path, length: float, chance: random.Random, in_switch: bool) -> bool:
+    """Start a writer, kill it, and look at what it left; whether it was inside the switch then."""
+    before = operation.read(folder)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _write_on(operation, folder, before, writer)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    heard, finished = b"", 0
+    wanted = b"s" if in_switch else b"w"
+    until = time.monotonic() + 120
+    while wanted not in heard and time.monotonic() < until:
+        some = os.read(reader, 1)
+        assert some, "the writer stopped by itself"
+        heard += some
+    time.sleep(chance.uniform(0, 0.004 if in_switch else 2 * length))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while some := os.read(reader, 4096):
+        heard += some
+    os.close(reader)
+    finished = before + heard.count(b"e")
+    after = operation.read(folder)
+    assert after >= finished or operation.read in (_whole_run, _merged), (before, finished, after)
+    return heard.rstrip(b"r").endswith(b"s")
+
+
+def _write_on(operation: Operation, folder: Path, number: int, writer: int) -> None:
+    """Write version after version; tell when one begins (w), when the switch begins (s), and when it has ended (e)."""
+    replace = os.replace
+
+    def told(old: os.PathLike[str], new: os.PathLike[str]) -> None:
+        if Path(new).name in SWITCHES:
+            os.write(writer, b"s")
+            time.sleep(random.Random(number).uniform(0, 0.002))
+        replace(old, new)
+
+    os.replace = told  # type: ignore[assignment]
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    while True:
+        number += 1
+        os.write(writer, b"w")
+        operation.act(folder, number)
+        os.write(writer, b"e")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ SRC = Path(__file__).parent.parent / "src" / "posterity"
 FILES = sorted(SRC.rglob("*.py"))
 
 FLOORS = (
-    "errors progress processes cells doubles trees linalg noise inputs batches files likelihoods metrics",
+    "errors progress processes cells doubles trees linalg noise inputs texts batches files likelihoods metrics",
     "families gradients rule algorithms curvature",
     "posterior",
     "optim learning adapters graph",

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from posterity.processes import sharded
     from posterity.rule import BayesianLearningRule
+    from posterity.texts import tokenised
 
 __version__ = "0.1.0"
 
@@ -92,6 +93,7 @@ _WHERE = {
     "sharded": "processes",
     "show_rule": "app",
     "swag": "learning",
+    "tokenised": "texts",
     "write_html": "app",
 }
 
@@ -148,6 +150,7 @@ __all__ = [
     "show_rule",
     "swag",
     "table",
+    "tokenised",
     "write_html",
 ]
 

@@ -139,7 +139,7 @@ def test_adapters_of_single_parameters_are_refused(tmp_path):
 def test_what_does_not_add_up_is_refused(tmp_path):
     make_adapter(tmp_path / "a", 1)
     a = MergeSource(tmp_path / "a")
-    with pytest.raises(InvalidInput, match="one without curvature for adapters"):
+    with pytest.raises(InvalidInput, match="curvatures: expected those of the adapter"):
         merge_adapters({"a": a}, tmp_path / "out", method=method_of("fisher"))
     with pytest.raises(InvalidInput, match=r"adapters\['a'\]: expected a MergeSource, got 'str'"):
         merge_adapters({"a": "folder"}, tmp_path / "out")

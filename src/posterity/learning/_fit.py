@@ -16,6 +16,7 @@ from posterity.learning.callbacks import Callback
 from posterity.learning.schedules import Schedule
 from posterity.learning.settings import FitSettings
 from posterity.likelihoods import Likelihood
+from posterity.texts import labelled, trimming
 
 
 def fit(
@@ -46,6 +47,7 @@ def fit(
     checkpoint_every: int | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    tokenizer: Any = None,
     **options: Any,
 ) -> Run:
     """Train a model, in place, and hand over its posterior.
@@ -82,6 +84,8 @@ def fit(
         checkpoint_every: Steps between checkpoints; by default one after each epoch.
         resume: Go on from the checkpoint in that folder, to the same bits as without the interruption.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
+        tokenizer: A tokenizer of transformers: then `data` and `validation` are (texts, labels), texts are cut to what
+            the model reads, and labels may be words. `posterity.tokenised` does the same for `predict`.
         **options: What the method takes; its class in `posterity.learning.learners` explains them.
 
     Returns:
@@ -96,9 +100,26 @@ def fit(
         3.0
     """
     arguments = dict(locals())  # before there is any other name here
-    settings = FitSettings(**{name: value for name, value in arguments.items() if name not in ("model", "data")})
+    if tokenizer is not None:
+        arguments |= _of_texts(arguments)
+    data = arguments["data"]
+    left = ("model", "data", "tokenizer")
+    settings = FitSettings(**{name: value for name, value in arguments.items() if name not in left})
     if method == "ensemble":
         return train_members(model, data, settings)
     if not isinstance(model, nn.Module):
         raise expected("model", "a torch.nn.Module", type(model).__name__)
     return train(model, data, settings)
+
+
+def _of_texts(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `fit` with texts as numbers, and batches without the padding that they do not need."""
+    tokenizer, model = given["tokenizer"], given["model"]
+    if not isinstance(model, nn.Module):
+        raise expected("model", "a torch.nn.Module beside a tokenizer", type(model).__name__)
+    train = labelled(tokenizer, given["data"], model, given["class_names"])
+    names = given["class_names"] if train.class_names is None else train.class_names
+    found = {"data": train[:2], "class_names": names, "augment": trimming(given["augment"])}
+    if given["validation"] is not None:
+        found["validation"] = labelled(tokenizer, given["validation"], model, names)[:2]
+    return found

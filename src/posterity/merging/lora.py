@@ -108,6 +108,7 @@ def merge_adapters(
     *,
     method: str | Method = "task_arithmetic",
     rank: int | None = None,
+    curvatures: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
     """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
 
@@ -117,9 +118,11 @@ def merge_adapters(
     Args:
         adapters: Folders that PEFT wrote, with their weights.
         out: Folder to make.
-        method: Name of a method, or a `Method`, that needs no curvature: by default a weighted sum; "linear" is the
-            weighted average.
+        method: Name of a method, or a `Method`: by default a weighted sum; "linear" is the weighted average. Of those
+            with curvature, "fisher" and "gradient_matching".
         rank: Rank of the result; the largest rank among the adapters by default.
+        curvatures: For methods that need it, the curvature of the adapted weights in each adapter's task, see
+            `posterity.adapters.adapter_curvature`.
 
     Returns:
         The folder, with an adapter that PEFT loads.
@@ -129,7 +132,12 @@ def merge_adapters(
     if rank is not None:
         require_whole("rank", rank)
     if method.needs_curvature:
-        raise expected("method", "one without curvature for adapters", method.name)
+        if method.scope == "whole":
+            raise expected("method", "one with a diagonal curvature, or none, for adapters", method.name)
+        for name in adapters:
+            require(
+                name in (curvatures or {}), "curvatures", f"those of the adapter {name!r}", sorted(curvatures or {})
+            )
     out = Path(out)
     if out.exists():
         raise RefusedFile(f"{out}: expected a folder that does not exist yet, got one that does")
@@ -142,7 +150,7 @@ def merge_adapters(
         total = sum(weights) if method.averages else 1.0
         tensors = _summed(read, [weight / total for weight in weights], config["r"])
     else:
-        tensors = _combined(read, weights, method, config["r"])
+        tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], curvatures or {})
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
         raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
@@ -172,15 +180,31 @@ def _summed(adapters: list[Adapter], weights: list[float], rank: int) -> Tree:
     return tensors
 
 
-def _combined(adapters: list[Adapter], weights: list[float], method: Method, rank: int) -> Tree:
+def _combined(
+    named: Mapping[str, Adapter],
+    weights: list[float],
+    method: Method,
+    rank: int,
+    curvatures: Mapping[str, Mapping[str, Tensor]],
+) -> Tree:
     """The changes s_t B_t A_t merged by any method on task vectors, recompressed."""
+    adapters = list(named.values())
     first, modules = adapters[0], _modules(adapters)
     tensors: Tree = {}
     for group in [modules] if method.scope == "model" else [[module] for module in modules]:
         base = {module: _nothing(module, adapters) for module in group}
-        changes = {str(i): base | adapter.changes(group) for i, adapter in enumerate(adapters)}
-        numbers = {str(i): weight for i, weight in enumerate(weights)}
-        merged = merge_state_dicts(changes, base if method.needs_base else None, method=method, weights=numbers)
+        changes = {name: base | adapter.changes(group) for name, adapter in named.items()}
+        about = {
+            name: {module: curvature.get(module, base[module]) for module in group}
+            for name, curvature in curvatures.items()
+        }
+        merged = merge_state_dicts(
+            changes,
+            base if method.needs_base else None,
+            method=method,
+            weights=dict(zip(named, weights, strict=True)),
+            curvatures=about if method.needs_curvature else None,
+        )
         for module, change in merged.items():
             U, sigma, Vh = torch.linalg.svd(change / first.scale(rank), full_matrices=False)
             root = sigma.sqrt()

@@ -2,7 +2,7 @@
 
 from posterity.errors import renamed
 from posterity.posterior._memory import Memory
-from posterity.posterior._posterior import Posterior
+from posterity.posterior._posterior import Posterior, Pruned
 from posterity.posterior._structure import GaussianStructure, Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.dropout import Dropout
@@ -29,6 +29,7 @@ __all__ = [
     "Memory",
     "Mixture",
     "Posterior",
+    "Pruned",
     "Rotated",
     "Signs",
     "Site",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self, overload
+from typing import Literal, NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from posterity.posterior._structure import Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.projection import project
+from posterity.posterior.pruning import cut
 from posterity.posterior.sites import Site, gaussian, natural
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
 
@@ -180,6 +181,23 @@ class Posterior:
         """The same posterior with a simpler (or a dense) structure; "diagonal" keeps the diagonal of the precision."""
         return replace(self, structure=project(self.structure, to))
 
+    def prune(self, fraction: float | None = None, *, below: float | None = None, cost: float | None = None) -> Pruned:
+        """Set weights with a low signal-to-noise ratio |m|/σ to zero, and say what that costs.
+
+        Args:
+            fraction: Share of the weights that go.
+            below: Signal-to-noise ratio below which weights go.
+            cost: Rise of the mean training objective, in nats for each example, that may be paid.
+
+        Returns:
+            The posterior given that those weights are zero, how many they are, and the estimated cost.
+
+        References:
+            Graves, "Practical variational inference for neural networks", 2011.
+        """
+        found = cut(self.structure, self.ess, fraction, below, cost)
+        return Pruned(replace(self, structure=found.structure), *found[1:])
+
     def natural(self) -> Site:
         """Natural parameters as a site that stands for all n examples and the prior."""
         return replace(natural(self.structure), n=float(self.n), ess=self.ess)
@@ -255,6 +273,24 @@ class Posterior:
             if name not in self.mean:
                 raise InvalidInput(f"model: expected the architecture of the posterior, got another parameter {name!r}")
         raise expected("model", f"the architecture {self.architecture} (names and shapes agree, modules do not)", found)
+
+
+class Pruned(NamedTuple):
+    """A posterior without its uncertain weights.
+
+    Args:
+        posterior: The posterior given that the pruned weights are zero.
+        removed: How many weights were pruned.
+        weights: How many there are.
+        cost: Estimated rise of the mean training objective (loss and prior), in nats for each example.
+        snr: The largest signal-to-noise ratio among the pruned weights.
+    """
+
+    posterior: Posterior
+    removed: int
+    weights: int
+    cost: float
+    snr: float
 
 
 @torch.no_grad()

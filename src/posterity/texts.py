@@ -1,0 +1,115 @@
+"""Texts and a tokenizer as what a model of texts takes: padded numbers with a mask, cut to what the model reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posterity.errors import expected
+from posterity.inputs import Inputs, over_tensors
+
+MASK = "attention_mask"
+
+
+class Labelled(NamedTuple):
+    """Texts as inputs of a model, with their targets; names of the classes where labels were words."""
+
+    inputs: dict[str, Tensor]
+    targets: Tensor
+    class_names: tuple[str, ...] | None
+
+
+def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = None) -> dict[str, Tensor]:
+    """Texts as the keyword arguments of a transformers or PEFT model.
+
+    Texts that are longer than the model reads are cut, with a warning that counts them.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        texts: The texts.
+        model: The model that they are meant for; a tokenizer of another model is refused.
+
+    Returns:
+        Tensors of one row for each text: `input_ids`, `attention_mask` and what else the tokenizer makes.
+
+    Examples:
+        >>> inputs = tokenised(tokenizer, ["a fine film", "not again"], model)  # doctest: +SKIP
+        >>> po.predict(model, posterior, inputs).probs  # doctest: +SKIP
+    """
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise expected("texts", "strings", type(text).__name__)
+    if not texts:
+        raise expected("texts", "at least one", "none")
+    if getattr(tokenizer, "pad_token", None) is None:
+        raise expected("tokenizer", "one with a padding token (tokenizer.pad_token = tokenizer.eos_token)", "none")
+    longest = _longest(tokenizer, model)
+    encoded = tokenizer(texts, truncation=longest is not None, max_length=longest, verbose=False)
+    cut = 0
+    if longest is not None and any(len(ids) >= longest for ids in encoded["input_ids"]):
+        cut = sum(len(ids) > longest for ids in tokenizer(texts, verbose=False)["input_ids"])
+    if cut:
+        warnings.warn(
+            f"texts: {cut} of {len(texts)} are longer than the {longest} tokens that the model reads; they are cut. "
+            "Split them to have all of them read.",
+            stacklevel=2,
+        )
+    inputs = dict(tokenizer.pad(encoded, padding="longest", padding_side="right", return_tensors="pt"))
+    known = None if model is None else _vocabulary(model)
+    if known is not None and int(inputs["input_ids"].max()) >= known:
+        raise expected(
+            "tokenizer", f"the model's own, with at most {known} tokens", f"one of another model, with {len(tokenizer)}"
+        )
+    return inputs
+
+
+def labelled(tokenizer: Any, data: Any, model: nn.Module, class_names: Sequence[str] | None = None) -> Labelled:
+    """(texts, labels) as inputs and targets; labels that are words become classes, in the order of their names."""
+    if not isinstance(data, (tuple, list)) or len(data) != 2 or len(data[0]) != len(data[1]):
+        raise expected("data", "(texts, labels) of one length beside a tokenizer", type(data).__name__)
+    texts, labels = data
+    inputs = tokenised(tokenizer, texts, model)
+    if not any(isinstance(label, str) for label in labels):
+        return Labelled(inputs, torch.as_tensor(np.asarray(labels)), None)
+    names = tuple(sorted({str(label) for label in labels})) if class_names is None else tuple(class_names)
+    place = {name: i for i, name in enumerate(names)}
+    for label in labels:
+        if str(label) not in place:
+            raise expected("labels", f"one of the classes {list(names)[:10]}", label)
+    outputs = getattr(getattr(model, "config", None), "num_labels", len(names))
+    if outputs < len(names):
+        raise expected("model", f"an output for each of the {len(names)} classes (num_labels)", outputs)
+    return Labelled(inputs, torch.tensor([place[str(label)] for label in labels]), names)
+
+
+def trimmed(inputs: Inputs) -> Inputs:
+    """A batch of texts without the padding that none of them needs."""
+    if not isinstance(inputs, Mapping) or not isinstance(inputs.get(MASK), Tensor):
+        return inputs
+    width = inputs[MASK].shape[1]
+    needed = max(1, int(inputs[MASK].sum(1).max()))
+    return over_tensors(lambda t: t[:, :needed] if t.dim() >= 2 and t.shape[1] == width else t, inputs)
+
+
+def trimming(augment: Callable[[Inputs], Inputs] | None) -> Callable[[Inputs], Inputs]:
+    """What is done to a training batch of texts: padding goes, then what the user wants."""
+    return trimmed if augment is None else lambda inputs: augment(trimmed(inputs))
+
+
+def _longest(tokenizer: Any, model: nn.Module | None) -> int | None:
+    """Tokens that tokenizer and model read; None where neither has a limit."""
+    known = [getattr(tokenizer, "model_max_length", None)]
+    known.append(getattr(getattr(model, "config", None), "max_position_embeddings", None))
+    limits = [int(limit) for limit in known if limit is not None and limit < 10**9]
+    return min(limits, default=None)
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    find = getattr(model, "get_input_embeddings", None)
+    return getattr(find(), "num_embeddings", None) if callable(find) else None

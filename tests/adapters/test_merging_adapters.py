@@ -1,0 +1,68 @@
+"""Adapters merged by their curvature: the joint optimum where the loss is quadratic."""
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.adapters import adapter_curvature, insert_lora, load_adapter, save_adapter
+from posterity.adapters.layers import adapted_modules
+from posterity.errors import InvalidInput
+from posterity.likelihoods import GaussianLikelihood
+from posterity.merging.job import MergeSource
+from posterity.merging.lora import merge_adapters
+
+D, K = 4, 3
+
+
+def network():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, K, bias=False, dtype=torch.float64))
+    insert_lora(model, ["0"], rank=K, alpha=float(K))
+    return model
+
+
+def task(seed, scales):
+    """Orthogonal inputs whose columns have different sizes: the curvature is diagonal, and differs between tasks."""
+    torch.manual_seed(seed)
+    x = torch.linalg.qr(torch.randn(24, D, dtype=torch.float64)).Q * torch.tensor(scales, dtype=torch.float64)
+    return x, x @ torch.randn(D, K, dtype=torch.float64)
+
+
+def solved(x, y):
+    """An adapter whose change takes the base to the optimum of a task: B = ΔW (K ≤ D), A of rank K spans it."""
+    model = network()
+    layer = adapted_modules(model)["0"]
+    best = torch.linalg.lstsq(x, y).solution.mT
+    U, sigma, Vh = torch.linalg.svd(best - layer.base_layer.weight, full_matrices=False)
+    with torch.no_grad():
+        layer.lora_B.weight.copy_(U * sigma)
+        layer.lora_A.weight.copy_(Vh)
+    return model, best
+
+
+def test_gradient_matching_of_adapters_is_joint_training(tmp_path):
+    tasks = {"a": task(1, [3.0, 1.0, 2.0, 0.5]), "b": task(2, [0.5, 2.0, 1.0, 3.0])}
+    curvatures, sources = {}, {}
+    for name, data in tasks.items():
+        model, best = solved(*data)
+        torch.testing.assert_close(model[0].base_layer.weight + model[0].change, best)
+        save_adapter(model, tmp_path / name)
+        curvatures[name] = adapter_curvature(model, data, GaussianLikelihood(1.0))
+        columns = (data[0] ** 2).sum(0).expand(K, D)
+        torch.testing.assert_close(curvatures[name]["base_model.model.0"], columns)
+        sources[name] = MergeSource(tmp_path / name)
+    merge_adapters(sources, tmp_path / "merged", method="gradient_matching", curvatures=curvatures)
+    merged = network()
+    load_adapter(merged, tmp_path / "merged")
+    x, y = (torch.cat(parts) for parts in zip(*tasks.values()))
+    joint = torch.linalg.lstsq(x, y).solution.mT
+    torch.testing.assert_close(merged[0].base_layer.weight + merged[0].change, joint)
+
+
+def test_curvature_is_asked_for(tmp_path):
+    model, _ = solved(*task(1, [1.0] * D))
+    save_adapter(model, tmp_path / "a")
+    with pytest.raises(InvalidInput, match="curvatures"):
+        merge_adapters({"a": MergeSource(tmp_path / "a")}, tmp_path / "merged", method="fisher")
+    with pytest.raises(InvalidInput, match="one with adapters"):
+        adapter_curvature(nn.Linear(2, 2), (torch.zeros(1, 2), torch.zeros(1, 2)), "gaussian")

@@ -16,7 +16,7 @@ from posterity.errors import InvalidInput
 from posterity.learning.learners import METHODS
 from runs.problems import flowers, line
 
-QUICK = ("--model", "linear", "--epochs", "3", "--lr", "0.5", "--hess-init", "1")
+QUICK = ("--model", "linear", "--epochs", "3", "--folds", "0", "--lr", "0.5", "--hess-init", "1")
 
 
 @pytest.fixture(scope="module")

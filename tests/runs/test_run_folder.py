@@ -2,6 +2,7 @@
 
 import errno
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from posterity.runs.doctor import examine
 from posterity.runs.mapping import map_run, suspects
 from posterity.runs.predicting import predict_run
 from posterity.runs.readers import read_rows
+from posterity.runs.store import generation, read_list
 from runs.problems import flowers, line, plan, trained
 
 
@@ -405,3 +407,50 @@ def test_what_run_json_says(run):
     assert written["content"]["config"]["seed"] == 0
     assert all(len(entry["sha256"]) == 64 for entry in written["files"].values())
     assert plan(run.folder, run.folder.parent / "flowers.csv").config.track
+
+
+def test_tables_are_read_without_pyarrow_and_classes_stay_words(tmp_path, monkeypatch):
+    table = pd.DataFrame({"x": np.arange(40.0), "y": ["NO" if i < 20 else "1" for i in range(40)]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    run = trained(tmp_path / "run", tmp_path / "t.csv", target="y")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
+    read = RunFolder.open(tmp_path / "run").predictions
+    assert set(read["label"]) <= {"NO", "1"}
+    assert read["id"].dtype == np.int64
+    assert [path.name for path in run.folder.glob("predictions*")] == ["predictions.csv"]
+    run, _ = map_run(run)
+    known = run.memory["suspected_label"].dropna()
+    assert set(known) <= {"NO", "1"}
+
+
+def test_tables_of_earlier_versions_are_read(here, tmp_path):
+    run = trained(tmp_path / "run", here / "flowers.csv")
+    table = run.predictions
+    for name, write in (("predictions.parquet", table.to_parquet), ("predictions.csv", table.to_csv)):
+        write(tmp_path / name, index=False)
+        with generation(run.folder, lambda: read_list(run.folder)) as new:
+            new.drop("predictions.csv")
+            new.drop("predictions.parquet")
+            new.write(name, (tmp_path / name).read_bytes())
+            new.content.pop("tables", None)  # which earlier versions did not write
+        pd.testing.assert_frame_equal(RunFolder.open(run.folder).predictions, table)
+
+
+def test_cross_validation_decides_how_long_to_train_and_which_labels_are_wrong(here, tmp_path):
+    table = pd.read_csv(here / "flowers.csv")
+    wrong = table.index[::15]
+    table.loc[wrong, "species"] = table.loc[wrong, "species"].map(
+        {"setosa": "virginica", "versicolor": "setosa", "virginica": "setosa"}
+    )
+    table.to_csv(tmp_path / "t.csv", index=False)
+    ready = fitting.probe(plan(tmp_path / "run", tmp_path / "t.csv", model="mlp", epochs=None, lr=None, test=None))
+    assert ready.folds is not None
+    assert ready.folds.memorises
+    assert ready.config.epochs < fitting.FEWEST_STEPS // 5
+    run, found = map_run(fitting.train(ready))
+    assert found.ranking == "label_error"
+    decided = proposal(suspects(run, found, 20))
+    marked = decided[decided["decision"] != "keep"]
+    assert set(marked["decision"]) <= {"relabel", "drop"}
+    assert len(set(marked["id"]) & set(wrong)) > len(marked) / 2 > 2
+    assert (run.memory["label_error"].between(0, 1)).all()

@@ -51,7 +51,8 @@ def fit(
     ] = None,
     inputs: Annotated[str | None, typer.Option(help="For npz: the name of the array of inputs.")] = None,
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default by cross-validation.")] = None,
+    folds: Annotated[int, typer.Option(help="Parts of the cross-validation, which also finds wrong labels.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
@@ -95,6 +96,7 @@ def fit(
             hidden=None if hidden is None else widths(hidden),
             method=method,
             epochs=epochs,
+            folds=folds,
             batch_size=batch_size,
             lr=lr,
             options=options,
@@ -175,6 +177,8 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
     if not quiet:
         say(_summary(plan))
     plan = fitting.probe(plan)
+    if not quiet and plan.folds is not None:
+        say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from; {plan.config.epochs} epochs")
     if not quiet and plan.config.method == "ivon":
         chosen = {"lr": plan.config.lr, **plan.config.options}
         said = {name: number(value) if isinstance(value, float) else value for name, value in chosen.items()}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from posterity.memory import MemoryMap
 
-_FIGURES = ("id", "label", "suspected_label", "loo_nll", "error", "leverage", "category")
+_FIGURES = ("id", "label", "suspected_label", "label_error", "loo_nll", "error", "leverage", "category")
 
 
 def memory_map(

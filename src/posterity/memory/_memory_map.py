@@ -29,6 +29,8 @@ from posterity.processes import gather, largest, total
 from posterity.trees import Tree
 
 GUIDE = 0.9  # quantile of error and leverage beyond which an example is not regular
+LIKELY = 0.5  # probability beyond which a label is taken for wrong
+_RANKINGS = ("label_error", "tracked_self_influence", "loo_nll")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +78,8 @@ class MemoryMap:
         self_influence eᵀVe; relevance tr Λ; loss; loo_nll and loo_prediction without the example; the scores asked
         for; what a tracker accumulated (tracked_...); category: "regular", "unpredictable" (error beyond its guide),
         "uncertain" (leverage beyond its guide) or "unpredictable and uncertain"; suspected_label: the label that the
-        model without the example would give, where it is not the given one.
+        model without the example would give, where it is not the given one. Runs that were cross-validated add
+        label_error, the probability that the label is wrong; suspected_label is then the suggestion where it is likely.
         """
         x, y = self.limits
         uncertain, unpredictable = self.columns["leverage"] > x, self.columns["error"] > y
@@ -86,8 +89,10 @@ class MemoryMap:
         category[uncertain & unpredictable] = "unpredictable and uncertain"
         table = self.columns.assign(category=category)
         if self.posterior.likelihood.has_class_axis:
-            other = self.columns["loo_prediction"] != self.columns["label"]
-            table["suspected_label"] = self.columns["loo_prediction"].astype("Int64").where(other)
+            judged = "label_error" in self.columns
+            other = self.columns["label_error"] > LIKELY if judged else table["loo_prediction"] != table["label"]
+            label = self.columns["suggested_label" if judged else "loo_prediction"]
+            table["suspected_label"] = label.astype("Int64").where(other)
         return table
 
     def with_guides(self, leverage: float = GUIDE, error: float = GUIDE) -> MemoryMap:
@@ -98,8 +103,8 @@ class MemoryMap:
 
     @property
     def ranking(self) -> str:
-        """The column that finds wrong labels best: accumulated self-influence where there is one, otherwise loo_nll."""
-        return "tracked_self_influence" if "tracked_self_influence" in self.columns else "loo_nll"
+        """The column that finds wrong labels best: label_error, else accumulated self-influence, else loo_nll."""
+        return next(name for name in _RANKINGS if name in self.columns)
 
     def top(self, k: int = 20, by: str | None = None, *, ascending: bool = False) -> pd.DataFrame:
         """The k examples with the largest (or smallest) values in a column; by default the likeliest label errors."""

@@ -26,7 +26,9 @@ from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import Rows, read_rows, with_block
 from posterity.runs.store import Generation, ListedFile, Listing, check_file, generation, read_list
-from posterity.runs.tables import packed, read_table, suffix
+from posterity.runs.tables import OLDER, SUFFIX, TEXT, kinds, packed, read_table
+
+_LABELS = ("label", "prediction", "loo_prediction", "suspected_label")  # columns that name classes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,14 +163,17 @@ class RunFolder:
 
     def has(self, table: str) -> bool:
         """Whether the run has a table, or a file, of this name."""
-        return any(name in self.files for name in (table, f"{table}.parquet", f"{table}.csv"))
+        return any(name in self.files for name in (table, table + SUFFIX, table + OLDER))
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the run: "predictions", "memory" or "memory-history"."""
-        ending = next((e for e in (".parquet", ".csv") if name + e in self.files), None)
+        """A table of the run: "predictions", "memory", "memory-history" or "folds"."""
+        ending = next((e for e in (SUFFIX, OLDER) if name + e in self.files), None)
         if ending is None:
             raise RefusedFile(f"{self.folder}: expected a run with a table {name!r}, got one without")
-        return read_table(self.path(name + ending))
+        columns = self.content.get("tables", {}).get(name)
+        if columns is None:  # CSV of an earlier version, which did not say what its columns hold
+            columns = {} if self.class_names is None else dict.fromkeys(_LABELS, TEXT)
+        return read_table(self.path(name + ending), columns)
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -264,14 +269,17 @@ class RunFolder:
         return whole[f"{name}/{head}"].parent if f"{name}/{head}" in whole else None
 
     def _tracked(self, found: MemoryMap) -> MemoryMap:
-        """The map with what was seen during training: self-influence averaged over the epochs looked at."""
-        if not self.has("memory-history"):
-            return found
-        average = self.memory_history.groupby("id")["self_influence"].mean()
-        tracked = found.columns["id"].map(average)
-        if tracked.isna().any():
-            return found
-        columns = found.columns.assign(tracked_self_influence=tracked.to_numpy(dtype=np.float64))
+        """The map with what was seen out of fold, and during training: self-influence averaged over some epochs."""
+        more: dict[str, pd.Series[Any]] = {}
+        if self.has("memory-history"):
+            more["tracked_self_influence"] = self.memory_history.groupby("id")["self_influence"].mean()
+        if self.has("folds"):
+            more |= {str(name): values for name, values in self.table("folds").set_index("id").items()}
+        columns = found.columns
+        for name, values in more.items():
+            known = columns["id"].map(values)
+            if not known.isna().any():
+                columns = columns.assign(**{name: known.to_numpy()})
         return MemoryMap(columns, found.reliability, found.posterior, found.guides, found.trained)
 
 
@@ -283,9 +291,10 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _write_tables(new: Generation, tables: Mapping[str, pd.DataFrame]) -> None:
     for name, table in tables.items():
-        new.drop(f"{name}.parquet")
-        new.drop(f"{name}.csv")
-        new.write(name + suffix(), packed(table, suffix()))
+        new.drop(name + OLDER)
+        new.drop(name + SUFFIX)
+        new.write(name + SUFFIX, packed(table, SUFFIX))
+        new.content["tables"] = {**new.content.get("tables", {}), name: kinds(table)}
 
 
 def _versions() -> dict[str, str]:

@@ -110,7 +110,7 @@ def _written(
     test = held_out(run.folder, data, preprocessing, notes)
     tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test)
     content = {
-        **{name: value for name, value in run.content.items() if name != "memory"},
+        **{name: value for name, value in run.content.items() if name not in ("memory", "tables")},
         "config": config,
         "data": data.seen_from(run.folder, out).settings(),
         "preprocessing": preprocessing.settings(),
@@ -134,7 +134,10 @@ def _known(train: Examples, decisions: RowDecisions) -> None:
         if i not in there:
             raise expected("decisions", "ids of training rows (`posterity map` lists them)", i)
     if not decisions.dropped and not decisions.relabelled:
-        raise InvalidInput("decisions: expected at least one row to drop or relabel, got only rows to keep")
+        raise InvalidInput(
+            "decisions: expected at least one row to drop or relabel, got only rows to keep; write drop, or "
+            "relabel and a label, beside the rows that are wrong, or go on with the run as it is"
+        )
 
 
 def _targets(decisions: RowDecisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:

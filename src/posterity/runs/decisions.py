@@ -10,6 +10,7 @@ import pandas as pd
 
 from posterity.cells import unescaped
 from posterity.errors import InvalidInput, RefusedFile, expected
+from posterity.memory._memory_map import LIKELY
 from posterity.runs.columns import as_text
 from posterity.runs.readers import read_rows
 
@@ -72,13 +73,15 @@ def _labels(values: pd.Series[Any]) -> list[str]:
 
 
 def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
-    """A file of decisions to start from: drop what the model without the row would label otherwise, keep the rest.
+    """A file of decisions to start from: relabel where one other label is likely, drop other suspects, keep the rest.
 
     Args:
         suspects: Rows of a memory map. Whatever else they say stands behind the three columns that are read.
     """
     other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
-    drop = other.notna()
-    start = pd.DataFrame({"id": suspects["id"], "decision": drop.map({True: "drop", False: "keep"}), "label": other})
+    decision = other.notna().map({True: "drop", False: "keep"})
+    if "suggestion_confidence" in suspects:  # a probability, where the run was cross-validated
+        decision[other.notna() & (suspects["suggestion_confidence"] > LIKELY)] = "relabel"
+    start = pd.DataFrame({"id": suspects["id"], "decision": decision, "label": other})
     rest = suspects.drop(columns=[*start, "suspected_label"], errors="ignore")  # data may have such columns, too
     return pd.concat([start, rest.assign(given=suspects["label"])], axis=1)

@@ -19,12 +19,15 @@ from posterity.errors import InvalidInput, RefusedFile, expected, require, requi
 from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
+from posterity.learning.folds import FOLDS, OutOfFold
 from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.optim import suggest
 from posterity.posterior import Posterior
 from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data
+from posterity.runs.folds import cross_validated, keep, kept
+from posterity.runs.folds import scores as fold_scores
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -40,6 +43,8 @@ LOCK = ".training.lock"  # held while a training goes on
 # overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 HEAD = "mlp"  # the model on the vectors of a frozen network
+FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
+STRETCH = 2.0  # steps of the final training for each of a fold's, whose learning rate does not fall
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -52,7 +57,8 @@ class Config:
             otherwise, see `TableNetwork`.
         hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`.
-        epochs: Passes over the data.
+        epochs: Passes over the data; by default as many as cross-validation finds best.
+        folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
         batch_size: Examples a step.
         lr: Learning rate.
         options: What the method takes beyond that, such as ess, hess_init and prior.
@@ -68,6 +74,7 @@ class Config:
     hidden: tuple[int, ...] | None = None
     method: str = "ivon"
     epochs: int | None = None
+    folds: int = FOLDS
     batch_size: int = 64
     lr: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -80,6 +87,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_whole("batch size", self.batch_size)
+        require(self.folds == 0 or self.folds >= 2, "folds", "0, or at least 2", self.folds)
         require(abs(self.seed) < 2**63, "seed", "a whole number below 2^63", self.seed)
         for name, value in {"lr": self.lr, **self.options}.items():  # JSON, in which all is written down, has no others
             require(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
@@ -101,6 +109,7 @@ class Plan:
         train: The training examples.
         test: The held-out examples; None where there are none.
         notes: What is unusual about the data.
+        folds: What cross-validation found, once it was run.
     """
 
     folder: Path
@@ -110,6 +119,7 @@ class Plan:
     train: Examples
     test: Examples | None
     notes: list[str]
+    folds: OutOfFold | None = None
 
     def content(self) -> dict[str, Any]:
         """What is written down of it."""
@@ -162,7 +172,8 @@ def reopen(folder: Path) -> Plan:
     notes: list[str] = []
     rows, ids = data.select(folder, "train", notes)
     train = preprocessing.examples(rows, ids, notes)
-    return Plan(folder, config, data, preprocessing, train, held_out(folder, data, preprocessing, notes), notes)
+    test = held_out(folder, data, preprocessing, notes)
+    return Plan(folder, config, data, preprocessing, train, test, notes, kept(folder / WORK))
 
 
 def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> RunFolder:
@@ -177,11 +188,15 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     """
     folder, work = plan.folder, plan.folder / WORK
     make_folder(folder)
+    if plan.config.epochs is None:
+        plan = replace(plan, config=replace(plan.config, epochs=_length(len(plan.train.ids), plan.config, plan.folds)))
     with locked(folder, LOCK):
         _refuse_foreign(folder)
         if anew:
             discard(folder)
         write_sealed(folder / TRAINING, plan.content())
+        if plan.folds is not None:
+            keep(plan.folds, work)
         snapshots = Snapshots(work / "maps", plan.train, plan.config.epochs or 1) if plan.config.track else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -235,10 +250,11 @@ def _refuse_foreign(folder: Path) -> None:
         )
 
 
-def build(plan: Plan) -> nn.Module:
-    """The network of a plan, with its initial weights."""
+def build(plan: Plan, seed: int | None = None) -> nn.Module:
+    """The network of a plan, with the initial weights of its seed or of another."""
     config, preprocessing = plan.config, plan.preprocessing
-    about: dict[str, Any] = {"hidden": config.hidden, "seed": config.seed, "dropout": config.dropout}
+    seed = config.seed if seed is None else seed
+    about: dict[str, Any] = {"hidden": config.hidden, "seed": seed, "dropout": config.dropout}
     return network(config.model or "mlp", preprocessing.shape, preprocessing.target.outputs, **about).to(config.device)
 
 
@@ -260,8 +276,6 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few))
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
-    if config.epochs is None:
-        found["epochs"] = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // -(-n // config.batch_size)))
     if config.track is None:
         size = n * outputs * (PICTURE if len(preprocessing.shape) == 3 else 1)
         found["track"] = config.method in _GAUSSIAN and size <= LARGEST
@@ -269,10 +283,39 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
         raise expected("track", f"one of the methods {_GAUSSIAN}", config.method)
     if config.method == "laplace":
         found["prediction"] = "linearised"
+    if n < FEWEST_ROWS:
+        found["folds"] = 0
     return Config(**found)
 
 
 def probe(plan: Plan) -> Plan:
+    """The plan with what was left open decided: epochs by cross-validation, settings of IVON by a short training."""
+    return _with_settings(cross_validate(plan))
+
+
+def cross_validate(plan: Plan) -> Plan:
+    """The plan with predictions out of fold, and trained as long as these were best, where the user did not say."""
+    config, n = plan.config, len(plan.train.ids)
+    found = None
+    if config.folds:
+        make = lambda seed: build(plan, seed)  # noqa: E731 (what the folds ask for)
+        target, folds = plan.preprocessing.target, min(config.folds, n)
+        found = cross_validated(make, plan.train, target, folds, config.batch_size, config.seed)
+    if config.epochs is None:
+        config = replace(config, epochs=_length(n, config, found))
+    return replace(plan, config=config, folds=found)
+
+
+def _length(n: int, config: Config, found: OutOfFold | None) -> int:
+    """Epochs of the final training: those of the folds on more data, or the usual number where none memorised."""
+    a_epoch = -(-n // config.batch_size)
+    usual = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // a_epoch))
+    if found is None or not found.memorises:
+        return usual
+    return min(usual, max(1, round(STRETCH * found.steps * config.folds / (config.folds - 1) / a_epoch)))
+
+
+def _with_settings(plan: Plan) -> Plan:
     """The plan with lr, ess and hess_init of IVON as a short probe suggests, where the user did not say."""
     config = plan.config
     if config.method != "ivon" or (config.lr is not None and "hess_init" in config.options):
@@ -280,8 +323,7 @@ def probe(plan: Plan) -> Plan:
     likelihood = plan.preprocessing.target.likelihood
     found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=config.batch_size, seed=config.seed)
     options = {"ess": found.ess, "hess_init": found.hess_init, **config.options}
-    chosen = Config(**{**asdict(config), "lr": found.lr if config.lr is None else config.lr, "options": options})
-    return Plan(**{**vars(plan), "config": chosen})
+    return replace(plan, config=replace(config, lr=found.lr if config.lr is None else config.lr, options=options))
 
 
 def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
@@ -335,6 +377,8 @@ def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
     tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
     if snapshots is not None:
         tables["memory-history"] = snapshots.table()
+    if plan.folds is not None:
+        tables["folds"] = fold_scores(plan.folds, plan.train, plan.preprocessing.target)
     content = plan.content() | {
         "status": "interrupted" if found.interrupted else "finished",
         "steps": found.steps,

@@ -14,7 +14,7 @@ from posterity.runs._folder import RunFolder
 from posterity.runs.targets import Classes, Target
 
 NEIGHBOURS, SHOWN = 10, 80  # most similar rows whose labels are counted; characters of the most similar one
-_IN_UNITS = ("label", "prediction", "loo_prediction", "suspected_label")
+_IN_UNITS = ("label", "prediction", "loo_prediction", "suspected_label", "suggested_label")
 
 
 def map_run(run: RunFolder) -> tuple[RunFolder, MemoryMap]:

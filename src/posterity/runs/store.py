@@ -1,7 +1,7 @@
 """The files of a run: named, hashed, listed in `run.json`, and replaced all at once by renaming that list.
 
 A new version of a file lies beside the old one, under its plain name where that is free and a numbered one otherwise
-(`memory.parquet`, `memory.2.parquet`). Whoever is killed at any moment leaves the old list or the new one, and every
+(`memory.csv`, `memory.2.csv`). Whoever is killed at any moment leaves the old list or the new one, and every
 file of it. A writer notes what it is about to write and to replace: of that, and of nothing else in the folder, what
 the list does not name is swept in the end, or by the next writer.
 """

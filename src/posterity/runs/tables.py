@@ -1,10 +1,11 @@
-"""Tables of a run: parquet where pyarrow is there, CSV otherwise, read back as they were."""
+"""Tables: CSV inside a run, which every install reads, and CSV or parquet where people ask for a file."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,20 @@ from posterity.files import write_bytes
 _OLD = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
 _EXACT: dict[str, Any] = {"float_precision": "round_trip"} if _OLD else {}
 
+SUFFIX = ".csv"  # of tables in a run; their kinds of columns are kept beside them, in `run.json`
+OLDER = ".parquet"  # what earlier versions wrote where pyarrow was installed
+TEXT = "text"
+_NUMBERS = ("int64", "Int64", "float64", "float32", "bool")
 
-def suffix() -> str:
-    """The ending that tables written here have."""
-    return ".parquet" if importlib.util.find_spec("pyarrow") else ".csv"
+
+def kinds(table: pd.DataFrame) -> dict[str, str]:
+    """What each column holds: "text", or the type of its numbers. CSV alone cannot tell the class 1 from the number.
+
+    Examples:
+        >>> kinds(pd.DataFrame({"id": [3, 5], "label": ["0", "1"]}))
+        {'id': 'int64', 'label': 'text'}
+    """
+    return {str(name): str(kind) if str(kind) in _NUMBERS else TEXT for name, kind in table.dtypes.items()}
 
 
 def packed(table: pd.DataFrame, ending: str) -> bytes:
@@ -53,12 +64,19 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
     write_bytes(path, packed(table, path.suffix.lower()))
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a table that was written here."""
+def read_table(path: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Read a table of a run.
+
+    Args:
+        path: A CSV file, or a parquet file of an earlier version.
+        columns: What its columns hold, see `kinds`; those that are not named are read as pandas guesses.
+    """
     try:
-        if path.suffix == ".parquet":
+        if path.suffix == OLDER:
             return pd.read_parquet(path)
-        return unescaped_table(pd.read_csv(path, **_EXACT))
+        types = {name: str if kind == TEXT else kind for name, kind in columns.items() if kind in (TEXT, *_NUMBERS)}
+        # Only an empty cell is missing: a class may be called "None" or "NA".
+        return unescaped_table(pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], **_EXACT))
     except ImportError as why:
         raise MissingExtra(f"{path}: expected the package pyarrow for parquet files; pip install pyarrow") from why
     except (ValueError, OSError) as why:

@@ -1,0 +1,192 @@
+"""Cross-validation of a network in one pass: when it begins to memorise, and its predictions of unseen rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from posterity.errors import require, require_whole
+from posterity.likelihoods import Likelihood
+from posterity.progress import track
+from posterity.trees import evaluating
+
+FOLDS = 5
+LONGEST = 3000  # steps after which a network that still improves is taken for one that does not memorise
+LR, DECAY, BETAS, EPSILON = 2e-3, 0.01, (0.9, 0.999), 1e-8
+_GROWTH, _APART = 1.15, 4  # ratio of two lengths that are compared, and steps between them at least
+_PATIENCE, _MORE = 1.6, 50  # stop after so many times the best length, and so many steps more
+_CHECKED = 5000  # examples, of all networks together, that a length is judged by
+_AT_ONCE = 4096  # examples of one network's forward pass when it predicts
+_STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfFold:
+    """What networks predict of examples that they have not learnt from, at the length at which they do so best.
+
+    Args:
+        outputs: Outputs for each example of the network that has not seen it, (N, K).
+        average: Outputs for each example, averaged over all networks, those that have learnt from it included.
+        steps: Steps of the best length.
+        loss: Mean loss of all examples at that length, each of them out of fold.
+        memorises: Whether longer training was worse; otherwise the longest training that was tried was the best.
+    """
+
+    outputs: Tensor
+    average: Tensor
+    steps: int
+    loss: float
+    memorises: bool
+
+
+def out_of_fold(
+    networks: Sequence[nn.Module],
+    inputs: Tensor,
+    targets: Tensor,
+    likelihood: Likelihood,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> OutOfFold:
+    """Train networks on all but one part of the data each, and ask each about its part.
+
+    The networks learn side by side with AdamW, and every so often each predicts the part it has not seen. The length
+    with the lowest mean loss over all parts is the answer; training stops when longer ones have been worse for a while.
+
+    Args:
+        networks: One for each part, with initial weights of their own; they are trained in place.
+        inputs: Inputs of all examples, (N, ...).
+        targets: Their targets.
+        likelihood: What the outputs mean.
+        batch_size: Examples a step, of each network.
+        seed: Seed of the parts and of the order of examples.
+        progress: True or False to force or forbid the progress bar; by default it shows on terminals.
+
+    Returns:
+        Predictions out of fold, and the length that led to them.
+    """
+    n, count = len(targets), len(networks)
+    require_whole("batch_size", batch_size)
+    require(2 <= count <= n, "folds", f"from 2 to {n}, the number of examples", count)
+    generator = torch.Generator().manual_seed(seed)
+    part = torch.randperm(n, generator=generator) % count
+    unseen = [(part == k).nonzero().flatten()[: _CHECKED // count] for k in range(count)]
+    seen = [(part != k).nonzero().flatten() for k in range(count)]
+    committee = _committee(networks, inputs)
+    optimizer = _AdamW(committee.parameters)
+    best = [p.detach().clone() for p in committee.parameters]
+    best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
+    orders = _batches(seen, batch_size, generator)
+    for step in track(range(1, LONGEST + 1), "cross-validation, at most", show=progress):
+        rows = next(orders)
+        f = committee.forward(inputs[rows])
+        loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
+        optimizer.step(torch.autograd.grad(loss, optimizer.parameters))
+        if step < max(last + _APART, _GROWTH * last) and step < LONGEST:
+            continue
+        last = step
+        with torch.no_grad():
+            losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
+        total = torch.cat(losses).mean().item()
+        if total < best_loss:
+            best_loss, best_steps = total, step
+            torch._foreach_copy_(best, [p.detach() for p in committee.parameters])
+        elif step > _PATIENCE * best_steps + _MORE:
+            memorises = True
+            break
+    with torch.no_grad():
+        torch._foreach_copy_(committee.parameters, best)
+    found = _predictions(committee, inputs, count)
+    outputs = found[part, torch.arange(n)]
+    loss_of_all = likelihood.loss(outputs, targets).mean().item()
+    return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises)
+
+
+@dataclass(frozen=True)
+class _Committee:
+    """Networks side by side: parameters to differentiate by, inputs (K, B, ...) to outputs (K, B, outputs)."""
+
+    parameters: list[Tensor]
+    forward: Callable[[Tensor], Tensor]
+    one: Callable[[int, Tensor], Tensor]
+
+
+def _committee(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
+    """Small networks as one, with stacked weights; networks of other layers, such as convolutions, one by one."""
+    for network in networks:
+        network.train()
+    first = networks[0]
+    leaves = [module for module in first.modules() if next(module.children(), None) is None]
+    if all(isinstance(module, _STACKED) for module in leaves):
+        try:
+            return _stacked(networks, inputs)
+        except (RuntimeError, ValueError):  # a forward pass that vmap cannot follow
+            pass
+    every: list[Tensor] = [p for network in networks for p in network.parameters() if p.requires_grad]
+
+    def alone(k: int, x: Tensor) -> Tensor:
+        with evaluating(networks[k]):
+            return networks[k](x)
+
+    return _Committee(every, lambda x: torch.stack([net(part) for net, part in zip(networks, x)]), alone)
+
+
+def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
+    first = networks[0]
+    weights, buffers = stack_module_state(list(networks))
+    together = vmap(lambda state, x: functional_call(first, state, (x,)))
+
+    def forward(x: Tensor) -> Tensor:
+        return together({**weights, **buffers}, x)
+
+    def one(k: int, x: Tensor) -> Tensor:
+        with evaluating(first):
+            return functional_call(first, {name: t[k] for name, t in {**weights, **buffers}.items()}, (x,))
+
+    with torch.no_grad():
+        forward(inputs[:2].expand(len(networks), *inputs[:2].shape))
+    return _Committee([p for p in weights.values() if p.requires_grad], forward, one)
+
+
+class _AdamW:
+    """m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², θ ← (1 − lr·decay)θ − lr·m̂/(√v̂ + ε), with m̂ and v̂ debiased."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.parameters = parameters
+        self.first = [torch.zeros_like(p) for p in parameters]
+        self.second = [torch.zeros_like(p) for p in parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        self.steps += 1
+        b1, b2 = BETAS
+        torch._foreach_lerp_(self.first, gradients, 1 - b1)
+        torch._foreach_mul_(self.second, b2)
+        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - b2)
+        root = torch._foreach_sqrt(self.second)
+        torch._foreach_div_(root, (1 - b2**self.steps) ** 0.5)
+        torch._foreach_add_(root, EPSILON)
+        torch._foreach_mul_(self.parameters, 1 - LR * DECAY)
+        torch._foreach_addcdiv_(self.parameters, self.first, root, -LR / (1 - b1**self.steps))
+
+
+def _batches(seen: Sequence[Tensor], size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Rows of each network's batch, (K, B): every epoch a new order, each network in its own."""
+    shortest = min(map(len, seen))
+    size = min(size, shortest)
+    while True:
+        orders = torch.stack([rows[torch.randperm(len(rows), generator=generator)[:shortest]] for rows in seen])
+        yield from (rows for rows in orders.split(size, dim=1) if rows.shape[1] * 2 > size)
+
+
+@torch.no_grad()
+def _predictions(committee: _Committee, inputs: Tensor, count: int) -> Tensor:
+    """Outputs of every network for every example, (K, N, outputs)."""
+    parts = inputs.split(_AT_ONCE)
+    return torch.stack([torch.cat([committee.one(k, some) for some in parts]) for k in range(count)])

@@ -1,0 +1,81 @@
+"""Cross-validation side by side: against networks trained one by one, and what it says about memorising."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.errors import InvalidInput
+from posterity.learning import folds
+from posterity.learning.folds import out_of_fold
+from posterity.likelihoods import likelihood
+
+
+def network(seed, inputs=6, outputs=3):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def blobs(n=90, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    return torch.randn(n, 6, generator=generator) + 1.5 * nn.functional.one_hot(y, 6), y
+
+
+CATEGORICAL = likelihood("categorical")
+
+
+def test_the_optimizer_is_adamw():
+    weights = torch.randn(5, requires_grad=True)
+    same = weights.detach().clone().requires_grad_()
+    ours = folds._AdamW([weights])
+    settings = {"lr": folds.LR, "betas": folds.BETAS, "eps": folds.EPSILON, "weight_decay": folds.DECAY}
+    reference = torch.optim.AdamW([same], foreach=False, **settings)
+    for _ in range(20):
+        ours.step(torch.autograd.grad((weights**4).sum(), [weights]))
+        reference.zero_grad()
+        (same**4).sum().backward()
+        reference.step()
+    torch.testing.assert_close(weights, same)
+
+
+def test_stacked_networks_learn_as_separate_ones(monkeypatch):
+    x, y = blobs()
+    monkeypatch.setattr(folds, "LONGEST", 30)
+    together = out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL)
+    monkeypatch.setattr(folds, "_STACKED", ())
+    alone = out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL)
+    assert together.steps == alone.steps
+    torch.testing.assert_close(together.outputs, alone.outputs)
+    torch.testing.assert_close(together.average, alone.average)
+
+
+def test_no_row_is_predicted_by_a_network_that_has_learnt_from_it(monkeypatch):
+    x, y = blobs()
+    monkeypatch.setattr(folds, "LONGEST", 30)
+    start = [network(k) for k in range(3)]
+    before = out_of_fold(copy.deepcopy(start), x, y, CATEGORICAL)
+    changed = y.clone()
+    changed[7] = (y[7] + 1) % 3
+    after = out_of_fold(copy.deepcopy(start), x, changed, CATEGORICAL)
+    assert before.steps == after.steps == 30
+    assert torch.equal(before.outputs[7], after.outputs[7])  # its own label has no say
+    assert not torch.equal(before.outputs[8:], after.outputs[8:])
+
+
+def test_random_labels_are_memorised_and_a_line_is_not(monkeypatch):
+    x, y = blobs()
+    monkeypatch.setattr(folds, "LONGEST", 300)
+    found = out_of_fold([network(k) for k in range(5)], x, y[torch.randperm(90)], CATEGORICAL)
+    assert found.memorises
+    assert found.steps < 100
+    line = out_of_fold([network(k, outputs=1) for k in range(5)], x, x[:, :1], likelihood("gaussian"))
+    assert line.steps > found.steps
+    assert line.outputs.shape == line.average.shape == (90, 1)
+
+
+def test_more_parts_than_rows():
+    x, y = blobs(3)
+    with pytest.raises(InvalidInput, match="folds: expected from 2 to 3, the number of examples, got 5"):
+        out_of_fold([network(k) for k in range(5)], x, y, CATEGORICAL)

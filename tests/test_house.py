@@ -14,12 +14,12 @@ SRC = Path(__file__).parent.parent / "src" / "posterity"
 FILES = sorted(SRC.rglob("*.py"))
 
 FLOORS = (
-    "errors progress processes cells doubles trees linalg noise inputs texts batches files likelihoods metrics",
+    "errors progress startup processes cells doubles trees linalg noise inputs texts batches files likelihoods metrics",
     "families gradients rule algorithms curvature",
     "posterior",
     "optim learning adapters graph",
     "prediction memory adaptation merging exploration",
-    "models table features runs plots app integrations cli",
+    "models table features runs plots app integrations cli __main__",
 )
 ORDER = " ".join(FLOORS).split()
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

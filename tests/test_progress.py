@@ -42,3 +42,19 @@ def test_what_is_printed_meanwhile_goes_where_it_was_sent() -> None:
     os.close(terminal)
     assert done.stdout.split() == ["a", "b"]
     assert "counting" in shown
+
+
+def test_a_line_every_few_seconds_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr("posterity.progress.time.monotonic", lambda: next(clock))
+    assert list(track(range(6), "counting", note=lambda: "bound 1")) == [0, 1, 2, 3, 4, 5]
+    # One call a step, three seconds each: the first line after five seconds, the next after ten more.
+    assert capsys.readouterr().err.splitlines() == [
+        "counting: 2 of 6, about 12 s left, bound 1",
+        "counting: 6 of 6, about 0 s left, bound 1",
+    ]
+    clock = iter(range(0, 100, 3))
+    list(track(iter("abc"), "counting"))
+    assert capsys.readouterr().err.splitlines() == ["counting: 2"]

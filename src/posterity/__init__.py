@@ -164,4 +164,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    """Verbs and classes. The packages beside them, such as `posterity.optim`, are found by their paths."""
+    return sorted([*_WHERE, "__version__"])

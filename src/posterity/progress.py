@@ -1,12 +1,56 @@
-"""One progress bar for every long loop: shown on a terminal, silent everywhere else."""
+"""Progress of every long loop: a bar on a terminal, a line every few seconds everywhere else."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
+FIRST, PAUSE = 5.0, 10.0  # seconds before the first line of a log, and between two of them
+
+
+class Lines:
+    """Progress as lines on standard error, for logs and pipes.
+
+    Args:
+        label: What is going on, in a word or two.
+        total: How many steps there are, where that is known.
+    """
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self.label, self.total = label, total
+        self.started = time.monotonic()
+        self.due = self.started + FIRST
+        self.first: int | None = None  # what was done before we looked
+
+    def tell(self, done: int, note: str | Callable[[], str] = "") -> None:
+        """Print a line, if it is time for one."""
+        if self.first is None:
+            self.first = done - 1
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.due = now + PAUSE
+        words = f"{self.label}: {done}" if self.total is None else f"{self.label}: {done} of {self.total}"
+        if self.total is not None and done > self.first:
+            left = (now - self.started) / (done - self.first) * (self.total - done)
+            words += f", about {duration(left)} left"
+        note = note() if callable(note) else note
+        print(words + (f", {note}" if note else ""), file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A duration in words.
+
+    Examples:
+        >>> duration(7.4), duration(90), duration(7300)
+        ('7 s', '2 min', '2.0 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def track(
@@ -22,15 +66,20 @@ def track(
         items: What to iterate over.
         label: What is going on, in a word or two.
         total: Number of items, where `items` has no length.
-        show: True or False to force; by default a bar appears only when standard error is a terminal.
+        show: True for a bar, False for nothing; by default a bar where standard error is a terminal, and lines
+            elsewhere once the loop has taken some seconds.
         note: What there is to say after each item, such as the bound that has been reached.
 
     Yields:
         The items, unchanged.
     """
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
+    if show is None and not sys.stderr.isatty():
+        lines = Lines(label, total if total is not None or not isinstance(items, Sized) else len(items))
+        for done, item in enumerate(items, 1):
+            yield item
+            lines.tell(done, "" if note is None else note)
+        return
+    if show is False:
         yield from items
         return
     from rich.console import Console

@@ -257,3 +257,12 @@ def test_dropout_needs_a_place():
         insert_dropout(nn.Linear(2, 3), 0.1)
     with pytest.raises(InvalidInput, match="expected dropout modules"):
         dropout(mlp(), likelihood="categorical", n=40)
+
+
+def test_labels_as_floats_and_models_without_values_are_named():
+    with pytest.raises(
+        InvalidInput, match=r"targets: expected class labels as integers \(targets.long\(\)\), got .labels"
+    ):
+        fit(mlp(), (X, Y.float()))
+    with pytest.raises(InvalidInput, match=r"model: expected parameters with values .*, got .some on meta"):
+        fit(mlp().to("meta"), (X, Y))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -74,3 +75,25 @@ def test_the_bar_shows_loss_accuracy_sigma_and_time_left(monkeypatch):
 def test_no_bar_without_a_terminal(capsys):
     fit(mlp(), blobs(), method="adamw", epochs=1)
     assert capsys.readouterr().err == ""
+
+
+def test_steps_and_time_left_are_readable_on_eighty_columns(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    fit(mlp(), blobs(), epochs=1200, batch_size=100, validation=blobs(seed=1), method="adamw")
+    last = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())) if line][-1]
+    assert len(last.rstrip()) <= 80
+    assert "epoch 1200/1200" in last
+    assert "1200/1200 0:00:00" in last
+    assert "loss" in last
+
+
+def test_lines_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("posterity.progress.FIRST", 0.0)
+    monkeypatch.setattr("posterity.progress.PAUSE", 0.0)
+    fit(mlp(), blobs(), method="adamw", epochs=1, batch_size=50)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("training: 2 of 2, about 0 s left, epoch 1/1, loss ")

@@ -210,7 +210,7 @@ def _count(number: int | str, thing: str) -> str:
 def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
     if as_json:
         about = {"run": str(run.folder), "status": run.status, "config": run.config, "metrics": run.metrics}
-        dump(about | {name: run.content[name] for name in ("rows", "steps", "seconds", "notes")})
+        dump(about | {name: run.content[name] for name in ("rows", "steps", "seconds", "baseline", "notes")})
         return
     notes(plan.notes)
     config, held = run.config, run.content["rows"]["test"]
@@ -218,6 +218,8 @@ def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
     say(f"trained: {config['model']} with {config['method']}, {took}")
     if held:
         say(f"on {held} held-out rows: {figures(run.metrics)}")
+        for name, found in run.content.get("baseline", {}).items():
+            say(f"  a {name} on the same rows: {figures(found)}")
     if run.status == "interrupted":
         say(f"stopped early; the run is usable, and goes on with: posterity fit --resume --out {run.folder}")
     say(f"run: {run.folder}")

@@ -1,4 +1,4 @@
-"""The progress bar of a training run: loss, accuracy, σ and the time left, on a terminal only."""
+"""Progress of a training run: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 from posterity.learning.callbacks import Callback, Moment
+from posterity.progress import Lines
 
 _SHOWN = {"loss": "loss", "accuracy": "accuracy", "rmse": "rmse", "validation_loss": "validation", "sigma": "σ"}
 _PAUSE = 0.1  # seconds between two looks at the metrics: each one waits for the device
 
 
 class ProgressBar(Callback):
-    """A bar over all steps, gone when training is."""
+    """A bar over all steps, gone when training is. What does not fit the screen is cut off behind the time left."""
 
     def __init__(self) -> None:
         self.bar: Any = None
@@ -24,25 +25,57 @@ class ProgressBar(Callback):
     def start(self, moment: Moment) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        figures = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}", table_column=figures),
+        )
+        self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, expand=True)
         self.bar.start()
-        self.task = self.bar.add_task("training", total=moment.steps, completed=moment.step)
+        self.task = self.bar.add_task("training", total=moment.steps, completed=moment.step, figures="")
 
     def step(self, moment: Moment) -> None:
         if time.monotonic() - self.looked > _PAUSE:
             self._show(moment)
 
     def epoch(self, moment: Moment) -> None:
-        self._show(moment)
+        if time.monotonic() - self.looked > _PAUSE or moment.step == moment.steps:
+            self._show(moment)
 
     def end(self, moment: Moment) -> None:
         self.bar.stop()
 
     def _show(self, moment: Moment) -> None:
         self.latest |= moment.metrics()
-        shown = "  ".join(f"{word} {self.latest[name]:.4g}" for name, word in _SHOWN.items() if name in self.latest)
-        epoch = f"epoch {min(moment.epoch + 1, moment.epochs)}/{moment.epochs}"
-        self.bar.update(self.task, completed=moment.step, description=f"{epoch}  {shown}")
+        self.bar.update(
+            self.task, completed=moment.step, description=_epoch(moment), figures=_figures(self.latest, "  ")
+        )
         self.looked = time.monotonic()
+
+
+class ProgressLines(Callback):
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.lines: Lines | None = None
+        self.latest: dict[str, float] = {}
+
+    def start(self, moment: Moment) -> None:
+        self.lines = Lines("training", moment.steps)
+
+    def step(self, moment: Moment) -> None:
+        if self.lines is not None:
+            self.lines.tell(moment.step, lambda: f"{_epoch(moment)}, {_figures(moment.metrics(), ', ')}")
+
+
+def _epoch(moment: Moment) -> str:
+    return f"epoch {min(moment.epoch + 1, moment.epochs)}/{moment.epochs}"
+
+
+def _figures(found: Any, between: str) -> str:
+    return between.join(f"{word} {found[name]:.4g}" for name, word in _SHOWN.items() if name in found)

@@ -81,9 +81,10 @@ def fit(
         class_names: Names of the classes, for the posterior to carry.
         callbacks: What watches; see `posterity.learning.callbacks`.
         checkpoint: A folder for checkpoints.
-        checkpoint_every: Steps between checkpoints; by default one after each epoch.
+        checkpoint_every: Steps between checkpoints; by default one every ten seconds.
         resume: Go on from the checkpoint in that folder, to the same bits as without the interruption.
-        progress: True or False to force or forbid the progress bar; by default it shows on terminals.
+        progress: True for a progress bar, False for nothing; by default a bar on terminals, and elsewhere a line
+            every few seconds.
         tokenizer: A tokenizer of transformers: then `data` and `validation` are (texts, labels), texts are cut to what
             the model reads, and labels may be words. `posterity.tokenised` does the same for `predict`.
         **options: What the method takes; its class in `posterity.learning.learners` explains them.

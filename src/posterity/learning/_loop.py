@@ -27,6 +27,7 @@ from posterity.learning.seeding import own_randomness, seed_step
 from posterity.trees import snapshot, trainable
 
 Row = dict[str, float]
+_LOOK = 50  # steps between two looks at the widths of all weights
 
 
 @dataclass
@@ -100,7 +101,8 @@ class Loop:
         row = {"epoch": epoch + 1, **self._running(), **self._validate()}
         self.history.append(row | {"seconds": time.perf_counter() - started})
         self.metrics = RunningMetrics()
-        if self.checkpoints is not None and (self.checkpoints.every is None or self.checkpoints.due(self.step)):
+        done = self.finished or self.step >= self.steps
+        if self.checkpoints is not None and (done or self.checkpoints.due(self.step)):
             self.checkpoints.save(self.state())
         self._tell("epoch", stop, lambda: self.history[-1])
 
@@ -152,14 +154,23 @@ class Loop:
         """Running means of the epoch, with what the method and the noise say of themselves."""
         row = self.metrics.metrics(self.objective)
         row["lr"] = self.learner.optimizer.param_groups[0]["lr"]
-        sigma = self.learner.sigma()
+        sigma = self._sigma()
         if sigma is not None:
             row["sigma"] = sigma
         if self.noise is not None:
             row["noise_precision"] = self.noise.value
         return row
 
+    def _sigma(self) -> float | None:
+        """Median σ of the weights, looked at anew every so many steps: a short epoch takes less time than that."""
+        before = self.step - self.steps_per_epoch
+        if self.history and before // _LOOK == self.step // _LOOK and self.step < self.steps:
+            return self.history[-1].get("sigma")
+        return self.learner.sigma()
+
     def _tell(self, what: str, stop: Stop, metrics: Callable[[], Mapping[str, float]]) -> None:
+        if not self.callbacks:
+            return
         moment = Moment(
             step=self.step,
             steps=self.steps,

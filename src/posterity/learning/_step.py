@@ -17,6 +17,7 @@ from posterity.learning.checks import check_inputs
 from posterity.learning.learners import Learner
 from posterity.learning.objective import Objective
 from posterity.learning.running_metrics import RunningMetrics
+from posterity.startup import step_of
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -44,13 +45,15 @@ class Stepper:
             raise expected("amp", f"one of {sorted(_HALF)} or None", self.amp)
         self.device = next(self.learner.model.parameters()).device
         self.parameters = [p for group in self.learner.optimizer.param_groups for p in group["params"]]
+        self.step_once = step_of(self.learner.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.amp == "fp16")
 
     def __call__(self, group: Sequence[Batch], objective: Objective, step: int, check: bool) -> RunningMetrics:
         """Step once on the mean loss over all batches of a group, averaged over the method's weight draws."""
         tally = RunningMetrics()
         batches = [batch.to(self.device) for batch in group]
-        mass = torch.stack([objective.mass(batch.targets) for batch in batches]).sum()
+        masses = [objective.mass(batch.targets) for batch in batches]
+        mass = masses[0] if len(masses) == 1 else torch.stack(masses).sum()
         optimizer = self.learner.optimizer
         optimizer.zero_grad(set_to_none=True)
         for i, batch in enumerate(batches):
@@ -65,12 +68,18 @@ class Stepper:
                         found = self._differentiate(seen, objective, mass, len(batches), check)
                     if turn == 0:
                         for f, total in found:
-                            tally.add(objective, f, batch.targets, total, 1 / (self.learner.draws * len(found)))
-        self.scaler.unscale_(optimizer)
+                            share = 1 / (self.learner.draws * len(found))
+                            tally.add(objective, f, batch.targets, total, share, masses[i])
+        scales = self.scaler.is_enabled()
+        if scales:
+            self.scaler.unscale_(optimizer)
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        if scales:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        else:
+            self.step_once()
         return tally
 
     def state(self) -> dict[str, Any]:
@@ -104,8 +113,11 @@ class Stepper:
     def _forward(self, forward: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
         dtype = _HALF.get(self.amp or "")
         try:
-            with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-                f = forward(inputs)
+            if dtype is None and not torch.is_autocast_enabled(self.device.type):
+                f = forward(inputs)  # as below, without the cost of a context
+            else:
+                with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+                    f = forward(inputs)
         except ValueError as why:
             if "more than 1 value per channel" not in str(why):  # whatever else a model raises is its own
                 raise

@@ -14,7 +14,7 @@ from posterity import likelihoods
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
 from posterity.inputs import attempt
-from posterity.learning._bar import ProgressBar
+from posterity.learning._bar import ProgressBar, ProgressLines
 from posterity.learning._loop import Loop, Row
 from posterity.learning._step import Stepper
 from posterity.learning.callbacks import Callback
@@ -29,6 +29,7 @@ from posterity.learning.seeding import own_randomness, seed_step
 from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS, FitSettings, numbers
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
+from posterity.startup import fitting_threads, put_off_compiler
 from posterity.trees import evaluating, trainable
 
 
@@ -55,6 +56,7 @@ class Run:
 
 def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     """Train one model."""
+    put_off_compiler()
     learner_type = settings.learner_type()
     stream = batches(data, batch_size=settings.batch_size, shuffle=True, seed=settings.seed)
     require(len(stream) > 0, "data", "at least one batch", "an empty loader")
@@ -62,6 +64,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     if parameter is None:
         raise expected("model", "trainable parameters", "none")
     device = parameter.device
+    if device.type == "meta":
+        raise expected("model", "parameters with values (model.to_empty(device=...) and weights)", "some on meta")
     with own_randomness(device):
         seed_step(settings.seed, 0, device)
         objective = _examine(model, next(stream.epoch(0)), settings)
@@ -99,7 +103,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         state = loop.checkpoints.open(settings.resume)
         if state is not None:
             loop.load(state)
-    loop.run()
+    with fitting_threads(model, settings.batch_size):
+        loop.run()
     if not all(p.isfinite().all() for p in trainable(model).values()):
         raise diverged("weights are NaN or infinite")
     posterior = learner.posterior(loop.objective.likelihood, stream)
@@ -112,8 +117,9 @@ def _checkpoints(settings: FitSettings, model: nn.Module, plan: TrainingPlan) ->
 
 
 def _bar(progress: bool | None) -> list[Callback]:
-    shown = sys.stderr.isatty() if progress is None else progress
-    return [ProgressBar()] if shown else []
+    if progress is None:
+        return [ProgressBar() if sys.stderr.isatty() else ProgressLines()]
+    return [ProgressBar()] if progress else []
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,35 @@ from posterity.files import load_record, save_record
 from posterity.trees import Tree
 
 VERSION = 1
+SECONDS = 10.0  # between two checkpoints, unless steps are counted
 _NAME = "checkpoint"
 _TENSOR = "tensor:"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpoints:
     """The newest checkpoint of a run, in a folder.
 
     Args:
         folder: Where it lies.
         settings: What the run was asked to do, in words: a run that was asked for something else cannot go on here.
-        every: Number of steps between two checkpoints; None for one after each epoch.
+        every: Number of steps between two checkpoints; None for one every `SECONDS`.
     """
 
     folder: Path
     settings: Mapping[str, str]
     every: int | None = None
+    saved: float = field(default_factory=time.monotonic)  # when the last one was written, or we began
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint follows this step."""
-        return self.every is not None and step % self.every == 0
+        if self.every is not None:
+            return step % self.every == 0
+        return time.monotonic() - self.saved > SECONDS
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
+        self.saved = time.monotonic()
         tensors: Tree = {}
         content = {"settings": dict(self.settings), "state": _pack(state, "", tensors)}
         save_record(self.folder, _NAME, version=VERSION, content=content, tensors=tensors)

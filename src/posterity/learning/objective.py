@@ -50,6 +50,8 @@ class Objective:
         """Σ w: by how much the summed loss of these targets is divided."""
         if not self.likelihood.has_class_axis or y.is_floating_point():
             return torch.tensor(float(y.shape[:-1].numel()), device=y.device)
+        if self._plain:
+            return torch.tensor(float(y.numel()), device=y.device)
         weight = self._valid(y).float()
         if self.class_weights is not None:
             weight = weight * self.class_weights.to(y.device)[self._known(y)]
@@ -60,6 +62,8 @@ class Objective:
         if not self.likelihood.has_class_axis:
             return self.likelihood.loss(f, y.to(f.dtype)).sum()
         f = classes_last(f)
+        if self._plain and not y.is_floating_point():
+            return self.likelihood.loss(f, y.long()).sum()
         if self.class_weights is None and self.label_smoothing == 0:
             target: Tensor = y.to(f.dtype) if y.is_floating_point() else self._known(y)
         else:
@@ -73,13 +77,14 @@ class Objective:
         right = self.likelihood.correct(classes_last(f) if self.likelihood.has_class_axis else f, y)
         if right is None:
             return None
-        return (right & self._valid(y)).sum() if self.likelihood.has_class_axis else right.sum()
+        return (right & self._valid(y)).sum() if self.ignore_index is not None else right.sum()
 
     def count(self, y: Tensor) -> Tensor:
         """How many targets `correct` judges."""
-        if self.likelihood.has_class_axis:
+        if self.ignore_index is not None:
             return self._valid(y).sum() * torch.ones((), device=y.device)
-        return torch.tensor(float(y.numel()), device=y.device)
+        labels = self.likelihood.has_class_axis and y.is_floating_point()  # probabilities, the classes last
+        return torch.tensor(float(y.shape[:-1].numel() if labels else y.numel()), device=y.device)
 
     def check(self, f: Tensor, y: Tensor) -> None:
         """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
@@ -98,6 +103,11 @@ class Objective:
     def with_precision(self, precision: float) -> Objective:
         """The same objective under another noise precision."""
         return replace(self, likelihood=self.likelihood.with_noise_precision(precision))
+
+    @property
+    def _plain(self) -> bool:
+        """Whether every label counts alike, as it does unless somebody says otherwise."""
+        return self.class_weights is None and self.label_smoothing == 0 and self.ignore_index is None
 
     def _valid(self, y: Tensor) -> Tensor:
         if y.is_floating_point():
@@ -123,6 +133,8 @@ def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:
     labels; floating-point targets are a regression.
     """
     if y.is_floating_point():
+        if f.shape[-1] > 1 and y.shape in (f.shape[:-1], (*f.shape[:-1], 1)) and bool((y == y.round()).all()):
+            raise expected("targets", "class labels as integers (targets.long())", f"labels as {y.dtype}")
         return likelihood("gaussian")
     if y.dtype != torch.bool and y.shape == classes_last(f).shape[:-1]:
         return likelihood("categorical")

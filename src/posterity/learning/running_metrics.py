@@ -27,12 +27,16 @@ class RunningMetrics:
     def __init__(self, rows: Iterable[Tensor] = ()) -> None:
         self.rows = list(rows)
 
-    def add(self, objective: Objective, f: Tensor, y: Tensor, total: Tensor, share: float = 1.0) -> None:
+    def add(
+        self, objective: Objective, f: Tensor, y: Tensor, total: Tensor, share: float = 1.0, mass: Tensor | None = None
+    ) -> None:
         """Count one batch of outputs, `total` their summed loss; only a share of it, if it is seen several times."""
         correct = objective.correct(f, y)
         nothing = torch.full_like(total, torch.nan)
-        row = (total, objective.mass(y), nothing if correct is None else correct, objective.count(y))
-        self.rows.append(share * torch.stack([entry.detach().to(total) for entry in row]))
+        mass = objective.mass(y) if mass is None else mass
+        row = (total, mass, nothing if correct is None else correct, objective.count(y))
+        stacked = torch.stack([entry.detach().to(total) for entry in row])
+        self.rows.append(stacked if share == 1 else share * stacked)
 
     def sums(self) -> Tensor:
         """The summed rows in float64, without batches of non-finite loss."""

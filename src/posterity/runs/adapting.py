@@ -20,6 +20,7 @@ from posterity.runs.decisions import RowDecisions
 from posterity.runs.fitting import evaluated, give_up, held_out, refuse_occupied
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.targets import Classes
+from posterity.startup import put_off_compiler
 
 
 def adapt_run(
@@ -48,6 +49,7 @@ def adapt_run(
     Returns:
         The new run, the report of the adaptation, and notes about unusual rows.
     """
+    put_off_compiler()
     if out.resolve() == run.folder.resolve():
         raise expected("out", "another folder than that of the run", str(out))
     refuse_occupied(out, overwrite)

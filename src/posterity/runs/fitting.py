@@ -25,6 +25,7 @@ from posterity.optim import suggest
 from posterity.posterior import Posterior
 from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
+from posterity.runs.baseline import baseline
 from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
@@ -35,6 +36,7 @@ from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
 from posterity.runs.targets import Classes
+from posterity.startup import fitting_threads, put_off_compiler
 
 WORK = "training"  # where a training works
 CHECKPOINT = "checkpoint"  # in the folder of work
@@ -290,7 +292,9 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
 
 def probe(plan: Plan) -> Plan:
     """The plan with what was left open decided: epochs by cross-validation, settings of IVON by a short training."""
-    return _with_settings(cross_validate(plan))
+    put_off_compiler()
+    with fitting_threads(build(plan), plan.config.batch_size):
+        return _with_settings(cross_validate(plan))
 
 
 def cross_validate(plan: Plan) -> Plan:
@@ -328,7 +332,6 @@ def _with_settings(plan: Plan) -> Plan:
 
 def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
     config, target = plan.config, plan.preprocessing.target
-    steps = (config.epochs or 1) * -(-len(plan.train.ids) // config.batch_size)
     return fit(
         build(plan),
         plan.train,
@@ -342,7 +345,6 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         class_names=target.names if isinstance(target, Classes) else None,
         callbacks=callbacks,
         checkpoint=work / CHECKPOINT,
-        checkpoint_every=max(1, steps // 50),
         resume=_begun(work),
         progress=progress,
         **config.options,
@@ -385,6 +387,7 @@ def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
         "rows": {"train": len(plan.train.ids), "test": 0 if plan.test is None else len(plan.test.ids)},
         "seconds": sum(row.get("seconds", 0.0) for row in found.history),
         "metrics": figures,
+        "baseline": baseline(plan.train, plan.test, plan.preprocessing.target),
         "notes": plan.notes,
     }
     history = [dict(row) for row in found.history]

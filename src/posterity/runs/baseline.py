@@ -1,0 +1,61 @@
+"""The plainest model on the same rows: a logistic regression, or a ridge regression, to compare a run with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posterity import metrics
+from posterity.runs.preprocessing import Examples
+from posterity.runs.targets import Amount, Classes, Target
+from posterity.startup import put_off_compiler
+
+STRENGTH = 1.0  # λ of λ/2 ‖W‖², scikit-learn's 1/C and alpha
+LOGISTIC, RIDGE = "logistic regression", "ridge regression"
+_STEPS = 100  # of L-BFGS
+
+
+def baseline(train: Examples, test: Examples | None, target: Target) -> dict[str, dict[str, float]]:
+    """Figures of merit on the held-out rows, by the name of the model; nothing for counts, or without such rows."""
+    if test is None:
+        return {}
+    x, z = (part.inputs.flatten(1).double() for part in (train, test))
+    if isinstance(target, Classes):
+        weights, bias = logistic(x, train.targets, target.outputs)
+        probs = (z @ weights + bias).softmax(-1)
+        nll = -probs.clamp_min(1e-300).log().gather(1, test.targets[:, None]).mean().item()
+        accuracy, ece = metrics.accuracy(probs, test.targets), metrics.ece(probs, test.targets)
+        return {LOGISTIC: {"accuracy": accuracy, "nll": nll, "ece": ece}}
+    if isinstance(target, Amount):
+        weights, bias = ridge(x, train.targets.double())
+        return {RIDGE: {"rmse": target.scale * metrics.rmse(z @ weights + bias, test.targets.double())}}
+    return {}
+
+
+def logistic(x: Tensor, labels: Tensor, classes: int, strength: float = STRENGTH) -> tuple[Tensor, Tensor]:
+    """Minimise Σᵢ −log softmax(xᵢW + b)_{yᵢ} + λ/2 ‖W‖² by L-BFGS."""
+    put_off_compiler()
+    weights = x.new_zeros(x.shape[1], classes, requires_grad=True)
+    bias = x.new_zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weights, bias], max_iter=_STEPS, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(x @ weights + bias, labels, reduction="sum")
+        value = (loss + strength / 2 * weights.square().sum()) / len(x)  # scaled, for tolerances that fit any N
+        value.backward()
+        return value
+
+    optimizer.step(objective)
+    return weights.detach(), bias.detach()
+
+
+def ridge(x: Tensor, y: Tensor, strength: float = STRENGTH) -> tuple[Tensor, Tensor]:
+    """Minimise ‖xW + b − y‖² + λ ‖W‖²: W = (XᵀX + λI)⁻¹ Xᵀy on centred data."""
+    centre, middle = x.mean(0), y.mean(0)
+    a = x - centre
+    gram = a.T @ a + strength * torch.eye(x.shape[1], dtype=x.dtype)
+    weights = torch.linalg.solve(gram, a.T @ (y - middle))
+    return weights, middle - centre @ weights

@@ -1,0 +1,98 @@
+"""Start quickly: torch's optimizers load its compiler at the first call, which takes longer than a small training.
+
+`Optimizer.add_param_group`, `zero_grad` and other methods are decorated to be left out of compiled graphs, and `step`
+of most optimizers breaks such graphs; both import `torch._dynamo` whether anything is compiled or not. As long as
+nobody else has imported it, nothing can be compiled, and they can do without.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+COMPILER = "torch._dynamo"
+_DECORATOR = "torch._compile"  # where the decorator lives
+_CACHE = "__dynamo_disable"  # where torch keeps the function that stands for a decorated one
+_SMALL = 2**23  # multiplications of a step below which a second thread costs more than it does
+
+
+def put_off_compiler() -> None:
+    """Let optimizers, torch's and ours, work without `torch._dynamo` until something else imports it.
+
+    torch looks for the function to call under an attribute of the decorated one, and imports its compiler where it is
+    missing. A torch that keeps it elsewhere imports the compiler as before.
+    """
+    if COMPILER in sys.modules:
+        return
+    for decorated in _decorated(Optimizer):
+        plain = decorated.__wrapped__  # type: ignore[attr-defined]
+        if not hasattr(plain, _CACHE):
+            setattr(plain, _CACHE, _without_compiler(decorated, plain))
+
+
+def _decorated(kind: type[Any]) -> Iterator[FunctionType]:
+    """Methods of a class, and of those derived from it, that torch keeps out of compiled graphs."""
+    for method in vars(kind).values():
+        while isinstance(method, FunctionType) and hasattr(method, "__wrapped__"):
+            if method.__globals__.get("__name__") == _DECORATOR:
+                yield method
+            method = method.__wrapped__
+    derived: type[Any]
+    for derived in kind.__subclasses__():
+        yield from _decorated(derived)
+
+
+def _without_compiler(decorated: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if COMPILER not in sys.modules:
+            return plain(*args, **kwargs)
+        if getattr(plain, _CACHE, None) is call:
+            delattr(plain, _CACHE)  # from now on torch's own way
+        return decorated(*args, **kwargs)
+
+    return call
+
+
+def step_of(optimizer: Optimizer) -> Callable[[], Any]:
+    """A function that does `optimizer.step()`, without the compiler where it is not loaded."""
+    hooked = type(optimizer).step
+    guard = getattr(hooked, "__wrapped__", hooked)
+    plain = getattr(guard, "__wrapped__", None)
+    if plain is None or getattr(guard, "__code__", None) is None or guard.__code__.co_name != "_use_grad":
+        return optimizer.step
+
+    def step() -> Any:
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        if COMPILER in sys.modules or any(hooks) or optimizer.defaults.get("differentiable"):
+            return optimizer.step()
+        with torch.no_grad():
+            return plain(optimizer)
+
+    return step
+
+
+@contextmanager
+def fitting_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
+    """One thread for steps so small that a second one is slower, and much slower on a busy machine.
+
+    A parameter of a perceptron costs one multiplication for each example; those of a convolution cost many more, so
+    networks with convolutions keep the threads they have.
+    """
+    before = torch.get_num_threads()
+    shares = any(p.ndim > 2 for p in model.parameters())
+    work = batch_size * sum(p.numel() for p in model.parameters())
+    if before == 1 or shares or work > _SMALL or next(model.parameters()).device.type != "cpu":
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

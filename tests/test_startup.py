@@ -1,0 +1,72 @@
+"""A training loads no compiler, computes what it would with it, and takes the threads it can use."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.startup import COMPILER, fitting_threads, step_of
+
+TRAINED = """
+import sys
+import torch
+import posterity as po
+for method in ("adamw", "sgd", "ivon"):
+    po.fit(torch.nn.Linear(3, 2), (torch.randn(8, 3), torch.arange(8) % 2), method=method, epochs=1, progress=False)
+print("torch._dynamo" in sys.modules)
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+torch.compile(lambda x: x + 1)  # from here on torch's own way
+optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
+"""
+
+
+def test_training_does_not_load_the_compiler():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", TRAINED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam])
+def test_a_step_without_the_compiler_is_the_same(kind, monkeypatch):
+    def trained(how):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = kind(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            how(optimizer)
+        return model.weight
+
+    usual = trained(lambda optimizer: optimizer.step())
+    monkeypatch.delitem(sys.modules, COMPILER, raising=False)
+    assert torch.equal(usual, trained(lambda optimizer: step_of(optimizer)()))
+
+
+def test_hooks_are_called():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    called = []
+    optimizer.register_step_post_hook(lambda *_: called.append(1))
+    step_of(optimizer)()
+    assert called == [1]
+
+
+def test_small_networks_take_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with fitting_threads(nn.Linear(10, 2), 64):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        for large in (nn.Linear(2000, 2000), nn.Conv2d(1, 4, 3)):
+            with fitting_threads(large, 64):
+                assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_module_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "posterity", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip()

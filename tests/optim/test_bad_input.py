@@ -76,8 +76,6 @@ def test_a_bad_group_is_refused_and_not_added():
 def test_parameters():
     with pytest.raises(ValueError, match="optimizer got an empty parameter list"):
         IVON([], lr=0.1, ess=10)
-    with pytest.raises(InvalidInput, match="only frozen ones"):
-        IVON(network().requires_grad_(False).parameters(), lr=0.1, ess=10)
     with pytest.raises(InvalidInput, match="real floating-point"):
         IVON([nn.Parameter(torch.zeros(2, dtype=torch.complex128))], lr=0.1, ess=10)
 

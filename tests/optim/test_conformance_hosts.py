@@ -66,7 +66,7 @@ def test_a_scaler_and_clipping_change_nothing_but_the_length(make):
 def test_schedulers_that_look_into_the_groups(make):
     model = network()
     optimizer = make(model.parameters())
-    turns = {"cycle_momentum": not optimizer.defaults.keys().isdisjoint(("betas", "momentum"))}
+    turns = {"cycle_momentum": not isinstance(optimizer, BayesBiNN)}  # whose β has another name
     for scheduler in (
         OneCycleLR(optimizer, 0.1, total_steps=4, **turns),
         CyclicLR(optimizer, 1e-3, 0.1, **turns),

@@ -65,6 +65,7 @@ def test_logistic_regression_reaches_the_mean_field_optimum():
     torch.testing.assert_close(width, precision, rtol=1.5e-2, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.*written to while a sample was in place")
 @pytest.mark.parametrize("rho", [0.4, 0.6, 1.0])
 def test_the_correction_without_s_goes_negative_beyond_one_half(rho):
     """½ρ²h²/s, as slides print it, has the minimum s(½ − ρ) at h = −s/ρ; ½ρ²(h − s)²/s never falls below s/2."""

@@ -13,9 +13,10 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, require, require_whole
+from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.optim._distributed import sharded
 
 RANGES = {  # what a number has to be, in words and in code
@@ -26,12 +27,69 @@ RANGES = {  # what a number has to be, in words and in code
     "a number in (0, 1]": lambda x: 0 < x <= 1,
 }
 
+TORCH_OPTIONS = {  # arguments of torch's optimizers, and why they cannot be True here
+    "foreach": "",  # tensors are always worked on together
+    "capturable": "",
+    "fused": "there are no kernels for its equations",
+    "maximize": "a posterior is proportional to exp(-ess * loss), so minimise the negative of what is to be maximised",
+    "differentiable": "samples and steps are taken in place, outside autograd",
+}
+
 
 def check_parameters(parameters: Iterable[Tensor], shards: bool) -> None:
     """Real numbers, and whole tensors unless the optimizer can work on shards."""
     for p in parameters:
         require(p.is_floating_point(), "params", "real floating-point parameters", p.dtype)
         require(shards or not sharded(p), "params", "whole parameters on each process", "sharded ones")
+
+
+def check_memory(parameters: Iterable[Tensor]) -> None:
+    """Parameters that do not share memory: a sample in one would be a change of the mean of another."""
+    spans = sorted((p.data_ptr(), _end(p), i, p) for i, p in enumerate(dict.fromkeys(parameters)) if _addressable(p))
+    for at, (_, end, _, p) in enumerate(spans):
+        for start, _, _, other in spans[at + 1 :]:
+            if start >= end:
+                break
+            if (p.is_contiguous() and other.is_contiguous()) or bool(torch.isin(_bytes(p), _bytes(other)).any()):
+                raise expected("params", "parameters that do not share memory", "two that overlap")
+
+
+def _addressable(p: Tensor) -> bool:
+    return not sharded(p) and type(p.data) is Tensor and p.device.type != "meta" and p.numel() > 0
+
+
+def _end(p: Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(p.shape, p.stride(), strict=True))
+    return p.data_ptr() + (last + 1) * p.element_size()
+
+
+def _bytes(p: Tensor) -> Tensor:
+    """The addresses of all elements of a tensor."""
+    offsets = torch.zeros(p.shape, dtype=torch.int64)
+    for axis, (size, stride) in enumerate(zip(p.shape, p.stride(), strict=True)):
+        steps = torch.arange(size) * stride
+        offsets += steps.view(-1, *(1 for _ in p.shape[axis + 1 :]))
+    return p.data_ptr() + offsets.reshape(-1) * p.element_size()
+
+
+def check_torch_options(kind: str, given: Mapping[str, Any], capturable: bool) -> None:
+    """Arguments of torch's own optimizers that have no effect here, or cannot have theirs.
+
+    Args:
+        kind: The optimizer.
+        given: The arguments.
+        capturable: Whether its steps can be captured in a CUDA graph.
+    """
+    reasons = dict(TORCH_OPTIONS)
+    if not capturable:
+        reasons["capturable"] = "its counters live on the host; use IVON in CUDA graphs"
+    for name, value in given.items():
+        if name not in reasons:
+            raise TypeError(f"{kind}.__init__() got an unexpected keyword argument {name!r}")
+        if value is not None or name not in ("foreach", "fused"):
+            check_flag(name, value)
+        if value and reasons[name]:
+            raise InvalidInput(f"{name}: expected False for {kind}, got True; {reasons[name]}")
 
 
 def check_number(what: str, value: Any, wanted: str) -> None:

@@ -16,6 +16,10 @@ from posterity.optim.engine import Attachment, Group, VariationalOptimizer, norm
 from posterity.optim.kernels import Numbers, Views
 
 Closure = Callable[[], Any]
+UNPAIRED = (
+    "step() found the gradients of a first pass without a second one, and learns nothing from them: differentiate "
+    "again in `perturbed_params()` before each step, or pass a closure to step()"
+)
 
 
 class TwoPass(VariationalOptimizer):
@@ -125,6 +129,8 @@ class TwoPass(VariationalOptimizer):
         """
         closures = closure if isinstance(closure, Sequence) else [] if closure is None else [closure]
         losses = [self._both_passes(evaluate) for evaluate in closures]
+        if self._first:
+            self._warn(UNPAIRED)
         super().step()
         return sum(losses) / len(losses) if losses and all(loss is not None for loss in losses) else None
 

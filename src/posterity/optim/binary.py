@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,7 @@ class BayesBiNN(Received):
         mc_samples: Samples for each `step(closure)`.
         prior: Signs (or a posterior of that structure) with λ₀; fair coins by default. Needs named parameters.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
@@ -98,11 +100,12 @@ class BayesBiNN(Received):
         mc_samples: int = 1,
         prior: Signs | Posterior | None = None,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = BayesBiNNOptions(
             lr=lr, ess=ess, temperature=temperature, natural_init=natural_init, beta=beta, seed=seed
         )
-        super().__init__(params, options, mc_samples=mc_samples)
+        super().__init__(params, options, mc_samples=mc_samples, torch_options=torch_options)
         if prior is not None:
             self.set_prior(prior)
 
@@ -222,6 +225,7 @@ class STE(Point):
         betas: β₁ and β₂.
         eps: ε.
         latent_init: |v| at the start.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
@@ -243,8 +247,11 @@ class STE(Point):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         latent_init: float = 0.01,
+        **torch_options: Any,
     ) -> None:
-        super().__init__(params, STEOptions(lr=lr, betas=betas, eps=eps, latent_init=latent_init))
+        super().__init__(
+            params, STEOptions(lr=lr, betas=betas, eps=eps, latent_init=latent_init), torch_options=torch_options
+        )
 
     def add_param_group(self, param_group: Group) -> None:
         super().add_param_group(param_group)

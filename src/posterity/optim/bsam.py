@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ class BayesianSAM(TwoPass):
         damping: γ.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -78,6 +80,7 @@ class BayesianSAM(TwoPass):
         damping: float = 0.1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = BayesianSAMOptions(
             lr=lr,
@@ -89,7 +92,7 @@ class BayesianSAM(TwoPass):
             damping=damping,
             seed=seed,
         )
-        super().__init__(params, options, prior=prior)
+        super().__init__(params, options, prior=prior, torch_options=torch_options)
 
     def initial_state(self, p: Tensor, options: BayesianSAMOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)

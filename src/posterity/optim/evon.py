@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,7 @@ class EVON(Paired):
         weight_decay: δ; the prior is N(0, 1/(λδ)), the same in every basis.
         mc_samples: Samples for each `step(closure)`.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
@@ -95,6 +97,7 @@ class EVON(Paired):
         weight_decay: float = 1e-4,
         mc_samples: int = 1,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = EVONOptions(
             lr=lr,
@@ -106,7 +109,7 @@ class EVON(Paired):
             weight_decay=weight_decay,
             seed=seed,
         )
-        super().__init__(params, options, mc_samples=mc_samples)
+        super().__init__(params, options, mc_samples=mc_samples, torch_options=torch_options)
 
     def initial_state(self, p: Tensor, options: EVONOptions) -> Views:
         zeros = torch.zeros_like(_matrix(p), dtype=state_dtype(p.dtype), requires_grad=False).view(p.shape)

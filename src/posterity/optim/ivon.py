@@ -114,6 +114,7 @@ class IVON(VariationalOptimizer):
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -127,6 +128,7 @@ class IVON(VariationalOptimizer):
     """
 
     options = IVONOptions
+    capturable = True
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
     given = (*VariationalOptimizer.given, "linear", "quadratic")
@@ -151,6 +153,7 @@ class IVON(VariationalOptimizer):
         fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
+        **torch_options: Any,
     ) -> None:
         options = IVONOptions(
             lr=lr,
@@ -170,7 +173,14 @@ class IVON(VariationalOptimizer):
             check_flag("fused", fused)
             fused = bool(fused)
         super().__init__(
-            params, options, mc_samples=mc_samples, prior=prior, fused=fused, noise=noise, process_group=process_group
+            params,
+            options,
+            mc_samples=mc_samples,
+            prior=prior,
+            fused=fused,
+            noise=noise,
+            process_group=process_group,
+            torch_options=torch_options,
         )
 
     def initial_state(self, p: Tensor, options: IVONOptions) -> Views:

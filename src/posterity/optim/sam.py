@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class SAM(Point, TwoPass):
         rho: ρ.
         momentum: β.
         weight_decay: δ.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -64,8 +66,13 @@ class SAM(Point, TwoPass):
         rho: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
+        **torch_options: Any,
     ) -> None:
-        super().__init__(params, SAMOptions(lr=lr, rho=rho, momentum=momentum, weight_decay=weight_decay))
+        super().__init__(
+            params,
+            SAMOptions(lr=lr, rho=rho, momentum=momentum, weight_decay=weight_decay),
+            torch_options=torch_options,
+        )
 
     def initial_state(self, p: Tensor, options: SAMOptions) -> Views:
         return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from posterity.optim._options import GaussianOptions, floats, in_range, number
 from posterity.optim._terms import delta, pull
 from posterity.optim.engine import VariationalOptimizer
-from posterity.optim.kernels import Numbers, Views
+from posterity.optim.kernels import Numbers, Views, statistics
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
 
@@ -22,6 +23,7 @@ class SOBAOptions(GaussianOptions):
     """The options of a parameter group of SOBA."""
 
     rho: float = in_range("rho", "a number in (0, 1]")
+    momentum: float = in_range("Invalid momentum value", "a number in [0, 1)")
 
 
 class SOBA(VariationalOptimizer):
@@ -29,7 +31,7 @@ class SOBA(VariationalOptimizer):
 
         h = s (θ − m) λĝ + λδ                      (θ − m = ε/√s, so this is ε√s · ĝ in total)
         s ← (1 − ρ) s + ρ h + ½ ρ² (h − s)² / s
-        m ← m − α ∇ℓ / s,   ∇ℓ = λ (ĝ + δ m), with the old s
+        m ← m − α ∇ℓ / s,   ∇ℓ = λ (g + δ m), with the old s;   g ← β g + (1 − β) ĝ, at first ĝ
 
     The correction keeps s positive for every ρ and h: with x = ρ(h − s)/s the new s is s(1 + x + x²/2) ≥ s/2. Some
     slides print it as ½ ρ² h²/s, which is not enough: with h = r s the new s is s(1 − ρ + ρr + ½ρ²r²), whose minimum
@@ -45,6 +47,8 @@ class SOBA(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
+        momentum: β. Schedulers such as OneCycleLR turn it unless they are told not to.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -59,7 +63,7 @@ class SOBA(VariationalOptimizer):
 
     options = SOBAOptions
     widths = ("precision", "prior_precision")
-    written = ("precision",)
+    written = ("precision", "momentum")
     given = (*VariationalOptimizer.given, "linear", "quadratic")
     faster = "a larger rho"
 
@@ -74,9 +78,13 @@ class SOBA(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        momentum: float = 0.0,
+        **torch_options: Any,
     ) -> None:
-        options = SOBAOptions(lr=lr, ess=ess, rho=rho, hess_init=hess_init, weight_decay=weight_decay, seed=seed)
-        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
+        options = SOBAOptions(
+            lr=lr, ess=ess, rho=rho, hess_init=hess_init, weight_decay=weight_decay, seed=seed, momentum=momentum
+        )
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior, torch_options=torch_options)
 
     def initial_state(self, p: Tensor, options: SOBAOptions) -> Views:
         zeros = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
@@ -86,7 +94,7 @@ class SOBA(VariationalOptimizer):
         }
 
     def numbers(self, p: Tensor, options: SOBAOptions) -> Numbers:
-        return {"lr": number(options.lr), **floats(options, "ess", "rho", "hess_init", "weight_decay")}
+        return {"lr": number(options.lr), **floats(options, "ess", "rho", "hess_init", "weight_decay", "momentum")}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -97,7 +105,8 @@ class SOBA(VariationalOptimizer):
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
         s, ess = view["precision"], numbers["ess"]
-        step = (gradient + pull(view, mean, numbers)).mul_(ess).div_(s)
+        average = view["momentum"].lerp_(gradient, 1 - numbers["momentum"]) if "momentum" in view else gradient
+        step = (average + pull(view, mean, numbers)).mul_(ess).div_(s)
         if product is not None:
             curvature = delta(view, numbers) * ess + view.get("quadratic", 0.0)
             x = (product * ess + curvature / s - 1).mul_(numbers["rho"])  # ρ (h − s)/s
@@ -107,3 +116,6 @@ class SOBA(VariationalOptimizer):
     def observe(self, p: Tensor, tensors: Views, options: SOBAOptions, numbers: Numbers) -> None:
         if "sample" in tensors:
             self.forget(p, numbers["rho"])
+        if options.momentum and "momentum" not in self.state[p]:
+            first = statistics(tensors, tensors["p"].to(state_dtype(p.dtype)), numbers)[0].clone()
+            tensors["momentum"] = self.state[p]["momentum"] = first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ class Vadam(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -75,11 +77,12 @@ class Vadam(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = VadamOptions(
             lr=lr, ess=ess, hess_init=hess_init, betas=betas, weight_decay=weight_decay, eps=eps, seed=seed
         )
-        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior, torch_options=torch_options)
 
     def initial_state(self, p: Tensor, options: VadamOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
@@ -29,7 +30,7 @@ class VariationalNewtonOptions(GaussianOptions):
     """The options of a parameter group of VariationalNewton."""
 
     rho: float = in_range("rho", "a number in (0, 1]")
-    beta1: float = option(check_beta)
+    momentum: float = option(check_beta)  # β₁, under the name that schedulers look for
 
 
 class VariationalNewton(Paired):
@@ -53,6 +54,7 @@ class VariationalNewton(Paired):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -84,13 +86,16 @@ class VariationalNewton(Paired):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = VariationalNewtonOptions(
-            lr=lr, ess=ess, rho=rho, hess_init=hess_init, beta1=beta1, weight_decay=weight_decay, seed=seed
+            lr=lr, ess=ess, rho=rho, hess_init=hess_init, momentum=beta1, weight_decay=weight_decay, seed=seed
         )
-        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior, torch_options=torch_options)
 
     def add_param_group(self, param_group: Group) -> None:
+        if "beta1" in param_group:
+            param_group["momentum"] = param_group.pop("beta1")
         group = {**self.defaults, **param_group}
         for name in ("ess", "rho"):
             same = all(other[name] == group[name] for other in self.param_groups)
@@ -102,6 +107,14 @@ class VariationalNewton(Paired):
         if size > LIMIT:
             self.param_groups.pop()
             raise expected("params", f"at most {LIMIT} weights for a dense precision", size)
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state dict; those of earlier versions have `beta1` for `momentum`."""
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        for group in groups:
+            if "beta1" in group:
+                group["momentum"] = group.pop("beta1")
+        super().load_state_dict({**state_dict, "param_groups": groups})
 
     # ── one vector of all weights, one matrix ────────────────────────────────────────────────────────────────────
 
@@ -123,8 +136,8 @@ class VariationalNewton(Paired):
         return {"momentum": torch.zeros_like(p, dtype=state_dtype(p.dtype)), "forgetting": p.new_zeros(())}
 
     def numbers(self, p: Tensor, options: VariationalNewtonOptions) -> Numbers:
-        debias = 1 / (1 - options.beta1 ** max(self._steps(p), 1))
-        numbers = {"lr": number(options.lr), "rho1": 1 - options.beta1, "debias": debias}
+        debias = 1 / (1 - options.momentum ** max(self._steps(p), 1))
+        numbers = {"lr": number(options.lr), "rho1": 1 - options.momentum, "debias": debias}
         return numbers | floats(options, "ess", "rho", "hess_init", "weight_decay")
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,7 @@ class VOGN(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:
         >>> model = nn.Linear(2, 3)
@@ -81,11 +83,12 @@ class VOGN(VariationalOptimizer):
         mc_samples: int = 1,
         prior: Diagonal | Posterior | None = None,
         seed: int = 0,
+        **torch_options: Any,
     ) -> None:
         options = VOGNOptions(
             lr=lr, ess=ess, hess_init=hess_init, betas=betas, weight_decay=weight_decay, damping=damping, seed=seed
         )
-        super().__init__(params, options, mc_samples=mc_samples, prior=prior)
+        super().__init__(params, options, mc_samples=mc_samples, prior=prior, torch_options=torch_options)
 
     def _forget_transients(self) -> None:
         super()._forget_transients()

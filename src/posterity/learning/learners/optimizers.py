@@ -38,7 +38,7 @@ from posterity.trees import Tree, trainable
 
 # What the loop decides itself: it draws, counts steps and places models on devices.
 _OURS = {"params", "lr", "seed", "mc_samples", "prior", "weight_decay", "total_steps", "batch_size", "hess_approx"}
-_OURS |= {"fused", "noise", "process_group"}
+_OURS |= {"fused", "noise", "process_group", "torch_options"}
 
 
 class OptimizerLearner(Learner):

@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from posterity.optim.engine._lifecycle import Lifecycle, Phase
+from posterity.optim.engine._lifecycle import Lifecycle, Phase, inside_backward
 
 
 class Attachment:
@@ -42,12 +43,13 @@ class Attachment:
         samples.ahead |= ahead
         self._samples, self._draw, self._put_mean, self._may_stay = samples, draw, put_mean, may_stay
         self._model = weakref.ref(model)
-        self._hidden = False  # the mean is in place for the length of an evaluation pass
+        self._hides = False  # whether a pass of this model is why the mean is in place
         self._tasks: set[int] = set()
         self._handles = [
             model.register_forward_pre_hook(_Hook(self._before_forward), prepend=True),  # before shards are gathered
             model.register_forward_hook(_Hook(self._after_forward), always_call=True),
             model.register_state_dict_pre_hook(_Hook(self._before_state_dict)),
+            model.register_load_state_dict_pre_hook(_Hook(self._before_state_dict)),
             *(_after_gradient(p, self._on_gradient) for p in model.parameters() if p.is_floating_point()),
         ]
 
@@ -67,8 +69,10 @@ class Attachment:
 
     def _before_forward(self, model: nn.Module, *_: Any) -> None:
         samples = self._samples
-        if model is not self._model() or samples.context_open or _inside_backward():
+        if model is not self._model() or samples.context_open or inside_backward():
             return
+        if samples.failed:
+            self._release()
         if model.training and torch.is_grad_enabled() and samples.sampling:
             if samples.phase is Phase.DIFFERENTIATED:
                 self._release()
@@ -77,19 +81,30 @@ class Attachment:
             samples.passes += 1
         elif samples.used_up:
             self._release()
-        elif samples.in_place:
-            samples.hide()
-            self._hidden = True
+        elif samples.in_place and not samples.hidden:
+            samples.hide(True)
+            self._hides = True
 
     def _after_forward(self, model: nn.Module, _: Any, output: Any) -> None:
-        if model is not self._model() or _inside_backward():
+        if model is not self._model() or inside_backward():
             return
-        if self._hidden:
-            self._hidden = False
-            self._samples.hide()
-        elif output is None and sys.exc_info()[0] is not None and not self._samples.context_open:
-            self._release()
-            self._samples.discard()
+        samples = self._samples
+        if self._hides:
+            self._hides = False
+            samples.hide(False)
+        elif output is None and sys.exc_info()[0] is not None and not samples.context_open:
+            samples.abandon()
+        elif samples.in_place and not samples.context_open and torch.is_grad_enabled():
+            for t in tree_leaves(output):
+                if isinstance(t, Tensor) and t.grad_fn is not None:
+                    t.register_hook(_Hook(self._on_output))
+
+    def _on_output(self, _: Tensor) -> None:
+        """A backward pass has come to the model; should it not come to its end, it has failed."""
+        task, backwards = torch._C._current_graph_task_id(), self._samples.backwards
+        if task not in backwards and self._samples.in_place:
+            backwards.add(task)
+            _at_the_end(lambda: backwards.discard(task))
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
         if model is self._model():
@@ -133,10 +148,6 @@ def _after_gradient(p: Tensor, function: Callable[[Tensor], None]) -> Any:
 def _at_the_end(function: Callable[[], None]) -> None:
     """Call a function at the end of the backward pass that is under way."""
     torch.autograd.Variable._execution_engine.queue_callback(function)
-
-
-def _inside_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 class _Hook:

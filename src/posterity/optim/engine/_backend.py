@@ -78,11 +78,12 @@ class Eager(Backend):
         overwritten: list[Piece] = []
         try:
             equations.perturb(pieces, overwritten)
+            samples.place(buffers)
         except BaseException:
-            for piece in overwritten:
-                piece.tensors["p"].copy_(piece.tensors["buffer"])
+            if not samples.in_place:  # otherwise whoever asked for the sample abandons it
+                for piece in overwritten:
+                    piece.tensors["p"].copy_(piece.tensors["buffer"])
             raise
-        samples.place(buffers)
         return True
 
     def take_away(self, work: Work) -> bool:

@@ -18,23 +18,24 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected
+from posterity.optim.engine._equations import Equations
 from posterity.optim.engine._parameters import Group, Parameters
-from posterity.optim.kernels import Views
+from posterity.optim.kernels import Numbers, Views
 from posterity.trees import state_dtype
 
-InitialState = Callable[[Tensor, Group], Views]
+Precision = Callable[[Views, Numbers], Tensor | float]
 
 
 @contextmanager
 def checked(
-    optimizer: Optimizer, parameters: Parameters, initial_state: InitialState, given: Collection[str]
+    optimizer: Optimizer, parameters: Parameters, equations: Equations, given: Collection[str]
 ) -> Iterator[None]:
     """While open, `load_state_dict` refuses state of others and other shapes, and halves keep float32 state.
 
     Args:
         optimizer: Whose `load_state_dict` it is.
         parameters: Its parameters.
-        initial_state: The state of a parameter before its first update: what a saved one must have as well.
+        equations: Its equations: they check options, and tell the state that a parameter must have.
         given: Names of the state that users may set before.
     """
     final: list[StateDict] = []
@@ -42,9 +43,13 @@ def checked(
     def check(_: Optimizer, state_dict: StateDict) -> None:
         if any("hess" in group for group in state_dict["param_groups"]):
             raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
+        for saved in state_dict["param_groups"]:
+            equations.options_of({**optimizer.defaults, **saved}).check()
         for group, p, values in _matched(parameters, state_dict):
-            _check_names(initial_state(p, group), given, values, type(optimizer).__name__)
+            wanted = equations.initial_state(p, equations.options_of(group))
+            _check_names(wanted, given, values, type(optimizer).__name__)
             _check_shapes(p, values)
+            _check_precision(equations.precision, equations.numbers(p, equations.options_of(group)), p, values)
         final.append(state_dict)
 
     def recast(loaded: Optimizer) -> None:
@@ -94,3 +99,12 @@ def _check_shapes(p: Tensor, values: dict[str, Any]) -> None:
             raise expected(f"state dict, {name!r} of a parameter", f"shape {tuple(p.shape)}", tuple(value.shape))
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             raise InvalidInput(f"state dict, {name!r} of a parameter: expected finite numbers, got NaN or infinity")
+
+
+def _check_precision(precision: Precision, numbers: Numbers, p: Tensor, values: dict[str, Any]) -> None:
+    view = {name: t for name, t in values.items() if isinstance(t, Tensor) and t.ndim == p.ndim and t.shape == p.shape}
+    found = torch.as_tensor(precision(view, numbers))
+    if not bool((found > 0).all()):
+        raise expected("state dict, posterior precision of a parameter", "positive numbers", float(found.min()))
+    if float(values.get("step", 0)) < 0:
+        raise expected("state dict, 'step' of a parameter", "a number >= 0", float(values["step"]))

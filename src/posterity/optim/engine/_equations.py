@@ -37,6 +37,7 @@ class Equations:
     given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
     shards = True  # whether parameters may be sharded
+    capturable = False  # whether a CUDA graph can hold its steps
 
     # ── what a subclass provides ─────────────────────────────────────────────────────────────────────────────────
 

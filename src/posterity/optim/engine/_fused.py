@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.autograd.graph import increment_version
 
 from posterity.optim._distributed import first_index, local, sharded
 from posterity.optim.engine._backend import Backend, Work
-from posterity.optim.engine._lifecycle import Lifecycle, Means, Phase, exchanged
+from posterity.optim.engine._lifecycle import Lifecycle, Means, Phase
 from posterity.optim.engine._parameters import Group, Parameters
 from posterity.optim.engine._statistics import norm
 from posterity.optim.kernels import (
@@ -64,15 +65,23 @@ class Fused(Backend):
         self._set_numbers(launcher, work)
         if alone and not any(map(sharded, self._parameters)):
             self._remember_gradients()
-            launcher.draw(fresh=fresh)
-            samples.place(self._buffers, redrawable=True)
+            self._draw(launcher, samples, fresh, (), redrawable=True)
         else:
             summed = statistics.finished > 0 and not statistics.per_rank
             self._buffers = {p: statistics.buffer(p, True, summed) for p in self._parameters}
-            launcher.draw(*(self._sums(samples) if summed else ()), fresh=fresh)
-            samples.place(self._buffers, summed=summed)
-        increment_version([local(p) for p in self._parameters])
+            self._draw(launcher, samples, fresh, self._sums(samples) if summed else (), summed=summed)
         return True
+
+    def _draw(self, launcher: Kernels, samples: Lifecycle, fresh: bool, sums: tuple[Any, ...], **how: bool) -> None:
+        drawn: list[int] = []
+        try:
+            launcher.draw(*sums, fresh=fresh, done=drawn)
+            increment_version([local(p) for p in self._parameters])
+            samples.place(self._buffers, **how)
+        except BaseException:
+            if not samples.in_place:
+                launcher.undo(drawn)
+            raise
 
     def _sums(self, samples: Lifecycle) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """The gradients, and the sums of products beside them."""
@@ -86,29 +95,21 @@ class Fused(Backend):
         samples = work.samples
         if self._launcher is None or not samples.train:
             return False
+        unmoved = self._unmoved(work, thorough=False)
+        if unmoved and samples.means is self._buffers:  # otherwise kernels would put it where the parameters were
+            samples.exchange = _Restore(self._launcher, keep=not samples.redrawable)
         if not samples.redrawable:
-            samples.take_away(lambda means: self._exchange(means, work))
+            samples.take_away()
             return True
-        if self._unmoved(work, thorough=False):
-            self._launcher.restore()
-        else:  # which would put it where the parameters were
-            exchanged(samples.means)
+        samples.exchange(samples.means, samples.back)
+        if not unmoved:
             self._launcher = None
             self.look_again()
-        increment_version(self._parameters)
         samples.taken_away()
         self._subtract_gradients(samples)
         if self._launcher is None:
             self.write_down(samples)
         return True
-
-    def _exchange(self, means: Means, work: Work) -> None:
-        """Put means back, and samples where those were."""
-        if self._launcher is None or means is not self._buffers or not self._unmoved(work, thorough=False):
-            exchanged(means)
-            return
-        self._launcher.restore(keep=True)
-        increment_version([local(p) for p in means])
 
     def step(self, work: Work) -> bool:
         samples = work.samples
@@ -129,11 +130,15 @@ class Fused(Backend):
             self.write_down(samples)
             return False
         self._set_numbers(launcher, work)
-        launcher.step(gradients, held=samples.in_place, ahead=samples.ahead)
-        self._after_step(work.parameters)
-        samples.stepped()
-        if samples.ahead:
-            samples.place_ahead(self._buffers)
+        taken: list[int] = []
+        try:
+            launcher.step(gradients, held=samples.in_place, ahead=samples.ahead, done=taken)
+        finally:  # also where it was interrupted after that
+            if taken:
+                self._after_step(work.parameters)
+                samples.stepped()
+                if samples.ahead:
+                    samples.place_ahead(self._buffers)
         return True
 
     def update(self, work: Work, parameters: Sequence[tuple[Group, Tensor]], estimates: int) -> bool:
@@ -316,3 +321,15 @@ class Fused(Backend):
             parameters.state[p] = self._waiting.pop(p)
         if shown:
             self._seen = list(self._all_tensors(parameters))
+
+
+@dataclass(frozen=True)
+class _Restore:
+    """Puts means back by kernels; with `keep`, samples go where those were."""
+
+    launcher: Kernels
+    keep: bool
+
+    def __call__(self, means: Means, back: list[int]) -> None:
+        self.launcher.restore(back, keep=self.keep)
+        increment_version([local(p) for p in means])

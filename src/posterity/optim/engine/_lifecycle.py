@@ -15,7 +15,7 @@ number of samples; `Statistics` keeps what each leaves behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from posterity.errors import expected
 from posterity.optim._distributed import local, sharded
 from posterity.optim.engine._statistics import Statistics
-from posterity.optim.kernels import swap
+from posterity.optim.kernels import put_back, put_forth
 
 Means = dict[Tensor, Tensor]
 
@@ -50,9 +50,9 @@ REACHED_FROM = {  # the phases that each may follow
 }
 
 
-def exchanged(means: Means) -> None:
-    """Swap samples that are in place with their means."""
-    swap([local(p.detach()) for p in means], list(means.values()))
+def exchanged(means: Means, back: list[int]) -> None:
+    """Swap samples that are in place with their means; see `put_back`."""
+    put_back([local(p.detach()) for p in means], list(means.values()), back)
 
 
 @dataclass
@@ -62,6 +62,10 @@ class Lifecycle:
     statistics: Statistics
     phase: Phase = Phase.MEAN
     means: Means = field(default_factory=dict)  # of the parameters that hold a sample
+    versions: list[int] = field(default_factory=list)  # of those parameters, as autograd counts writes
+    exchange: Callable[[Means, list[int]], None] = exchanged  # what puts the means back
+    back: list[int] = field(default_factory=list)  # what it has put back by now: it may be interrupted
+    hidden: bool = False  # whether the mean is in place for the length of an evaluation pass
     train: bool = False  # whether the sample in place is one to learn from
     redrawable: bool = False  # whether the last sample is one that kernels can draw again, so that nothing is stored
     context_open: bool = False
@@ -69,6 +73,7 @@ class Lifecycle:
     ahead: bool = False  # whether a step puts the next sample in place
     until_step: bool = False  # whether a sample stays in place from the end of its context to the step
     passes: int = 0  # training passes of attached models that hold the sample and have not been differentiated
+    backwards: set[int] = field(default_factory=set)  # backward passes through attached models that have begun
     predictions: int = 0  # samples to predict with, so far
 
     @property
@@ -107,16 +112,9 @@ class Lifecycle:
         """
         self._replace(means)
         self._to(Phase.SAMPLED)
-        self.passes = 0
-        if redrawable:
-            self.redrawable = True
-        else:
-            try:
-                self.statistics.sampled(means, self.train, summed)
-            except BaseException:
-                self.take_away()
-                self.discard()
-                raise
+        self.passes, self.redrawable = 0, redrawable
+        if not redrawable:
+            self.statistics.sampled(means, self.train, summed)
 
     def place_ahead(self, means: Means) -> None:
         """A step has put the next sample to learn from in place."""
@@ -139,21 +137,22 @@ class Lifecycle:
     # ── a sample goes ────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch.no_grad()
-    def take_away(self, exchange: Callable[[Means], None] = exchanged) -> None:
+    def take_away(self) -> None:
         """Put the mean back, bit for bit; a sample to learn from counts from here on."""
         means, statistics = self.means, self.statistics
         if self.train and statistics.cleared(means):
             self.close()
         if self.train and not statistics.measured:
             statistics.measure(means)
-        self._replace({})
         statistics.left(means, self.train)
         if self.train:
-            exchange(means)
+            self.exchange(means, self.back)
         else:
             for p, mean in means.items():
                 local(p).copy_(mean)
+        self._replace({})
         statistics.finished += self.train and self.phase is not Phase.AHEAD
+        self.redrawable = False
         self._rest()
 
     def taken_away(self) -> None:
@@ -163,6 +162,34 @@ class Lifecycle:
         self.statistics.finished += used
         self.redrawable = used
         self._rest()
+
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Put the mean back whatever was interrupted, and forget everything since the last step."""
+        self.exchange(self.means, self.back)
+        self.statistics.left((), False)
+        self._replace({})
+        self.redrawable = self.hidden = self.context_open = False
+        self.passes = 0
+        self.backwards.clear()
+        self._to(Phase.MEAN)
+        self.discard()
+
+    def end_in_copy(self) -> None:
+        """End what a copy of an optimizer cannot go on with: a context, a sample of kernels that it does not have."""
+        if self.context_open or self.in_place:
+            self.abandon()
+        self.statistics.hooks = []  # those of the original
+
+    @property
+    def failed(self) -> bool:
+        """Whether a backward pass through an attached model has begun and will not end."""
+        return bool(self.backwards) and not inside_backward() and not self.context_open
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether somebody has written into parameters that hold a sample, which is lost when the mean comes back."""
+        return self.versions != _versions(self.means)
 
     def stepped(self) -> None:
         """Kernels have taken a step from the last sample, and put the mean back."""
@@ -184,15 +211,20 @@ class Lifecycle:
         if self.phase is Phase.PENDING:
             self._to(Phase.MEAN)
 
-    def hide(self) -> None:
+    def hide(self, hidden: bool) -> None:
         """Swap sample and mean behind autograd's back: the values it saved are to be there again before it looks."""
+        exchange = put_back if hidden else put_forth
         with torch.no_grad():
-            swap([local(p.data) for p in self.means], list(self.means.values()))
+            exchange([local(p.data) for p in self.means], list(self.means.values()), self.back)
+        self.hidden = hidden
         torch.clear_autocast_cache()
 
     def _replace(self, means: Means) -> None:
         """Other weights are in place than before; of the old ones autocast may keep copies."""
         self.means = means
+        self.exchange = exchanged
+        self.back = []  # last: an interrupt must not find a way to put means back that believes nothing is back
+        self.versions = _versions(means)
         torch.clear_autocast_cache()
 
     def _rest(self) -> None:
@@ -204,3 +236,15 @@ class Lifecycle:
     def _to(self, phase: Phase) -> None:
         assert self.phase in REACHED_FROM[phase], f"{phase} does not follow {self.phase}"
         self.phase = phase
+
+
+def inside_backward() -> bool:
+    """Whether this is called from a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _versions(parameters: Iterable[Tensor]) -> list[int]:
+    try:
+        return [p._version for p in parameters]
+    except RuntimeError:  # some are tensors of inference mode, which have none
+        return []

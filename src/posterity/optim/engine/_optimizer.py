@@ -16,7 +16,7 @@ from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
 from posterity.optim._distributed import Noise, Replicas, whole
-from posterity.optim._options import Options, check_parameters
+from posterity.optim._options import Options, check_memory, check_parameters, check_torch_options
 from posterity.optim.engine import _priors
 from posterity.optim.engine._attach import Attachment
 from posterity.optim.engine._backend import Eager, Work
@@ -26,7 +26,6 @@ from posterity.optim.engine._fused import Fused
 from posterity.optim.engine._lifecycle import Lifecycle
 from posterity.optim.engine._parameters import Group
 from posterity.optim.engine._statistics import Statistics
-from posterity.optim.kernels import Views
 from posterity.posterior import Diagonal, Posterior, Structure
 from posterity.trees import Tree
 
@@ -37,6 +36,11 @@ SKIPPED = (
 NOISELESS = (
     "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
     "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
+)
+
+OVERWRITTEN = (
+    "the parameters were written to while a sample was in place (by load_state_dict or another optimizer); "
+    "that is lost, because the mean is put back: write to them outside the sampling context"
 )
 
 
@@ -56,6 +60,8 @@ class VariationalOptimizer(Equations, Optimizer):
         fused: Whether kernels may take samples and steps, where there are some; True says why if there are none.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
+        torch_options: Arguments of torch's optimizers. `foreach` has no effect: tensors are always worked on together.
+            The others (`capturable`, `maximize`, `differentiable`) are refused where they cannot have theirs.
     """
 
     def __init__(
@@ -68,13 +74,14 @@ class VariationalOptimizer(Equations, Optimizer):
         fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
+        torch_options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_torch_options(type(self).__name__, torch_options or {}, capturable=self.capturable)
         require_whole("mc_samples", mc_samples)
         self.mc_samples, self.fused = mc_samples, fused
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()
         super().__init__(params, {**vars(options), "draws": 0, "skipped": 0})
-        require(bool(self._trained()), "params", "at least one that requires a gradient", "only frozen ones")
         if prior is not None:
             self.set_prior(prior)
 
@@ -98,20 +105,18 @@ class VariationalOptimizer(Equations, Optimizer):
         samples = self._samples
         require(not samples.context_open, "sampled_params", "no sampling context to be open", "a nested one")
         self._put_mean()
-        samples.context_open = True
         try:
+            samples.context_open = True
             self._put_sample(train)
             yield
             if train and samples.until_step and self._fused.may_stay(samples):
                 samples.differentiate()
             else:
                 self._put_mean()
-        except BaseException:
-            self._put_mean()
-            samples.discard()
-            raise
-        finally:
             samples.context_open = False
+        except BaseException:
+            samples.abandon()
+            raise
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
@@ -121,15 +126,26 @@ class VariationalOptimizer(Equations, Optimizer):
                 group["draws"] += 1
             return
         fresh, work = self._samples.begin(train, self._trained()), self._work
-        if not self._fused.place(work, fresh):
-            self._eager.place(work, fresh)
+        try:
+            if not self._fused.place(work, fresh):
+                self._eager.place(work, fresh)
+        except BaseException:
+            if not self._samples.context_open:  # whose end does it otherwise
+                self._samples.abandon()
+            raise
         if self.fused and self._fused.missing:
             self._warn(f"fused=True has no effect: {self._fused.missing}")
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def _put_mean(self) -> None:
-        if self._samples.in_place and not self._fused.take_away(self._work):
-            self._eager.take_away(self._work)
+        samples = self._samples
+        if samples.failed:
+            samples.abandon()
+        if samples.in_place:
+            if samples.overwritten:
+                self._warn(OVERWRITTEN)
+            if not self._fused.take_away(self._work):
+                self._eager.take_away(self._work)
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Make a model variational for any training code that only knows `forward`, `backward` and `step`.
@@ -169,7 +185,9 @@ class VariationalOptimizer(Equations, Optimizer):
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients. Inside a sampling context the ones so far are one estimate, to be averaged with more."""
-        if self._samples.context_open and self._samples.train:
+        if self._samples.failed:
+            self._samples.abandon()
+        elif self._samples.context_open and self._samples.train:
             self._samples.close()
         else:
             self._samples.discard()
@@ -190,6 +208,8 @@ class VariationalOptimizer(Equations, Optimizer):
         require(not samples.context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
         torch.clear_autocast_cache()  # of weights that are about to change
+        if not self._trained():
+            self._warn("no parameter requires a gradient, so step() changes nothing")
         if not self._fused.step(self._work):
             self._put_mean()
             self._step_from_mean(max(samples.statistics.closed + 1, 1 if closure is None else self.mc_samples))
@@ -253,6 +273,7 @@ class VariationalOptimizer(Equations, Optimizer):
         super().add_param_group(param_group)
         try:
             check_parameters(param_group["params"], self.shards)
+            check_memory(p for _, p in self._parameters)
         except InvalidInput:
             self.param_groups.pop()
             raise
@@ -262,10 +283,7 @@ class VariationalOptimizer(Equations, Optimizer):
         self._put_mean()
         self._samples.discard()
 
-        def initial(p: Tensor, group: Group) -> Views:
-            return self.initial_state(p, self.options_of(group))
-
-        with checked(self, self._parameters, initial, self.given):
+        with checked(self, self._parameters, self, self.given):
             super().load_state_dict(state_dict)
 
     def state_dict(self) -> StateDict:
@@ -281,6 +299,8 @@ class VariationalOptimizer(Equations, Optimizer):
         if "_samples" not in self.__dict__:
             self._forget_transients()
         super().__setstate__(state)
+        if "_samples" in state:  # a copy: nobody will close a context of it, and torch copies no gradients
+            self._samples.end_in_copy()
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 if name != "differentiable":  # torch adds this one to the defaults of whatever is loaded

@@ -4,7 +4,7 @@ from posterity.optim.kernels._addresses import Coefficients, Entry, laid_out, li
 from posterity.optim.kernels._choice import kernels_for, usable
 from posterity.optim.kernels._contract import Kernels, largest
 from posterity.optim.kernels._eager import average, perturb, statistics, update
-from posterity.optim.kernels._pieces import Numbers, Piece, Views, swap
+from posterity.optim.kernels._pieces import Numbers, Piece, Views, put_back, put_forth
 
 __all__ = [
     "Coefficients",
@@ -19,9 +19,10 @@ __all__ = [
     "largest",
     "like",
     "perturb",
+    "put_back",
+    "put_forth",
     "require_dense",
     "statistics",
-    "swap",
     "update",
     "usable",
 ]

@@ -30,7 +30,15 @@ class Kernels(ABC):
         self.table = Table(entries, marks)
 
     @abstractmethod
-    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
+    def draw(
+        self,
+        gradients: Tensors = (),
+        products: Tensors = (),
+        *,
+        fresh: bool = True,
+        keep: bool = False,
+        done: list[int] | None = None,
+    ) -> None:
         """Put a sample in place of the means, which go into the buffers.
 
         Args:
@@ -38,11 +46,17 @@ class Kernels(ABC):
             products: Sums to which to add (last sample − this one) · gradient, with the last sample in the buffers.
             fresh: Whether it is a new one, and not the last one again.
             keep: Whether it is to be in the buffers instead, with the means in place.
+            done: Grows with each launch that has put its samples in place; see `undo`.
         """
 
     @abstractmethod
-    def restore(self, *, keep: bool = False) -> None:
-        """Put the means back from the buffers; with `keep`, the buffers get the samples."""
+    def restore(self, done: list[int], *, keep: bool = False) -> None:
+        """Put the means back from the buffers; with `keep`, the buffers get the samples.
+
+        Args:
+            done: Grows with each launch that has put its means back; a second call does the rest.
+            keep: Whether the buffers get the samples.
+        """
 
     @abstractmethod
     def step(
@@ -53,6 +67,7 @@ class Kernels(ABC):
         sampled: bool = True,
         held: bool = False,
         ahead: bool = False,
+        done: list[int] | None = None,
     ) -> None:
         """Update everything, or skip it all if a gradient is not finite or too large.
 
@@ -62,4 +77,16 @@ class Kernels(ABC):
             sampled: Whether to learn from the last samples and the gradients.
             held: Whether the samples are still in place.
             ahead: Whether to put the next samples in place.
+            done: Grows when the step has been taken.
         """
+
+    def undo(self, done: list[int]) -> None:
+        """Put the means back after a `draw` that was interrupted.
+
+        Args:
+            done: What it has grown.
+        """
+        for launch in done:
+            for number in self.table.launches[launch].members.tolist():
+                tensors = self.table.entries[number].tensors
+                tensors["p"].copy_(tensors["buffer"])

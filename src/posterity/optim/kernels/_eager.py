@@ -64,7 +64,7 @@ def update(equations: Equations, pieces: Sequence[Piece], written: Sequence[str]
             continue
         view, numbers = gather(lot)
         update_block(equations, view, numbers)
-        for name in ("p", *written):
+        for name in ("p", *(name for name in written if name in view)):
             scatter(view[name], [piece.tensors[name] for piece in lot])
 
 

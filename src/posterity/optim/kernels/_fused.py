@@ -42,7 +42,15 @@ class Launcher(Kernels):
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
-    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
+    def draw(
+        self,
+        gradients: Tensors = (),
+        products: Tensors = (),
+        *,
+        fresh: bool = True,
+        keep: bool = False,
+        done: list[int] | None = None,
+    ) -> None:
         table, kernels = self.table, self._samples
         numbers, shared = table.numbers.tensor, (table.keys, self._facts)
         if products:
@@ -55,11 +63,15 @@ class Launcher(Kernels):
             for number, (_, _, blocks) in enumerate(table.launches):
                 arguments = (table.table, blocks, table.gradients.tensor, table.products.tensor, *shared)
                 self._launch(kernels.sample, number, len(blocks), arguments, **how)
+                if done is not None:
+                    done.append(number)
 
-    def restore(self, *, keep: bool = False) -> None:
+    def restore(self, done: list[int], *, keep: bool = False) -> None:
         with self._device():
             for number, (_, _, blocks) in enumerate(self.table.launches):
-                self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
+                if number >= len(done):
+                    self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
+                    done.append(number)
 
     def step(
         self,
@@ -69,6 +81,7 @@ class Launcher(Kernels):
         sampled: bool = True,
         held: bool = False,
         ahead: bool = False,
+        done: list[int] | None = None,
     ) -> None:
         table, kernels = self.table, self._steps
         table.set_gradients(gradients, products)
@@ -85,6 +98,8 @@ class Launcher(Kernels):
             for number, (_, _, blocks) in enumerate(table.launches):
                 arguments = (table.table, blocks, pointers, sums, *shared)
                 self._launch(kernels.step, number, len(blocks), arguments, AHEAD=ahead, **how)
+        if done is not None:
+            done.append(0)
 
     def _launch(
         self,

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,14 +75,23 @@ class NativeLauncher(Kernels):
         addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
         self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
 
-    def draw(self, gradients: Tensors = (), products: Tensors = (), *, fresh: bool = True, keep: bool = False) -> None:
+    def draw(
+        self,
+        gradients: Tensors = (),
+        products: Tensors = (),
+        *,
+        fresh: bool = True,
+        keep: bool = False,
+        done: list[int] | None = None,
+    ) -> None:
         if products:
             self.table.set_gradients(gradients, products)
         if not keep:  # otherwise it is where it is wanted
-            self._library.draw(ctypes.byref(self._work), int(fresh), int(bool(products)), self._threads())
+            self._run(self._library.draw, [] if done is None else done, int(fresh), int(bool(products)))
 
-    def restore(self, *, keep: bool = False) -> None:
-        self._library.swap(ctypes.byref(self._work), self._threads())  # so that samples are kept in any case
+    def restore(self, done: list[int], *, keep: bool = False) -> None:
+        if not done:
+            self._run(self._library.swap, done)  # so that samples are kept in any case
 
     def step(
         self,
@@ -91,10 +101,21 @@ class NativeLauncher(Kernels):
         sampled: bool = True,
         held: bool = False,
         ahead: bool = False,
+        done: list[int] | None = None,
     ) -> None:
         self.table.set_gradients(gradients, products)
-        way = Way(held, ahead, sampled, bool(products))
-        self._library.step(ctypes.byref(self._work), way, self._threads())
+        self._run(self._library.step, [] if done is None else done, Way(held, ahead, sampled, bool(products)))
+
+    def undo(self, done: list[int]) -> None:
+        super().undo(list(range(len(self.table.launches))) if done else [])
+
+    def _run(self, function: Any, done: list[int], *arguments: Any) -> None:
+        """Call a function of the library and write down that it ran.
+
+        A list that is extended by a map of a C function does both before Python looks for signals again.
+        """
+        given = (ctypes.byref(self._work), *arguments, self._threads())
+        done.extend(map(function, *([value] for value in given)))
 
     def _threads(self) -> int:
         return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))

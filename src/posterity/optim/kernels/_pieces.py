@@ -95,20 +95,40 @@ def scatter(flat: Tensor, targets: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), [piece.view(t.shape) for piece, t in zip(pieces, targets, strict=True)])
 
 
-def swap(left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
-    """Exchange the contents of tensors, pairwise."""
+def put_back(left: Sequence[Tensor], right: Sequence[Tensor], done: list[int]) -> None:
+    """Exchange the contents of tensors, pairwise, so that an interrupt at any instruction leaves a way back.
+
+    Args:
+        left: Tensors that are to have the contents of the right ones.
+        right: Those; they get the contents of the left ones.
+        done: Which parts of the left ones have theirs. It grows here; a second call goes on where the first ended.
+    """
+    for number, (here, there) in enumerate(_together(left, right)):
+        if number < len(done):
+            continue
+        olds = [t.clone() for t in here]
+        torch._foreach_copy_(here, there)
+        done.append(number)  # from now on the right ones are not needed
+        torch._foreach_copy_(there, olds)
+
+
+def put_forth(left: Sequence[Tensor], right: Sequence[Tensor], done: list[int]) -> None:
+    """Undo `put_back`, with the same care: what is no longer in a left tensor is in the right one."""
+    for here, there in reversed(list(_together(left, right))[: len(done)]):
+        news = [t.clone() for t in there]
+        torch._foreach_copy_(there, here)
+        done.pop()
+        torch._foreach_copy_(here, news)
+
+
+def _together(left: Sequence[Tensor], right: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The tensors, large ones in blocks and small ones all at once."""
     small: list[tuple[Tensor, Tensor]] = []
     for a, b in zip(left, right, strict=True):
         if a.numel() <= SMALL:
             small.append((a, b))
             continue
         for piece in blocks(Piece({"p": a, "other": b}, {})):
-            here, there = piece.tensors["p"], piece.tensors["other"]
-            old = here.clone()
-            here.copy_(there)
-            there.copy_(old)
+            yield [piece.tensors["p"]], [piece.tensors["other"]]
     if small:
-        ones, others = [a for a, _ in small], [b for _, b in small]
-        olds = [a.clone() for a in ones]
-        torch._foreach_copy_(ones, others)
-        torch._foreach_copy_(others, olds)
+        yield [a for a, _ in small], [b for _, b in small]

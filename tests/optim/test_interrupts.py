@@ -1,0 +1,84 @@
+"""A KeyboardInterrupt at any instruction of a sampling context leaves the mean in place, bit for bit."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.optim import EVON, IVON, SOBA, BayesBiNN, VariationalNewton
+from posterity.optim.kernels import _native
+
+CASES = {
+    "tensor operations": lambda p: IVON(p, lr=0.1, ess=50, fused=False),
+    "kernels": lambda p: IVON(p, lr=0.1, ess=50),
+    "SOBA": lambda p: SOBA(p, lr=0.1, ess=50),
+    "EVON": lambda p: EVON(p, lr=0.1, ess=50),
+    "VariationalNewton": lambda p: VariationalNewton(p, lr=0.1, ess=50),
+    "BayesBiNN": lambda p: BayesBiNN(p, lr=0.1, ess=50),
+}
+
+
+class Interrupt:
+    """While open, raise KeyboardInterrupt before the instruction of a number, counted in the package's own code."""
+
+    def __init__(self, at):
+        self.at, self.count = at, 0
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def trace(self, frame, event, _):
+        if "/posterity/optim/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.count += 1
+            if self.count == self.at:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def pass_through(optimizer, weights, at):
+    interrupt = Interrupt(at)
+    try:
+        with interrupt, optimizer.sampled_params(train=True):
+            sys.settrace(None)
+            sum((w**2).sum() for w in weights).backward()
+            sys.settrace(interrupt.trace)
+            sys._getframe().f_trace = interrupt.trace
+    except KeyboardInterrupt:
+        return interrupt.count, True
+    finally:
+        sys.settrace(None)
+    return interrupt.count, False
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("earlier", [False, True], ids=["first sample", "second sample"])
+def test_the_mean_is_back(name, earlier):
+    if name == "kernels" and isinstance(_native.library(), str):
+        pytest.skip(_native.library())
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(20, 10), (5,)] if name == "VariationalNewton" else [(180, 100), (7, 3), (5,)]
+    weights = [nn.Parameter(torch.randn(size, generator=generator)) for size in sizes]
+    optimizer = CASES[name](weights)
+    mean = [w.detach().clone() for w in weights]
+    total, _ = pass_through(optimizer, weights, -1)
+    lost = []
+    for at in range(1, total, max(1, total // 20)):
+        optimizer.zero_grad()
+        if earlier:
+            pass_through(optimizer, weights, -1)
+        _, hit = pass_through(optimizer, weights, at)
+        lost += [at] if not all(map(torch.equal, weights, mean)) else []
+        assert not optimizer._samples.in_place or not hit, at
+    assert not lost
+    optimizer.zero_grad()
+    pass_through(optimizer, weights, -1)
+    optimizer.step()
+    assert all(w.isfinite().all() for w in weights)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 
-def visit(browser, url, *, query="", state="", dark=False):
+def visit(browser, url, *, query="", state="", dark=False, newcomer=False):
     """A drawn page at 1280x800 that remembers every error and every request."""
     context = browser.new_context(
         viewport={"width": 1280, "height": 800}, color_scheme="dark" if dark else "light", accept_downloads=True
     )
+    if not newcomer:
+        context.add_init_script("try { localStorage.setItem('posterity.hint', '1') } catch {}")
     page = context.new_page()
     page.errors, page.asked = [], []
     page.on("pageerror", lambda error: page.errors.append(str(error)))

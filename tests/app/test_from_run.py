@@ -93,5 +93,5 @@ def test_what_if_speaks_of_amounts_in_their_units(tmp_path):
 def test_the_page_of_a_run(runs):
     folder, _ = runs
     text = (folder / "map.html").read_text()
-    assert text.count("<script") == 4
+    assert text.count("<script") == 5
     assert "http:" not in text.replace("http://www.w3.org/", "")

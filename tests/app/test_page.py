@@ -171,6 +171,69 @@ def test_neighbours_and_influences(page, maps, digits):
     assert set(cards) == set(truth.abs().nlargest(24).index)
 
 
+def test_neighbours_stand_beside_a_suspect_unasked(page):
+    row = model(page, "Array.from({ length: m.rows }, (_, i) => i).find((i) => m.suggestion(i))")
+    page.evaluate(f"() => window.posterity.focus({row})")
+    page.wait_for_selector(".close .card")
+
+
+def test_answers_about_a_selection_go_with_it(page):
+    drag(page, TOP)
+    page.keyboard.press("w")
+    page.wait_for_selector(".answer[data-change]")
+    page.keyboard.press("Escape")
+    assert page.locator(".answer").count() == 0
+
+
+def test_newcomers_are_told_how_to_read_the_map(browser, served):
+    page = visit(browser, served.url, newcomer=True)
+    assert "more wrong" in page.locator(".hint").inner_text()
+    page.locator(".hint button").click()
+    assert page.locator(".hint").count() == 0
+    page.reload()
+    page.wait_for_selector("html[data-drawn]")
+    assert not page.locator(".hint").is_visible()
+
+
+def test_features_lie_beside_the_scores(page, maps):
+    categories = model(page, "Array.from(m.category)")
+    page.get_by_text("Features", exact=True).click()
+    assert model(page, "[m.view.x, m.view.y]") == ["feature_1", "feature_2"]
+    assert model(page, "Array.from(m.category)") == categories  # which stay those of the scores
+    page.get_by_text("Scores", exact=True).click()
+    assert model(page, "m.view.x") == "leverage"
+
+
+def test_classes_are_summed_up(page, maps):
+    page.locator(".tabs button", has_text="Classes").click()
+    page.wait_for_selector(".classes td")
+    table = maps[1].table
+    suspects = table[table["suspected_label"].notna()]
+    counts = page.locator(".classes tr td:nth-child(3)").all_inner_texts()
+    assert sum(int(text.split()[0]) for text in counts) == len(suspects)
+    page.locator(".classes tr").nth(1).click()
+    eventually(page, f"window.posterity.shown.reduce((a, b) => a + b, 0) === {int(counts[0].split()[0])}")
+
+
+def test_a_file_without_a_server_knows_neighbours_and_words(browser, source, tmp_path):
+    import dataclasses
+
+    from posterity.app import Preview
+
+    texts = dataclasses.replace(source, kind="text", preview=lambda i: Preview("text", f"digit number {i}"))
+    page = visit(browser, write_html(texts, tmp_path / "map.html").as_uri())
+    first = int(source.table.nlargest(1, source.ranking)["id"].iloc[0])
+    page.evaluate(f"() => window.posterity.focus(window.posterity.rowOf.get({first}))")
+    page.keyboard.press("n")
+    page.wait_for_selector(".close .card")
+    wanted = [i for i, _ in source.neighbours(first, 12)]
+    found = page.locator(".close .card").evaluate_all("cards => cards.map((card) => Number(card.title.slice(1)))")
+    assert found == wanted
+    page.evaluate("() => window.posterity.set({ q: '\"number 17\"' })")
+    eventually(page, "window.posterity.shown.reduce((a, b) => a + b, 0) === 11")  # 17, 170 ... 179
+    assert page.errors == []
+
+
 def test_epochs_trails_curves_and_outcome(page, maps):
     page.keyboard.press("5")
     drag(page, TOP)

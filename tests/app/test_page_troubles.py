@@ -156,7 +156,7 @@ def test_the_file_executes_only_its_own_script(source, tmp_path):
     )
     text = write_html(evil, tmp_path / "map.html", previews=3).read_text()
     assert EVIL not in text
-    assert text.count("<script") == 4
+    assert text.count("<script") == 5
     assert "unsafe" not in re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert json.loads(re.search(r'id="previews">(.*?)</script>', text)[1])
     assert Path(tmp_path / "map.html").stat().st_size < 400_000

@@ -22,6 +22,7 @@ from posterity.progress import track
 
 TEXT = 600  # characters of a text that the file carries
 EPOCHS = 300_000  # most points over all epochs that it carries
+NEAR, NEAREST, NEAR_ROWS = 40, 12, 20_000  # suspects with neighbours, neighbours of each, rows up to which it has any
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -40,6 +41,7 @@ style-src '{style_hash}'; img-src data: blob:; base-uri 'none'; form-action 'non
 <script type="text/plain" id="columns">{columns}</script>
 <script type="application/json" id="epochs">{epochs}</script>
 <script type="application/json" id="previews">{previews}</script>
+<script type="application/json" id="neighbours">{neighbours}</script>
 <script type="module">{script}</script>
 </body>
 </html>
@@ -52,7 +54,8 @@ def write_html(
     """Write a memory map as one self-contained HTML file: for a notebook, a report or a colleague's mail.
 
     Previews of the most suspicious examples travel with it. What-if is limited to sums of first-order effects of
-    single examples, and the page says so; neighbours, influences and search in texts need the server.
+    single examples, and the page says so. It carries the neighbours of the first suspects, and searches the texts and
+    rows that it carries; influences on test examples need the server.
 
     Args:
         what: A `MemoryMap`, a `Source`, or the folder of a run.
@@ -85,6 +88,7 @@ def _document(source: Source, previews: int) -> str:
         columns=packed(_columns(page, epochs)),
         epochs=as_json([packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
         previews=as_json(_previews(source, previews)),
+        neighbours=as_json(_neighbours(source)),
     )
 
 
@@ -96,8 +100,23 @@ def _columns(page: Page, epochs: History | None) -> bytes:
         found = source.effects().set_index("id").add_prefix("effect_").reindex(table["id"]).reset_index(drop=True)
         table = pd.concat([table, found], axis=1)
         effects = {"examples": len(source.test), "loss": float(source.test["loss"].mean())}
-    absent = {"searchable": False, "whatIf": False, "neighbours": False, "influences": False, "test": 0, "keeps": ""}
+    absent = {"whatIf": False, "neighbours": _near(source), "influences": False, "test": 0, "keeps": ""}
+    absent["searchable"] = source.preview is not None and source.kind in ("text", "row")
     return page.columns(table, effects=effects, **absent, **({} if epochs else {"epochs": []}))
+
+
+def _near(source: Source) -> bool:
+    return source.neighbours is not None and len(source.table) <= NEAR_ROWS
+
+
+def _neighbours(source: Source) -> dict[str, Any]:
+    """The neighbours of the first suspects, by id."""
+    if source.neighbours is None or not _near(source):
+        return {}
+    by = source.ranking if source.ranking in source.table else "error"
+    suspects = source.table.nlargest(NEAR, by)["id"].tolist()
+    k = min(NEAREST, len(source.table) - 1)
+    return {str(i): source.neighbours(int(i), k) for i in track(suspects, "neighbours", total=len(suspects))}
 
 
 def _previews(source: Source, count: int) -> dict[str, Any]:

@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from posterity.adaptation.heads import find_head
 from posterity.app.pictures import kind_of, previews, search
 from posterity.app.questions import Questions, with_own_model
 from posterity.app.source import Kind, Preview, Source
 from posterity.batches import Batches
-from posterity.errors import require
+from posterity.errors import InvalidInput, require
 from posterity.memory import MemoryMap
+
+_NUMBERS = 50_000_000  # features of all examples together, up to which their principal components are computed
 
 
 def from_map(
@@ -52,6 +55,7 @@ def from_map(
         A `Source` for `serve` and `write_html`.
     """
     table, classes = _table(m)
+    table = table.assign(**_features(m))
     answers = Questions(with_own_model(m), test) if m.trained is not None else None
     tests = answers is not None and test is not None
     kind, preview = _previews(examples, None if m.trained is None else m.trained.data, len(table))
@@ -78,6 +82,32 @@ def from_map(
         outcome=outcome,
         decisions=None if decisions is None else Path(decisions),
     )
+
+
+def _features(m: MemoryMap) -> dict[str, np.ndarray[Any, Any]]:
+    """The first two principal components of what the last layer is given: what lies close looks alike to the model."""
+    if m.trained is None or not m.trained.data.keeps_order:
+        return {}
+    first = m.trained.data.take(torch.tensor([0])).inputs
+    head = find_head(m.trained.model, first)
+    if head is None or head.layer.in_features < 2 or len(m.columns) * head.layer.in_features > _NUMBERS:
+        return {}
+    found = []
+    with m.trained.at_mean():
+        for batch in m.trained.batches("features"):
+            try:
+                seen = head.features(m.trained.model, batch.inputs, len(batch.ids)).cpu()
+            except InvalidInput:  # several rows for each example: a sequence, or a map
+                return {}
+            found.append((batch.ids.cpu(), seen[:, : head.layer.in_features]))
+    ids, features = (torch.cat(parts) for parts in zip(*found, strict=True))
+    centred = features - features.mean(0)
+    directions = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -2:].flip(1)
+    directions = directions * directions.sum(0).sign()  # either sign is right; the same each time
+    place = {int(i): row for row, i in enumerate(ids.tolist())}
+    order = [place[int(i)] for i in m.columns["id"]]
+    components = (centred @ directions)[order].numpy()
+    return {"feature_1": components[:, 0], "feature_2": components[:, 1]}
 
 
 def _table(m: MemoryMap) -> tuple[pd.DataFrame, tuple[str, ...]]:

@@ -103,6 +103,25 @@ class Carried {
     return { kind: "row", cells: found.row };
   }
 
+  // Words in what the file carries of the examples; ids name them.
+  async search(text, rows, ids) {
+    const wanted = text.toLowerCase(),
+      mask = new Uint8Array(rows);
+    for (let i = 0; i < rows; i++) {
+      const { text: words, row } = this.#previews[ids[i]] ?? {};
+      const said = words ?? (row ? Object.values(row).map(({ value }) => value).join(" ") : "");
+      mask[i] = said.toLowerCase().includes(wanted) ? 1 : 0;
+    }
+    return mask;
+  }
+
+  async neighbours(id) {
+    this.near ??= JSON.parse(document.getElementById("neighbours").textContent);
+    const found = this.near[id];
+    if (!found) throw new Error("This file carries neighbours of the first suspects alone.");
+    return found;
+  }
+
   async epoch(index) {
     this.epochs ??= JSON.parse(document.getElementById("epochs").textContent);
     return unpack(await inflate(this.epochs[index]));

@@ -2,10 +2,11 @@
 
 import { card, labelled, preview, swatch } from "./cards.js";
 import { fill, h, select } from "./dom.js";
-import { readable, short } from "./scales.js";
+import { meaning, readable, short } from "./scales.js";
 
 const NUMBERS = ["error", "leverage", "variance", "sensitivity", "loo_nll", "tracked_self_influence"];
 const NEIGHBOURS = 12;
+const PAUSE = 250; // milliseconds that somebody stays with an example before its neighbours are looked for
 
 export class Detail {
   constructor(model) {
@@ -53,6 +54,15 @@ export class Detail {
     );
     this.#buttons();
     this.#verdictOnly();
+    this.#evidence(row);
+  }
+
+  // Beside a suspect stands what it is like, without being asked for: the best reason to believe in a wrong label.
+  #evidence(row) {
+    const m = this.model;
+    clearTimeout(this.waiting);
+    if (m.about.neighbours && m.suggestion(row))
+      this.waiting = setTimeout(() => m.focused === row && this.neighbours(), PAUSE);
   }
 
   #verdictOnly() {
@@ -85,7 +95,7 @@ export class Detail {
         bar.style.width = `${100 * share}%`;
         return h(
           "div",
-          { title: `${readable(name)}: larger than ${Math.round(100 * share)} % of the examples` },
+          { title: `${meaning(name)}; larger than for ${Math.round(100 * share)} % of the examples` },
           h("dt", { textContent: readable(name) }),
           h("dd", {}, h("span", { class: "track" }, bar), h("span", { textContent: short(m.columns.get(name)[row]) })),
         );
@@ -139,7 +149,7 @@ export class Detail {
       m.about.neighbours &&
         h(
           "button",
-          { class: "act", title: "Nearest neighbours by kernel", onclick: () => this.neighbours() },
+          { class: "act", title: "The examples that the model treats most alike", onclick: () => this.neighbours() },
           "Neighbours",
           h("kbd", { textContent: "N" }),
         ),
@@ -149,6 +159,7 @@ export class Detail {
   async neighbours() {
     const m = this.model,
       row = m.focused;
+    clearTimeout(this.waiting);
     if (row < 0 || !m.about.neighbours) return;
     fill(this.close, h("span", { class: "busy", textContent: "Looking for neighbours…" }));
     try {
@@ -156,7 +167,7 @@ export class Detail {
       if (m.focused !== row) return;
       fill(
         this.close,
-        h("h3", { textContent: "Nearest by kernel" }),
+        h("h3", { textContent: "What it is most like, for the model" }),
         h(
           "div",
           { class: "strip" },

@@ -2,12 +2,16 @@
 
 import { categoryColours, classColour, orderedStops } from "./colours.js";
 import { everyFrame, fill, h, select } from "./dom.js";
-import { SCALES, readable } from "./scales.js";
+import { SCALES, meaning, readable } from "./scales.js";
 
 const TOOLS = [
   ["lasso", "Lasso", "L"],
   ["box", "Box", "B"],
   ["pan", "Pan", "P"],
+];
+const VIEWS = [
+  ["Scores", "How wrong the model is, and how much it depends on each example", { x: "leverage", y: "error", xs: "log", ys: "linear" }],
+  ["Features", "What lies close together looks alike to the model", { x: "feature_1", y: "feature_2", xs: "linear", ys: "linear" }],
 ];
 const MANY = 24; // classes beyond which a legend is no help
 
@@ -45,6 +49,7 @@ export class Legend {
         name === "x" ? "Across " : "Up ",
         select(columns, v[name], (value) => m.set({ [name]: value, win: "" }), {
           "aria-label": name === "x" ? "Horizontal axis" : "Vertical axis",
+          title: meaning(v[name]),
         }),
         select(SCALES, v[scale], (value) => m.set({ [scale]: value }), { "aria-label": "Scale" }),
       );
@@ -70,10 +75,23 @@ export class Legend {
           title: `Beside it: ${m.about.beside}`,
           onclick: this.actions.compare,
         }),
+      m.columns.has("feature_1") &&
+        h(
+          "span",
+          { class: "switch", role: "group" },
+          VIEWS.map(([text, title, axes]) =>
+            h("button", {
+              class: v.x === axes.x && v.y === axes.y ? "on" : "",
+              textContent: text,
+              title,
+              onclick: () => m.set({ ...axes, win: "" }),
+            }),
+          ),
+        ),
       h("button", {
-        class: v.density ? "quiet icon on" : "quiet icon",
-        textContent: "▒",
-        title: "Density",
+        class: v.density ? "quiet on" : "quiet",
+        textContent: "Density",
+        title: "Shade where many points lie",
         "aria-label": "Density",
         onclick: () => m.set({ density: !v.density }),
       }),

@@ -2,11 +2,13 @@
 
 import { backend } from "./backend.js";
 import { Bar } from "./bar.js";
+import { Classes } from "./classes.js";
 import { labelled, preview, verdict } from "./cards.js";
 import { Detail } from "./detail.js";
 import { everyFrame, fill, h, toast } from "./dom.js";
 import { Gallery } from "./gallery.js";
 import { reselect } from "./pointer.js";
+import { hint } from "./hint.js";
 import { help, listen } from "./keys.js";
 import { Legend } from "./legend.js";
 import { Model } from "./model.js";
@@ -123,7 +125,7 @@ function start(data, answers) {
   const plot = new Plot(model, { caption: model.about.beside ? model.about.title : "" });
   const map = document.getElementById("map"),
     side = document.getElementById("side");
-  map.append(new Legend(model, actions).element, h("div", { class: "plots" }, plot.element));
+  map.append(new Legend(model, actions).element, hint(), h("div", { class: "plots" }, plot.element));
   if (model.about.reliability)
     map.append(h("p", { class: "flag care", textContent: `Estimates: ${model.about.reliability}.` }));
   if (model.about.beside) compare(model, map);
@@ -138,8 +140,10 @@ function start(data, answers) {
     ["whatif", "What if?", whatIf],
   ];
   if (about.test) panes.push(["test", "Test", new Tests(model)]);
+  const suspects = model.classes.length > 0 && model.columns.has("suspected_label");
   if (about.curves || about.epochs.length || about.outcome)
     panes.push(["training", about.curves || about.epochs.length ? "Training" : "Adapted", new Training(model, plot)]);
+  if (suspects) panes.push(["classes", "Classes", new Classes(model)]);
   side.append(...tabs(model, panes), detail.element);
   tip(model);
   addEventListener("beforeunload", (event) => (model.unsaved.size || model.loose) && event.preventDefault());
@@ -185,6 +189,11 @@ function keyboard(model, actions, { table, whatIf, detail, panes }) {
   listen({ keys, undo: actions.undo, escape });
 }
 
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  const model = window.posterity;
+  theme(null, model?.view.theme ?? "");
+  model?.set({}); // colours of points follow
+});
 theme(null, new URLSearchParams(location.hash.slice(1)).get("theme") ?? "");
 const answers = backend();
 answers

@@ -118,7 +118,8 @@ export class Model {
 
   // Categories follow from the two guides.
   categorise() {
-    const { x, y, gx, gy } = this.view;
+    const { gx, gy } = this.view,
+      [x, y] = this.guided;
     const a = this.columns.get(x),
       b = this.columns.get(y);
     this.limits = [quantile(this.order(x), gx), quantile(this.order(y), gy)];
@@ -129,6 +130,12 @@ export class Model {
     this.categories = usual
       ? ["regular", "uncertain", "unpredictable", "unpredictable and uncertain"]
       : ["regular", `high ${x}`, `high ${y}`, "both high"];
+  }
+
+  // The columns that the guides divide: those of the axes, or the usual ones where these are principal components.
+  get guided() {
+    const { x, y } = this.view;
+    return [x.startsWith("feature_") ? DEFAULTS.x : x, y.startsWith("feature_") ? DEFAULTS.y : y];
   }
 
   groups() {
@@ -166,7 +173,7 @@ export class Model {
       const wanted = term.text.toLowerCase();
       const named = this.classes.map((name) => name.toLowerCase().includes(wanted));
       const label = this.columns.get("label"),
-        found = this.about.searchable ? await this.backend.search(term.text, this.rows) : null;
+        found = this.about.searchable ? await this.backend.search(term.text, this.rows, this.ids) : null;
       return (i) => found?.[i] || named[label[i]] || String(this.ids[i]) === wanted;
     }
     if (term.name === "id") return (i) => term.compare(this.ids[i]);

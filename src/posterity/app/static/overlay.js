@@ -43,8 +43,9 @@ export function gridlines(plot) {
 }
 
 export function guidePlaces(plot) {
-  const [x, y] = plot.model.limits;
-  return plot.toScreen(plot.xScale.place(x), plot.yScale.place(y));
+  const { limits, guided, view } = plot.model,
+    [x, y] = plot.toScreen(plot.xScale.place(limits[0]), plot.yScale.place(limits[1]));
+  return [guided[0] === view.x ? x : NaN, guided[1] === view.y ? y : NaN]; // no guide across principal components
 }
 
 function ticks({ window: w, xScale, yScale, width, height }) {
@@ -82,16 +83,16 @@ function guides(plot, c) {
   c.setLineDash([5, 4]);
   c.lineWidth = 1.2;
   c.strokeStyle = c.fillStyle = css("--muted");
-  segment(c, x, MARGIN.top, x, MARGIN.top + plot.height);
-  segment(c, MARGIN.left, y, right, y);
+  if (x === x) segment(c, x, MARGIN.top, x, MARGIN.top + plot.height);
+  if (y === y) segment(c, MARGIN.left, y, right, y);
   c.setLineDash([]);
   c.font = SMALL;
   c.textAlign = "left";
   c.textBaseline = "top";
-  c.fillText(`${Math.round(100 * gx)} %`, x + 4, MARGIN.top + 3);
+  if (x === x) c.fillText(`${Math.round(100 * gx)} %`, x + 4, MARGIN.top + 3);
   c.textAlign = "right";
   c.textBaseline = "bottom";
-  c.fillText(`${Math.round(100 * gy)} %`, right - 4, y - 3);
+  if (y === y) c.fillText(`${Math.round(100 * gy)} %`, right - 4, y - 3);
 }
 
 // The ways of selected examples through training, where the axes are those that were recorded.

@@ -135,8 +135,27 @@ export function count(n, what) {
   return `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 }
 
+// What a column says, in plain words.
+const MEANINGS = {
+  error: "how wrong the model is about the example",
+  leverage: "how much the model depends on this single example",
+  variance: "how unsure the model is about the example",
+  sensitivity: "how far its own prediction would move without it",
+  loo_nll: "loss of the example when it is predicted without itself",
+  self_influence: "how much its own loss would rise without it",
+  tracked_self_influence: "how much its own loss would have risen without it, averaged over training",
+  loss: "loss of the example",
+  feature_1: "first principal component of what the last layer is given",
+  feature_2: "second principal component of what the last layer is given",
+};
+
+export function meaning(name) {
+  return MEANINGS[name] ?? readable(name);
+}
+
 export function readable(name) {
   const tracked = name.startsWith("tracked_"),
     plain = name.replace("tracked_", "").replace("loo_nll", "leave-one-out loss").replaceAll("_", " ");
+  if (plain.startsWith("feature ")) return plain.replace("feature", "component");
   return tracked ? `${plain} in training` : plain;
 }

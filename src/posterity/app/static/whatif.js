@@ -22,6 +22,7 @@ export class WhatIf {
       this.answers,
     );
     model.on("select marks", () => this.#asks());
+    model.on("select", () => model.selected.includes(1) || this.#forget());
     this.#asks();
   }
 
@@ -74,13 +75,18 @@ export class WhatIf {
 
   marked() {
     const { remove, relabel } = this.model.wishes();
-    return this.#estimate("With my marks", remove, relabel);
+    return this.#estimate("With my marks", remove, relabel, "marks");
   }
 
-  async #estimate(title, remove, relabel) {
+  // What was asked about a selection goes with it; what was asked about marks stays.
+  #forget() {
+    for (const answer of this.answers.querySelectorAll("[data-of=selection]")) answer.remove();
+  }
+
+  async #estimate(title, remove, relabel, of = "selection") {
     const busy = h(
       "article",
-      { class: "answer" },
+      { class: "answer", data: { of } },
       h("h3", { textContent: title }),
       h("p", { class: "busy", textContent: "Estimating…" }),
     );
@@ -90,7 +96,8 @@ export class WhatIf {
       const found = this.model.backend.carried
         ? this.#added(remove, relabel)
         : await this.model.backend.whatIf(remove, relabel);
-      busy.replaceWith(this.#answer(title, found, performance.now() - start));
+      if (!busy.isConnected) return; // its selection was cleared meanwhile
+      busy.replaceWith(this.#answer(title, found, performance.now() - start, of));
     } catch (error) {
       fill(busy, h("h3", { textContent: title }), h("p", { class: "problem", textContent: error.message }));
     }
@@ -121,13 +128,13 @@ export class WhatIf {
     };
   }
 
-  #answer(title, found, time) {
+  #answer(title, found, time, of) {
     const m = this.model,
       change = found.loss_after - found.loss_before,
       better = change < 0;
     return h(
       "article",
-      { class: "answer", data: { change: String(change) } },
+      { class: "answer", data: { change: String(change), of } },
       h(
         "h3",
         {},
@@ -144,7 +151,7 @@ export class WhatIf {
           short(found.loss_before),
           short(found.loss_after),
           `${better ? "−" : "+"}${short(Math.abs(change))}`,
-          better,
+          Math.sign(-change),
         ),
         found.accuracy_before != null &&
           figure(
@@ -152,7 +159,7 @@ export class WhatIf {
             percent(found.accuracy_before),
             percent(found.accuracy_after),
             `${signed(100 * (found.accuracy_after - found.accuracy_before))} points`,
-            found.accuracy_after >= found.accuracy_before,
+            Math.sign(found.accuracy_after - found.accuracy_before),
           ),
         found.changed != null &&
           h(
@@ -206,7 +213,7 @@ function figure(name, before, after, change, good) {
     { class: "figure" },
     h("span", { textContent: name }),
     h("b", {}, before, " → ", after),
-    h("em", { class: good ? "good" : "bad", textContent: change }),
+    h("em", { class: ["bad", "same", "good"][good + 1], textContent: good ? change : "no change" }),
   );
 }
 

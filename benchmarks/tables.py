@@ -1,0 +1,237 @@
+"""Tables: `posterity fit` as it comes, beside scikit-learn, on public tables in five cuts each.
+
+Classes: log loss, ECE (15 bins) and accuracy of logistic regression (standardised inputs), HistGradientBoosting as it
+comes and calibrated (isotonic, five folds). Amounts: RMSE, NLL and the share of held-out amounts inside 90 % intervals.
+A quarter of each table is held out, another in each cut. Nothing is tuned here: the network and the encoding of numbers
+were chosen on other tables (glass, Pima, penguins, Titanic, orange juice, attrition, cells, HMDA, Chile, credit, HPC
+jobs, spam, churn; see `docs/benchmarks/tables.md`). Tables come with scikit-learn and statsmodels, or lie in the data
+folder; `--tables` chooses among them, and `--raw` splits the study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import report
+import torch
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from typer.testing import CliRunner
+
+from posterity import metrics
+from posterity.cli import app
+
+TARGET = "target"
+Z = 1.6449
+
+
+def bundled(load: Callable[..., Any]) -> pd.DataFrame:
+    """A table of scikit-learn."""
+    return load(as_frame=True).frame
+
+
+def statsmodels(name: str, target: str, classes: Callable[[pd.Series], pd.Series]) -> pd.DataFrame:
+    """A table of statsmodels, with a target made of one of its columns."""
+    import statsmodels.api as sm
+
+    table = getattr(sm.datasets, name).load_pandas().data.copy()
+    return table.drop(columns=target).assign(**{TARGET: classes(table[target])})
+
+
+def arrays(found: dict[str, np.ndarray], classes: Callable[[np.ndarray], np.ndarray] | None = None) -> pd.DataFrame:
+    """Arrays X and y as a table."""
+    table = pd.DataFrame(found["X"], columns=[f"x{i}" for i in range(found["X"].shape[1])])
+    return table.assign(**{TARGET: found["y"] if classes is None else classes(found["y"])})
+
+
+def adult(root: Path) -> pd.DataFrame:
+    """Both splits of Adult."""
+    table = pd.read_csv(root / "tabular" / "adult.csv.gz", skipinitialspace=True, na_values="?")
+    return table.drop(columns="split").rename(columns={"income": TARGET})
+
+
+CLASSES: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "iris": lambda _: bundled(load_iris),
+    "wine": lambda _: bundled(load_wine),
+    "breast cancer": lambda _: bundled(load_breast_cancer),
+    "digits": lambda _: bundled(load_digits),
+    "biopsies": lambda root: arrays(
+        {**(found := datasets.tabular(root, "breast_cancer_scale")), "X": found["X"][:, 1:]}
+    ),
+    "australian": lambda root: arrays(datasets.tabular(root, "australian_scale")),
+    "anes96": lambda _: statsmodels("anes96", "vote", lambda y: y),
+    "boston, dear": lambda root: arrays(datasets.uci_regression(root, "boston"), lambda y: y > np.median(y)),
+    "concrete, strong": lambda root: arrays(datasets.uci_regression(root, "concrete"), lambda y: y > np.median(y)),
+    "wine quality": lambda root: arrays(datasets.uci_regression(root, "wine"), lambda y: y),
+    "abalone, old": lambda root: arrays(datasets.tabular(root, "abalone_scale"), lambda y: y > 9),
+    "banana": lambda root: arrays(datasets.tabular(root, "banana")),
+    "fair": lambda _: statsmodels("fair", "affairs", lambda y: y > 0),
+    "adult": adult,
+}
+AMOUNTS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "diabetes": lambda _: bundled(load_diabetes),
+    "yacht": lambda root: arrays(datasets.uci_regression(root, "yacht")),
+    "boston": lambda root: arrays(datasets.uci_regression(root, "boston")),
+    "energy": lambda root: arrays(datasets.uci_regression(root, "energy")),
+    "concrete": lambda root: arrays(datasets.uci_regression(root, "concrete")),
+}
+
+
+def table(name: str, root: str | None) -> pd.DataFrame:
+    """A table with its target in a column of its own; classes are words."""
+    found = {**CLASSES, **AMOUNTS}[name](datasets.folder(root)).dropna(subset=[TARGET]).reset_index(drop=True)
+    if name in CLASSES:
+        labels = pd.Categorical(found[TARGET].astype(str))
+        counts = pd.Series(labels).value_counts()
+        found[TARGET] = [f"class {label}" for label in labels]
+        found = found[[counts[label] >= 20 for label in labels]]  # wine has qualities of ten bottles
+    return found
+
+
+def ours(train: pd.DataFrame, test: pd.DataFrame, task: str, seed: int) -> dict[str, float]:
+    """`posterity fit`, without an option."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = [str(Path(folder) / part) for part in ("train.csv", "test.csv", "run")]
+        train.to_csv(names[0], index=False)
+        test.to_csv(names[1], index=False)
+        words = ["fit", names[0], "--target", TARGET, "--test", names[1], "--out", names[2], "--json"]
+        started = time.perf_counter()
+        answer = CliRunner().invoke(app, [*words, "--task", task, "--seed", str(seed)], catch_exceptions=False)
+        figures = json.loads(answer.stdout)["metrics"]
+    return {**figures, "seconds": time.perf_counter() - started}
+
+
+def prepared(train: pd.DataFrame, scale: bool) -> ColumnTransformer:
+    """Numbers (perhaps standardised) and one-hot categories, missing values filled."""
+    numeric = list(train.drop(columns=TARGET).select_dtypes("number"))
+    words = [name for name in train if name not in (*numeric, TARGET)]
+    numbers = make_pipeline(SimpleImputer(), StandardScaler()) if scale else SimpleImputer()
+    levels = OneHotEncoder(handle_unknown="ignore", sparse_output=False, max_categories=100)
+    return ColumnTransformer([("numbers", numbers, numeric), ("words", levels, words)])
+
+
+def peers(train: pd.DataFrame, test: pd.DataFrame, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """The classifiers of scikit-learn."""
+    boosted = HistGradientBoostingClassifier(random_state=seed)
+    models = {
+        "logistic": make_pipeline(prepared(train, True), LogisticRegression(max_iter=3000)),
+        "boosting": make_pipeline(prepared(train, False), boosted),
+        "boosting, calibrated": make_pipeline(
+            prepared(train, False), CalibratedClassifierCV(boosted, method="isotonic", cv=5)
+        ),
+    }
+    for name, model in models.items():
+        started = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(train.drop(columns=TARGET), train[TARGET])
+            probs = model.predict_proba(test.drop(columns=TARGET))
+        place = {label: k for k, label in enumerate(model.classes_)}
+        p, y = torch.tensor(probs).clamp_min(1e-15), torch.tensor([place[label] for label in test[TARGET]])
+        figures = {"accuracy": metrics.accuracy(p, y), "nll": metrics.nll(p, y), "ece": metrics.ece(p, y)}
+        yield name, {**figures, "seconds": time.perf_counter() - started}
+
+
+def ridge(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
+    """Bayesian ridge regression, whose intervals are Gaussian too."""
+    started = time.perf_counter()
+    inputs = prepared(train, True).fit(train)
+    model = BayesianRidge().fit(inputs.transform(train), train[TARGET])
+    mean, std = model.predict(inputs.transform(test), return_std=True)
+    y = test[TARGET].to_numpy()
+    return {
+        "rmse": metrics.rmse(mean, y),
+        "nll": metrics.gaussian_nll(mean, std, y),
+        "coverage": metrics.coverage(mean - Z * std, mean + Z * std, y),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def runs(options: argparse.Namespace) -> Iterator[report.Line]:
+    for name in options.tables:
+        everything, amount = table(name, options.data), name in AMOUNTS
+        for seed in options.seeds:
+            groups = None if amount else everything[TARGET]
+            train, test = train_test_split(everything, test_size=0.25, random_state=seed, stratify=groups)
+            about = {"table": name, "rows": len(everything), "seed": seed}
+            if amount:
+                yield {**about, "by": "Bayesian ridge", **ridge(train, test)}
+            else:
+                yield from ({**about, "by": by, **figures} for by, figures in peers(train, test, seed))
+            yield {**about, "by": "posterity fit", **ours(train, test, "amount" if amount else "classes", seed)}
+
+
+def publish(lines: list[report.Line], out: str | None) -> None:
+    seeds = sorted({line["seed"] for line in lines})
+    text = report.header("Tables: `posterity fit` beside scikit-learn", lines, cuts=seeds)
+    found: dict[tuple[str, str], list[report.Line]] = {}
+    for line in lines:
+        found.setdefault((line["table"], line["by"]), []).append(line)
+    for names, figures in ((CLASSES, ("nll", "ece", "accuracy", "seconds")), (AMOUNTS, ("rmse", "nll", "coverage"))):
+        here = [name for name in names if any(line["table"] == name for line in lines)]
+        ways = list(dict.fromkeys(by for name, by in found if name in names))
+        if not here:
+            continue
+        for figure in figures:
+            means = {
+                key: statistics.fmean(line[figure] for line in some) for key, some in found.items() if key[0] in here
+            }
+            rows = [
+                [name, found[name, ways[0]][0]["rows"], *(_cell(found.get((name, by), []), figure) for by in ways)]
+                for name in here
+            ]
+            whole = [name for name in here if all((name, by) in means for by in ways)]
+            rows.append(["mean", "", *(f"{statistics.fmean(means[name, by] for name in whole):.3f}" for by in ways)])
+            text += f"\n{_TITLES[figure]}\n\n" + report.table(["table", "rows", *ways], rows)
+            if figure == "nll" and names is CLASSES:
+                for by in ways[:-1]:
+                    ahead = sum(means[name, ways[-1]] < means[name, by] for name in whole)
+                    text += f"\n`posterity fit` has the lower log loss than {by} on {ahead} of {len(whole)} tables.\n"
+    report.publish("tables", text, out)
+
+
+_TITLES = {
+    "nll": "Negative log-likelihood (log loss of classes), lower is better:",
+    "ece": "ECE of the most probable class, 15 bins:",
+    "accuracy": "Accuracy:",
+    "seconds": "Seconds, start-up not included:",
+    "rmse": "RMSE of amounts:",
+    "coverage": "Share of held-out amounts inside 90 % intervals:",
+}
+
+
+def _cell(some: list[report.Line], figure: str) -> str:
+    return report.spread([line[figure] for line in some], 3) if some else ""
+
+
+def main() -> None:
+    arguments = report.parser(__doc__)
+    everything = [*CLASSES, *AMOUNTS]
+    arguments.add_argument("--tables", nargs="+", choices=everything, default=everything)
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    options = arguments.parse_args()
+    lines = report.gather(options, runs)
+    if not options.raw:
+        publish(lines, options.out)
+
+
+if __name__ == "__main__":
+    main()

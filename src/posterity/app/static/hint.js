@@ -1,0 +1,35 @@
+// A word on how to read the map, until somebody has read it.
+
+import { h } from "./dom.js";
+
+const READ = "posterity.hint";
+
+export function hint() {
+  const element = h(
+    "p",
+    { class: "flag hint", role: "note" },
+    h("b", { textContent: "How to read it. " }),
+    "Each point is a training example. Higher up, the model is more wrong about it; further right, the model depends on " +
+      "it more. Look at the top first: wrong labels gather there. Click a point, then Keep, Drop or Relabel it.",
+    h("button", { class: "quiet", textContent: "Got it", onclick: () => (remember(), element.remove()) }),
+  );
+  element.hidden = seen();
+  return element;
+}
+
+// A file that is opened from a disk may have no storage.
+function seen() {
+  try {
+    return localStorage.getItem(READ) !== null;
+  } catch {
+    return false;
+  }
+}
+
+function remember() {
+  try {
+    localStorage.setItem(READ, "1");
+  } catch {
+    // shown again the next time
+  }
+}

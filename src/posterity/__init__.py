@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         runs,
         table,
     )
-    from posterity.adaptation import adapt
+    from posterity.adaptation import Stream, adapt
     from posterity.app import serve, show_rule, write_html
     from posterity.errors import PosterityError
     from posterity.exploration import ActiveLearner, ThompsonSampler, acquire
@@ -77,6 +77,7 @@ _WHERE = {
     "TemperatureScaling": "prediction",
     "ThompsonSampler": "exploration",
     "acquire": "exploration",
+    "Stream": "adaptation",
     "adapt": "adaptation",
     "bayes_by_backprop": "learning",
     "dropout": "learning",
@@ -108,6 +109,7 @@ __all__ = [
     "Prediction",
     "PredictiveModule",
     "Run",
+    "Stream",
     "TemperatureScaling",
     "ThompsonSampler",
     "acquire",

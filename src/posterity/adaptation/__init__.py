@@ -1,7 +1,9 @@
 """Adaptation: add, remove and change without retraining; learn one task after another without forgetting."""
 
 from posterity.adaptation._adapt import Adaptation, adapt
+from posterity.adaptation._stream import Stream
 from posterity.adaptation.combined import reconstruction_error, weights_functions_labels
+from posterity.adaptation.drift import Drift
 from posterity.adaptation.fromp import FROMP, fromp
 from posterity.adaptation.kprior import FunctionDivergence, k_prior, remember
 from posterity.adaptation.penalty import Penalty
@@ -32,6 +34,7 @@ __all__ = [
     "VCL",
     "Adaptation",
     "Combined",
+    "Drift",
     "FineTuning",
     "FunctionDivergence",
     "FunctionalPrior",
@@ -46,6 +49,7 @@ __all__ = [
     "ResidualReplay",
     "Scores",
     "Strategy",
+    "Stream",
     "SynapticIntelligence",
     "Task",
     "accumulate",

@@ -16,6 +16,8 @@ from posterity.adaptation.alternatives import alternatives
 from posterity.adaptation.by_descent import by_descent
 from posterity.adaptation.by_newton import by_newton
 from posterity.adaptation.changes import Remove, Request
+from posterity.adaptation.drift import Drift
+from posterity.adaptation.forgetting import checked, drift_of
 from posterity.adaptation.lost_classes import lost_classes
 from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
 from posterity.adaptation.situation import WARM, Outcome, Situation
@@ -52,6 +54,7 @@ def adapt(
     classes: int | Sequence[str] | None = None,
     into: nn.Module | None = None,
     memory: Memory | int | None = None,
+    forget: float | str = 0.0,
     method: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -81,6 +84,8 @@ def adapt(
         into: Another model to carry the knowledge into; a copy of it is trained.
         memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
             the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
+        forget: How much of the past to forget, γ in [0, 1]: all that is known from the old data counts 1 − γ. 0 keeps
+            everything, 1 leaves the prior. "auto" takes the γ under which the new data are most likely.
         method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
             memory, "combined" also with the memory's true labels.
         epochs: For networks: passes over all data. By default 5, or 250 steps where that is more, for changes of 8 % of
@@ -118,7 +123,11 @@ def adapt(
         raise expected("method", f"one of {list(METHODS)}", method)
     require(not compare or data is not None, "compare", "data beside it", "none")
     check_belongs(model, posterior)
-    situation = Situation.of(model, posterior, request, method, seed)
+    rate = checked(forget)
+    situation = Situation.of(model, posterior, request, method, seed, rate != 0)
+    drift = None if rate == 0 else drift_of(situation, rate)
+    if drift is not None:
+        situation = situation.forgetting(drift.forget)
     outcome = _solved(situation, settings)
     structure, why = structure_after(situation, outcome.past, outcome.precision)
     adapted = Posterior.of(
@@ -133,8 +142,8 @@ def adapt(
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
     others, notes = alternatives(situation, used, seed) if compare else ({}, [])
-    notes += [note for note in (why, _group(situation)) if note is not None]
-    report = _report(situation, outcome, notes, seconds, others)
+    notes += [note for note in (why, _group(situation), drift and str(drift)) if note]
+    report = _report(situation, outcome, notes, seconds, others, drift)
     return Adaptation(outcome.model, adapted, report)
 
 
@@ -147,7 +156,12 @@ def _solved(situation: Situation, settings: Settings) -> Outcome:
 
 
 def _report(
-    situation: Situation, outcome: Outcome, notes: list[str], seconds: float, others: Mapping[str, nn.Module]
+    situation: Situation,
+    outcome: Outcome,
+    notes: list[str],
+    seconds: float,
+    others: Mapping[str, nn.Module],
+    drift: Drift | None,
 ) -> Report:
     """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
     change, posterior, whole = situation.change, situation.posterior, situation.all_data()
@@ -157,7 +171,7 @@ def _report(
     }
     found = None
     silenced = situation.heads is None and len(lost_classes(situation)) > 0  # an output far below what a prior expects
-    if whole is not None:
+    if whole is not None and situation.keep == 1:  # otherwise the objective is not that of retraining
         for name, model in models.items():
             if name == "no adaptation" and situation.other_model():
                 continue  # the objective is that of the new model
@@ -187,6 +201,7 @@ def _report(
         added=_ids(change.added),
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
+        drift=drift,
         notes=(*notes, *_worse(rows, outcome.exact)),
     )
 

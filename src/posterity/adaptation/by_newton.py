@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head
 from posterity.adaptation.newton import Problem, Solution, as_means, minimise
-from posterity.adaptation.past import joined
+from posterity.adaptation.past import Past, joined
 from posterity.adaptation.quadratic import gaussian_of
 from posterity.adaptation.remainder import covers_all
 from posterity.adaptation.replay import predictions_of
@@ -63,11 +63,10 @@ def carried_over(old: Layer, new: Layer, batch: Batch) -> Tensor | None:
     return torch.kron(classes, a.T.contiguous()) if bool(nested) else None
 
 
-def by_newton(situation: Situation) -> Outcome:
-    """The minimum of the adapted objective, by Newton's method."""
+def problem_of(situation: Situation, past: Past, new_data: bool = True) -> tuple[Problem, Tensor, Tensor | None]:
+    """The convex problem of past, prior and (or not) new data, a start, and T with θ_old = T θ_new."""
     assert situation.heads is not None
     old, new = Layer(situation.old, situation.heads[0]), Layer(situation.new, situation.heads[1])
-    past, added, likelihood = situation.past, situation.change.added, situation.posterior.likelihood
     t = carried_over(old, new, situation.examples())
     width = situation.scale * new.flat(situation.prior.precision_diagonal())
     precision, linear = width.diag(), width * new.flat(situation.prior.mean)
@@ -79,13 +78,22 @@ def by_newton(situation: Situation) -> Outcome:
         precision = precision + t.T @ rest @ t
         linear = linear + t.T @ (rest @ mean - pull)
         start = torch.linalg.lstsq(t, mean).solution
-    rows = _rows(new, past.memory, added, likelihood)
-    solution = minimise(Problem(likelihood, *rows, precision, linear), start)
+    likelihood = situation.posterior.likelihood
+    rows = _rows(new, past.memory, situation.change.added if new_data else None, likelihood)
+    return Problem(likelihood, *rows, precision, linear), start, t
+
+
+def by_newton(situation: Situation) -> Outcome:
+    """The minimum of the adapted objective, by Newton's method."""
+    assert situation.heads is not None
+    new, past, added = Layer(situation.new, situation.heads[1]), situation.past, situation.change.added
+    problem, start, t = problem_of(situation, past)
+    solution = minimise(problem, start)
     new.write(solution.theta)
     memory = past.remembered(new.model)
     memory = memory if added is None else joined(memory, new.model, added)
-    looked_at = 2.0 * (solution.steps + 1) * len(rows[0])
-    exact = t is not None and _nothing_approximated(situation)
+    looked_at = 2.0 * (solution.steps + 1) * len(problem.features)
+    exact = t is not None and situation.keep == 1 and _nothing_approximated(situation)
     hessian = _precision(situation, new, solution) if _needs_hessian(situation, t) else None
     return Outcome(new.model, past, hessian, memory, exact, solution.steps, looked_at, solution.residual)
 

@@ -63,6 +63,12 @@ class FactorSums:
             sums[name] = tuple(a + sign * b.to(a) for a, b in zip(mine, theirs))
         return FactorSums(sums, self.mass + sign * other.mass)
 
+    def scaled(self, factor: float) -> FactorSums:
+        """The sums times a number, as of examples that count for so much each."""
+        return FactorSums(
+            {name: tuple(factor * t for t in sums) for name, sums in self.sums.items()}, factor * self.mass
+        )
+
     def less(self, other: FactorSums) -> FactorSums:
         """The sums without those of the other."""
         return self.plus(other, -1.0)

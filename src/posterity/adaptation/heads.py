@@ -104,7 +104,12 @@ def solvable(model: nn.Module, posterior: Posterior, head: Head | None) -> bool:
     """Whether the head is all that would be trained, and small enough for Newton's method."""
     if head is None or math.prod(head.shape) > LARGEST:
         return False
-    return posterior.structure.varying is not posterior.structure or set(trainable(model)) == set(head.names)
+    return posterior.structure.varying is not posterior.structure or solvable_alone(model, head)
+
+
+def solvable_alone(model: nn.Module, head: Head) -> bool:
+    """Whether nothing but the head learns, and it is small enough for Newton's method."""
+    return math.prod(head.shape) <= LARGEST and set(trainable(model)) == set(head.names)
 
 
 def grown(model: nn.Module, head: Head, classes: int) -> nn.Module:

@@ -57,7 +57,7 @@ class Past:
         rest: Diagonal | Full = Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
         if memory is not None and removed is not None:
             memory = cover(model, posterior, memory, removed, counts)
-        if not isinstance(gaussian, Diagonal):  # what other structures do not have examples for stays as it was
+        if gaussian.kind != Diagonal.kind:  # what other structures do not have examples for stays as it was
             rest = split(model, posterior, memory)[1]
         left = memory if memory is None or removed is None else without(memory, removed.ids)
         pull = {name: torch.zeros_like(m) for name, m in gaussian.mean.items()}
@@ -74,6 +74,14 @@ class Past:
         pull = {name: g - lost[name].to(g) for name, g in _pull_of_prior(posterior).items()}
         assert bearable is not None
         return cls(without(bearable, removed.ids), rest, pull, weights)
+
+    def discounted(self, keep: float) -> Past:
+        """The past times a number: a power prior, of data that count for less than they did."""
+        if keep == 1:
+            return self
+        memory = None if self.memory is None else replace(self.memory, weights=keep * self.memory.weights)
+        pull = {name: keep * g for name, g in self.pull.items()}
+        return Past(memory, self.rest.times(keep), pull, None if self.weights is None else keep * self.weights)
 
     def standing(self) -> Memory | None:
         """The memory, each example with the number that it stands for."""

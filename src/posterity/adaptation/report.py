@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from posterity.adaptation.drift import Drift
 from posterity.adaptation.kprior import FunctionDivergence, outputs_of
 from posterity.adaptation.past import data_gradient
 from posterity.batches import Batch
@@ -39,6 +40,7 @@ class Report:
         table: "no adaptation", "adapted" and, for comparison, "plain warm start" and "retrained": losses, divergence
             from the old model on the memory, and the objective of retraining (loss over all data and prior) where all
             data were at hand.
+        drift: How much of the past was forgotten, and what speaks for it; None where everything was kept.
         notes: What is otherwise than one might expect.
     """
 
@@ -56,6 +58,7 @@ class Report:
     added: Tensor
     removed: Tensor
     table: pd.DataFrame
+    drift: Drift | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -43,6 +43,7 @@ class Situation:
         prior: The prior afterwards.
         way: How it is solved, one of "newton", "warm_start" and the methods of K-priors.
         why: The reason for it.
+        keep: How much the past counts, 1 − γ where the share γ is forgotten; already so in `past`.
     """
 
     old: nn.Module
@@ -56,9 +57,18 @@ class Situation:
     prior: Diagonal
     way: str
     why: str
+    keep: float = 1.0
 
     @classmethod
-    def of(cls, model: nn.Module, posterior: Posterior, request: Request, method: str | None, seed: int) -> Situation:
+    def of(
+        cls,
+        model: nn.Module,
+        posterior: Posterior,
+        request: Request,
+        method: str | None,
+        seed: int,
+        forgets: bool = False,
+    ) -> Situation:
         """What a request means for a model and its posterior; nothing that was given is changed."""
         whole = None if request.data is None else everything(request.data, posterior)
         old = at_mean(model, posterior)
@@ -77,7 +87,7 @@ class Situation:
         require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
         found = find_head(new, inputs)
         linear = linear and solvable(new, posterior, found)
-        way, why = _way(method, linear, whole, request.into)
+        way, why = _way(method, linear, whole, request.into, forgets)
         past = _past(old, posterior, None if method == "ewc" else memory, change, way)
         heads = (head, found) if linear and head is not None and found is not None else None
         names = _learnt(posterior, new, found, linear, change)
@@ -94,6 +104,10 @@ class Situation:
     def n(self) -> int:
         """Number of examples afterwards."""
         return self.posterior.n + self.change.new - self.change.gone
+
+    def forgetting(self, forget: float) -> Situation:
+        """The same, with a past that counts for less."""
+        return replace(self, past=self.past.discounted(1 - forget), keep=1 - forget)
 
     def other_prior(self) -> bool:
         """Whether the prior of a weight that there was is another one."""
@@ -209,17 +223,21 @@ def _last_layer(posterior: Posterior) -> bool:
     return posterior.structure.varying is not posterior.structure
 
 
-def _way(method: str | None, linear: bool, whole: Batch | None, into: nn.Module | None) -> tuple[str, str]:
+def _way(
+    method: str | None, linear: bool, whole: Batch | None, into: nn.Module | None, forgets: bool
+) -> tuple[str, str]:
     """How to solve the problem, and why."""
     if linear:
         return "newton", "only one linear layer learns: Newton's method finds the minimum"
-    if method == WARM or (method is None and whole is not None and into is None):
+    if method == WARM or (method is None and whole is not None and into is None and not forgets):
+        require(not forgets, "method", "a K-prior where the past is forgotten (`forget`)", WARM)
         require(whole is not None, "method", "data beside a warm start", "none")
         require(into is None, "method", "a K-prior where another model is trained (`into`)", WARM)
         return WARM, "the old data are at hand: trained on the corrected data from the old weights"
     if method is not None:
         return method, "asked for"
-    gone = "the old data are not at hand" if whole is None else "the weights are those of another model"
+    gone = "the weights are those of another model" if into is not None else "a part of the past is forgotten"
+    gone = "the old data are not at hand" if whole is None else gone
     return "kprior", f"{gone}: the posterior and a memory stand for them"
 
 

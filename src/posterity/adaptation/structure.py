@@ -94,10 +94,10 @@ def _diagonal_of_the_rest(situation: Situation, past: Past) -> Tree:
     if not isinstance(gaussian_of(posterior.structure), Diagonal):
         return past.rest.precision_diagonal()
     if _all_remembered(situation):
-        stays = 1 - situation.change.gone / posterior.n
+        stays = situation.keep * (1 - situation.change.gone / posterior.n)
         found = {name: stays * h for name, h in beyond(situation.old, posterior, situation.memory).items()}
     else:
-        found = data_precision(posterior)
+        found = {name: situation.keep * h for name, h in data_precision(posterior).items()}
         for memory in _looked_up(situation):
             inside = memory_diagonal(situation.old, memory, posterior.likelihood)
             found = {name: h - inside[name].to(h) for name, h in found.items()}
@@ -123,7 +123,7 @@ def _matrix_of_the_rest(situation: Situation, past: Past, mean: Tree) -> Tensor:
         left = [rest[name] if name in rest else torch.zeros_like(m) for name, m in mean.items()]
         return torch.cat([p.reshape(-1) for p in left]).diag()
     prior = posterior.prior.restrict(old.names).precision_diagonal()
-    total = situation.scale * (old.precision - to_vector(prior).to(old.precision).diag())
+    total = situation.keep * situation.scale * (old.precision - to_vector(prior).to(old.precision).diag())
     for memory in _looked_up(situation):
         total = total - memory_matrix(situation.old, memory, posterior.likelihood, old.names).to(total)
     return widened(total, old.mean, mean)
@@ -148,7 +148,7 @@ def _factors_of_the_rest(situation: Situation) -> FactorSums:
     posterior = situation.posterior
     if _all_remembered(situation):
         return FactorSums({}, 0.0)
-    total = FactorSums.of(posterior)
+    total = FactorSums.of(posterior).scaled(situation.keep)
     with only_trainable(situation.old, total.sums):
         for memory in _looked_up(situation):
             total = total.less(FactorSums.over(situation.old, memory, posterior.likelihood))
@@ -159,7 +159,7 @@ def _looked_up(situation: Situation) -> list[Memory]:
     """Examples that are in the old curvature: remembered ones, and removed ones with all that they stand for."""
     gone, memory = situation.change.removed, situation.past.standing()
     found = [] if memory is None else [memory]
-    return found if gone is None else [*found, Memory.of(gone, situation.change.counts)]
+    return found if gone is None else [*found, Memory.of(gone, situation.keep * situation.change.counts)]
 
 
 def _all_remembered(situation: Situation) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, show_table
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, expected
 
 
 def adapt(
@@ -22,6 +22,9 @@ def adapt(
         Path | None, typer.Option(help="An npz with a vector, or a picture, for each new row of a table.")
     ] = None,
     memory: Annotated[int | None, typer.Option(help="Training rows to remember; default: one in ten.")] = None,
+    forget: Annotated[
+        str, typer.Option(help="Share of the past to forget, 0 to 1, or auto: what explains the new rows best.")
+    ] = "0",
     method: Annotated[
         str | None, typer.Option(help="For networks: warm_start (the default), kprior, ewc or combined.")
     ] = None,
@@ -55,6 +58,7 @@ def adapt(
         embeddings=embeddings,
         memory=memory,
         overwrite=overwrite,
+        forget=_share(forget),
         method=method,
         epochs=epochs,
         lr=lr,
@@ -75,3 +79,11 @@ def adapt(
         say(f"on held-out rows before: {figures(opened.metrics)}")
         say(f"on held-out rows now:    {figures(changed.metrics)}")
     say(f"run: {out}")
+
+
+def _share(given: str) -> float | str:
+    """A number, or "auto"."""
+    try:
+        return given if given == "auto" else float(given)
+    except ValueError:
+        raise expected("forget", "a number in [0, 1] or auto", given) from None

@@ -13,6 +13,7 @@ from posterity.inputs import Inputs
 from posterity.learning._members import train_members
 from posterity.learning._train import Run, train
 from posterity.learning.callbacks import Callback
+from posterity.learning.forgetting import forgetting_prior
 from posterity.learning.schedules import Schedule
 from posterity.learning.settings import FitSettings
 from posterity.likelihoods import Likelihood
@@ -87,7 +88,9 @@ def fit(
             every few seconds.
         tokenizer: A tokenizer of transformers: then `data` and `validation` are (texts, labels), texts are cut to what
             the model reads, and labels may be words. `posterity.tokenised` does the same for `predict`.
-        **options: What the method takes; its class in `posterity.learning.learners` explains them.
+        **options: What the method takes; its class in `posterity.learning.learners` explains them. Where `prior` is an
+            earlier posterior, also `forget`: the share of its data to forget, in [0, 1], or "auto" for the share under
+            which the new data are most likely.
 
     Returns:
         The run: model, posterior, history. After Ctrl-C, what had been reached (`run.interrupted`).
@@ -104,6 +107,10 @@ def fit(
     if tokenizer is not None:
         arguments |= _of_texts(arguments)
     data = arguments["data"]
+    if "forget" in options:
+        if not isinstance(model, nn.Module):
+            raise expected("model", "a torch.nn.Module", type(model).__name__)
+        options["prior"] = forgetting_prior(model, data, options.get("prior"), options.pop("forget"))
     left = ("model", "data", "tokenizer")
     settings = FitSettings(**{name: value for name, value in arguments.items() if name not in left})
     if method == "ensemble":

@@ -19,6 +19,7 @@ from posterity.posterior import store
 from posterity.posterior._memory import Memory
 from posterity.posterior._structure import Structure
 from posterity.posterior.diagonal import Diagonal
+from posterity.posterior.full import Full
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.projection import project
 from posterity.posterior.pruning import cut
@@ -197,6 +198,24 @@ class Posterior:
         """
         found = cut(self.structure, self.ess, fraction, below, cost)
         return Pruned(replace(self, structure=found.structure), *found[1:])
+
+    def discounted(self, forget: float) -> Posterior:
+        """The posterior with a share γ of its data forgotten: λ₀ + (1 − γ)(λ − λ₀), λ₀ the prior's natural parameters.
+
+        Other structures than diagonal and full ones leave the diagonal of their precision.
+
+        Args:
+            forget: γ in [0, 1]; with 1 the prior is left.
+        """
+        require(0 <= forget <= 1, "forget", "a number in [0, 1]", forget)
+        if forget == 0:
+            return self
+        simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
+        whole = self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
+        prior = self.prior.restrict(tuple(natural(whole.structure).linear))
+        data = (natural(whole.structure) - natural(prior)).scaled(1 - forget)
+        memory = self.memory and replace(self.memory, weights=(1 - forget) * self.memory.weights)
+        return replace(whole, structure=gaussian(natural(prior) + data, whole.structure), memory=memory)
 
     def natural(self) -> Site:
         """Natural parameters as a site that stands for all n examples and the prior."""

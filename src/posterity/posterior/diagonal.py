@@ -84,6 +84,10 @@ class Diagonal(GaussianStructure):
         self._require_proper("exponential family")
         return DiagonalGaussian(to_vector(self.mean).double(), to_vector(self.precision_diagonal()).double())
 
+    def times(self, factor: float) -> Diagonal:
+        """The same mean with its precision times a number: a Gaussian that counts for so much."""
+        return Diagonal(self.mean, {name: factor * p for name, p in self.precision.items()})
+
     def precision_times(self, tree: Mapping[str, Tensor]) -> Tree:
         return {name: p * tree[name] for name, p in self.precision_diagonal().items()}
 

@@ -44,7 +44,7 @@ def adapt_run(
         decisions: What becomes of old ones.
         memory: How many training rows are remembered; without a number as many as `posterity.adapt` chooses.
         overwrite: Replace a run that is already in `out`.
-        **settings: What `posterity.adapt` takes beyond that (method, epochs, lr, seed).
+        **settings: What `posterity.adapt` takes beyond that (forget, method, epochs, lr, seed).
 
     Returns:
         The new run, the report of the adaptation, and notes about unusual rows.
@@ -169,6 +169,7 @@ def _account(report: Report) -> dict[str, Any]:
         "gradient": report.gradient,
         "bound": report.bound,
         "memory": list(report.memory),
+        "forget": 0.0 if report.drift is None else report.drift.forget,
         "added": len(report.added),
         "removed": len(report.removed),
         "table": {

@@ -1,0 +1,172 @@
+"""Forgetting held to weighted retraining, and streams to a world that moves or stands still."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+import posterity as po
+from adaptation.problems import logistic, newton_logistic
+from posterity.adaptation import adapt
+
+
+@pytest.fixture(scope="module")
+def regression():
+    x, y = logistic(80)
+    w, _ = newton_logistic(x, y, 1.0)
+    model = nn.Linear(4, 1, bias=False).double()
+    model.weight.data = torch.tensor(w)[None]
+    return model, po.laplace(model, (x, y), likelihood="bernoulli", structure="full", prior_precision=1.0), (x, y)
+
+
+@pytest.mark.parametrize("forget", [0.0, 0.3, 1.0])
+def test_forgetting_is_retraining_with_weights(regression, forget):
+    model, posterior, (x, y) = regression
+    new = logistic(40, seed=3, shift=0.3)
+    result = adapt(model, posterior, data=(x, y), add=new, forget=forget)
+    rows, labels = np.concatenate((x, new[0])), np.concatenate((y, new[1]))[:, 0]
+    weights = np.r_[np.full(80, 1 - forget), np.ones(40)]
+
+    def objective(w):
+        f = rows @ w
+        return (weights * (np.logaddexp(0, f) - labels * f)).sum() + 0.5 * w @ w
+
+    found = minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-9}).x
+    assert result.model.weight.detach().numpy()[0] == pytest.approx(found, abs=1e-6)
+    p = 1 / (1 + np.exp(-rows @ found))
+    hessian = rows.T @ (rows * (weights * p * (1 - p))[:, None]) + np.eye(4)
+    assert result.posterior.structure.precision.numpy() == pytest.approx(hessian, abs=1e-5)
+    assert result.posterior.memory.weights.sum().item() == pytest.approx(weights.sum())
+    assert (result.report.drift is None) == (forget == 0)
+
+
+def test_the_new_data_decide_how_much_is_forgotten(regression):
+    model, posterior, _ = regression
+    x, y = logistic(40, seed=3)
+    same, turned = (adapt(model, posterior, add=(x, t), forget="auto").report.drift for t in (y, 1 - y))
+    assert same.forget < turned.forget
+    assert turned.found
+    assert not same.found
+    assert turned.against_keeping > 3
+    with pytest.raises(po.PosterityError, match="forget"):
+        adapt(model, posterior, data=regression[2], prior_precision=2.0, forget="auto")
+    for bad in (-0.1, 1.1, "often", True):
+        with pytest.raises(po.PosterityError, match="forget"):
+            adapt(model, posterior, add=(x, y), forget=bad)
+
+
+def test_a_discounted_posterior_is_the_prior_and_a_share_of_its_site(regression):
+    _, posterior, _ = regression
+    half = posterior.discounted(0.5)
+    natural = (posterior - posterior.prior).scaled(0.5)
+    precision = torch.eye(4).double() + natural.precision
+    assert torch.allclose(half.structure.precision, precision)
+    mean = torch.linalg.solve(precision, natural.linear["weight"].reshape(-1))
+    assert torch.allclose(half.mean["weight"].reshape(-1), mean)
+    assert torch.allclose(posterior.discounted(1.0).structure.precision, torch.eye(4).double())
+    with pytest.raises(po.PosterityError, match="forget"):
+        posterior.discounted(1.5)
+
+
+def test_training_takes_a_discounted_posterior_as_its_prior():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
+    model = nn.Linear(3, 2)
+    posterior = po.fit(model, (x, y), method="ivon", epochs=2).posterior
+    run = po.fit(model, (x, 1 - y), method="ivon", epochs=1, prior=posterior, forget=0.5)
+    expected = posterior.discounted(0.5).structure
+    for name, p in run.posterior.prior.precision_diagonal().items():
+        assert torch.allclose(p, expected.precision_diagonal()[name])
+    po.fit(model, (x, y), method="ivon", epochs=1, prior=posterior, forget="auto")
+    for bad in ({"forget": 0.5}, {"prior": posterior, "forget": 2.0}, {"prior": posterior, "forget": "never"}):
+        with pytest.raises(po.PosterityError, match="forget"):
+            po.fit(model, (x, y), method="ivon", epochs=1, **bad)
+
+
+def chunks(turn, count=12, size=60, seed=0):
+    rng = np.random.default_rng(seed)
+    for t in range(count):
+        x = rng.normal(size=(size, 2))
+        w = 4 * np.array([np.cos(turn * t), np.sin(turn * t)])
+        y = rng.uniform(size=size) < 1 / (1 + np.exp(-x @ w))
+        yield torch.tensor(x), torch.tensor(y).double().unsqueeze(1)
+
+
+@pytest.mark.parametrize(("turn", "rates"), [(0.0, (0.0, 0.2)), (0.5, (0.5, 1.0))])
+def test_a_stream_finds_out_how_fast_the_world_moves(turn, rates):
+    stream = po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli")
+    for chunk in chunks(turn):
+        stream.learn(chunk)
+    history = stream.history
+    assert rates[0] <= history["forget"].iloc[-1] <= rates[1]
+    assert history["drift"].iloc[-1] == (turn > 0)
+    assert history["accuracy"].iloc[-4:].mean() > 0.75
+    assert stream.posterior.memory is None
+    assert stream.predict(torch.zeros(3, 2).double()).probs.shape == (3, 1)
+
+
+def test_a_stream_that_keeps_everything_is_all_data_at_once():
+    """Linear regression: chunk after chunk is the same posterior as all of them together."""
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 2).double(), torch.randn(60, 1).double()
+    stream = po.Stream(nn.Linear(2, 1).double(), likelihood="gaussian", forget=0.0)
+    for rows in torch.arange(60).split(13):
+        stream.learn((x[rows], y[rows]))
+    phi = torch.cat((x, torch.ones(60, 1)), 1)
+    precision = phi.T @ phi + torch.eye(3)
+    assert torch.allclose(stream.posterior.structure.precision, precision)
+    mean = torch.linalg.solve(precision, phi.T @ y)[:, 0]
+    assert torch.allclose(stream.model.weight[0], mean[:2])
+    assert stream.posterior.n == 60
+
+
+def test_a_stream_goes_on_where_it_stopped(tmp_path):
+    parts = list(chunks(0.3, count=5))
+    whole = po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli")
+    first = po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli", folder=tmp_path / "s")
+    for k, chunk in enumerate(parts):
+        whole.learn(chunk)
+        if k < 3:
+            first.learn(chunk)
+    again = po.Stream.load(tmp_path / "s", nn.Linear(2, 1).double())
+    for chunk in parts[3:]:
+        again.learn(chunk)
+    pd.testing.assert_frame_equal(again.history, whole.history, check_exact=True)
+    assert torch.equal(again.posterior.structure.precision, whole.posterior.structure.precision)
+    assert len(list((tmp_path / "s").glob("chunk-*"))) == 1
+    with pytest.raises(po.PosterityError):
+        po.Stream.load(tmp_path / "s", nn.Linear(3, 1).double())
+    with pytest.raises(po.PosterityError, match="go on by"):
+        po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli", folder=tmp_path / "s")
+
+
+def test_a_bad_chunk_leaves_the_stream_as_it_was():
+    stream = po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli")
+    x, y = next(chunks(0.0))
+    stream.learn((x, y))
+    before = stream.posterior.structure.precision.clone()
+    hole = x.clone()
+    hole[3, 1] = float("nan")
+    for bad in ((x[:, :1], y), (x[:0], y[:0]), (hole, y), (x, 7 * y)):
+        with pytest.raises(po.PosterityError):
+            stream.learn(bad)
+    assert len(stream.history) == 1
+    assert torch.equal(stream.posterior.structure.precision, before)
+    with pytest.raises(po.PosterityError, match="at least one chunk"):
+        po.Stream(nn.Linear(2, 1), likelihood="bernoulli").predict(x)
+
+
+def test_a_network_in_a_stream_remembers_so_many():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    settings = {"method": "ivon", "epochs": 5}
+    stream = po.Stream(network, likelihood="bernoulli", forget=0.2, memory=20, **settings)
+    for x, y in chunks(0.1, count=3):
+        stream.learn((x.float(), y.float()))
+    assert len(stream.posterior.memory) == 20
+    assert list(stream.history["forget"].iloc[1:]) == [0.2, 0.2]
+    assert stream.history["loss"].iloc[1:].notna().all()

@@ -23,8 +23,8 @@ from typing import Any
 import report
 import torch
 
+from posterity.checkpoints import Entry, open_checkpoint
 from posterity.files import write_json
-from posterity.merging.checkpoint import Entry, open_checkpoint
 from posterity.merging.shards import plan_shards, write_index, write_shards
 
 HIDDEN, INNER, VOCABULARY, SHARD = 1024, 2816, 32000, 10**8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ SRC = Path(__file__).parent.parent / "src" / "posterity"
 FILES = sorted(SRC.rglob("*.py"))
 
 FLOORS = (
-    "errors progress startup processes cells doubles trees linalg noise inputs texts batches files likelihoods metrics",
+    "errors progress startup processes cells doubles trees linalg noise inputs texts batches files checkpoints "
+    "likelihoods metrics",
     "families gradients rule algorithms curvature",
     "posterior",
     "optim learning adapters graph",
@@ -23,8 +25,13 @@ FLOORS = (
 )
 ORDER = " ".join(FLOORS).split()
 EXECUTES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-SAFE_LOADER = "merging/checkpoint.py"  # the one place that may call torch.load, with weights_only=True
+SAFE_LOADER = "checkpoints.py"  # the one place that may call torch.load, with weights_only=True
 LOADERS = {("torch", "load"), ("torch", "jit"), ("yaml", "load"), ("yaml", "unsafe_load"), ("pd", "read_pickle")}
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def room(path: Path) -> str:
@@ -32,10 +39,15 @@ def room(path: Path) -> str:
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and absolute name of everything a file imports, at any depth of the code."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     package = ("posterity", *path.relative_to(SRC).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -97,7 +109,7 @@ def type_tests(kinds: str, home: str) -> list[str]:
         if room(path) == home:
             continue
         known = {name.split(".")[-1] for _, name in imports(path) if name.startswith(f"posterity.{home}.")}
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
                 asked = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
                 if asked & known & set(kinds.split()):
@@ -123,7 +135,7 @@ def test_a_class_name_means_one_thing() -> None:
     """Nearly everywhere: the few that are shared stand in rooms that do not meet."""
     where: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(ids(path))
     shared = {name: files for name, files in where.items() if len(files) > 1}
@@ -134,14 +146,14 @@ def test_a_class_name_means_one_thing() -> None:
 def test_small_and_documented(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= 400
-    assert ast.get_docstring(ast.parse(text)), "every module says in a sentence what it is for"
+    assert ast.get_docstring(parsed(path)), "every module says in a sentence what it is for"
 
 
 @every_file
 def test_nothing_executes_data(path: Path) -> None:
     for line, name in imports(path):
         assert name.split(".")[0] not in EXECUTES, f"line {line}: {name}"
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parsed(path)))
     safe = [node.func for node in nodes if is_safe_load(node)] if ids(path) == SAFE_LOADER else []
     assert len(safe) <= 1, "state dicts are loaded in one place"
     for node in nodes:
@@ -167,6 +179,16 @@ def modules_after(code: str) -> set[str]:
     report = "\nimport sys; print('\\nloaded', *{name.split('.')[0] for name in sys.modules})"
     run = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
     return set(run.stdout.splitlines()[-1].split()[1:])
+
+
+def test_the_fast_tests_are_there() -> None:
+    """`make check` reads them from a list: every line is a test, and every floor with tests has one."""
+    root = SRC.parent.parent
+    fast = (root / "tests" / "fast.txt").read_text().split()
+    assert [line for line in fast if not (root / line).exists()] == []
+    tested = {path.parts[-2] for path in (root / "tests").glob("*/test_*.py")}
+    rooms = {line.split("/")[1] for line in fast}
+    assert {name for name in " ".join(FLOORS[:5]).split() if name in tested} <= rooms
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
+from posterity.checkpoints import open_checkpoint
 from posterity.cli import app, main
 from posterity.merging import gram_matrices, merge_state_dicts
-from posterity.merging.checkpoint import open_checkpoint
 
 FACTORY = """
 from torch import nn

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
+from posterity.checkpoints import open_checkpoint
 from posterity.errors import RefusedFile
-from posterity.merging.checkpoint import open_checkpoint
 
 
 @pytest.mark.parametrize("cut", [-1, 1])

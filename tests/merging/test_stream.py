@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from merging.checkpoints import curvature_of, random_tree, save_plain
 from posterity import merging
+from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
 from posterity.merging import job as job_module
-from posterity.merging.checkpoint import open_checkpoint
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.methods import method_of
 from posterity.merging.stream import merge_checkpoints

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from posterity.checkpoints import open_checkpoint
 from posterity.errors import MissingExtra, RefusedFile
 from posterity.features._encoder import Encoder, Matrix
 from posterity.features.efficientnet import WIDTH, EfficientNetLite0
-from posterity.merging.checkpoint import open_checkpoint
 
 SIDE = 224  # pixels, as in training
 MEAN, STD = 127.0, 128.0  # of bytes; with these, the first layer answers pictures as its stored statistics say

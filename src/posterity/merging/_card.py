@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from posterity import __version__
+from posterity.checkpoints import Checkpoint
 from posterity.merging._method import Method
-from posterity.merging.checkpoint import Checkpoint
 from posterity.merging.job import MergeSource, Opened
 
 

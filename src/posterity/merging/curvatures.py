@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from posterity.batches import batches
+from posterity.checkpoints import StoredTensor
 from posterity.curvature import diagonal_fisher
 from posterity.errors import InvalidInput, expected
 from posterity.likelihoods import Likelihood
-from posterity.merging.checkpoint import StoredTensor
 from posterity.merging.gram import gram_matrices
 from posterity.merging.shards import Shard, write_shards
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from posterity.checkpoints import Checkpoint, StoredTensor, open_checkpoint
 from posterity.errors import InvalidInput, RefusedFile, expected, require, require_positive
 from posterity.merging._method import Chunk, Method, check_named
 from posterity.merging._prefetch import prefetched
-from posterity.merging.checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from posterity.merging.methods import parameter_number
 from posterity.trees import state_dtype
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from posterity.checkpoints import StoredTensor
 from posterity.files import DTYPES, atomic, write_json
-from posterity.merging.checkpoint import StoredTensor
 
 
 @dataclass(frozen=True)

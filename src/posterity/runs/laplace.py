@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput
 from posterity.learning import laplace
-from posterity.merging.checkpoint import open_checkpoint
 from posterity.runs._folder import RunFolder
 from posterity.runs.fitting import Plan, build, evaluated, give_up
 from posterity.runs.targets import Classes

@@ -1,4 +1,4 @@
-"""Checkpoints on disk, read a chunk at a time: safetensors, sharded or not, and torch state dicts in safe mode."""
+"""Checkpoints on disk, read a piece at a time: safetensors, sharded or not, and torch state dicts in safe mode."""
 
 from __future__ import annotations
 

@@ -8,14 +8,65 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import EVON, IVON, OGN, SAM, SOBA, STE, VOGN, BayesBiNN, BayesianSAM, Vadam, VariationalNewton
+from posterity.optim import (
+    EVON,
+    IVON,
+    OGN,
+    SAM,
+    SOBA,
+    STE,
+    VOGN,
+    BayesBiNN,
+    BayesianSAM,
+    Vadam,
+    Variational,
+    VariationalNewton,
+)
 
 
 def with_defaults(kind, **settings):
     return lambda params, **options: kind(params, **{"lr": 0.05, "ess": 1000, **settings, **options})
 
 
+class Signs(torch.optim.Optimizer):
+    """A base whose steps have one size: signs of the averaged gradient."""
+
+    def __init__(self, params, lr=0.05, weight_decay=0.0):
+        if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        if not lr >= 0:
+            raise ValueError(f"Invalid learning rate: {lr}")
+        if not weight_decay >= 0:
+            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    average = self.state[p].setdefault("average", torch.zeros_like(p))
+                    average = self.state[p]["average"] = average.to(p)
+                    average.lerp_(p.grad, 0.1)
+                    p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(average.sign() * group["lr"])
+
+
+def over(base, **settings):
+    """`Variational` over a base: options of groups and learning rates are the base's."""
+
+    def make(params, ess=1000, **options):
+        own = {name: options.pop(name) for name in ("seed", "mc_samples", "prior", "noise") if name in options}
+        moves = {**settings, **options}
+        return Variational(base(params, **{"lr": 0.05, **moves}), n=ess, batch_size=8, total_steps=40, **own)
+
+    return make
+
+
 CASES = {
+    "Variational, AdamW": over(torch.optim.AdamW, weight_decay=0.0, eps=1e-4),  # an eps that float16 knows
+    "Variational, Adam": over(torch.optim.Adam, eps=1e-4),
+    "Variational, SGD": over(torch.optim.SGD, momentum=0.5),
+    "Variational, signs": over(Signs),
     "IVON": with_defaults(IVON, betas=(0.9, 0.99)),
     "IVON, tensor operations": with_defaults(IVON, betas=(0.9, 0.99), fused=False),
     "IVON, two samples": with_defaults(IVON, mc_samples=2),

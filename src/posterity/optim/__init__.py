@@ -12,6 +12,7 @@ from posterity.optim.mixture import MixtureIVON
 from posterity.optim.sam import SAM
 from posterity.optim.soba import SOBA
 from posterity.optim.vadam import Vadam
+from posterity.optim.variational import Variational
 from posterity.optim.variational_newton import VariationalNewton
 from posterity.optim.vogn import OGN, VOGN
 
@@ -29,6 +30,7 @@ __all__ = [
     "MixtureIVON",
     "Suggestion",
     "Vadam",
+    "Variational",
     "VariationalNewton",
     "VariationalOptimizer",
     "load_ivon_opt",

@@ -29,6 +29,9 @@ class Diagnostics:
         clip_rate: Share of the weights whose next step `clip_radius` would shorten.
         learnt: Share of the Hessian that comes from data: 1 − β₂ᵗ for a constant β₂.
         hessian_bias: Share of the present Hessian that is inflation by a finite 1 − β₂: ½ (1 − β₂) E[(ĥ − h)²] / h².
+        temperature: N/λ, where λ is found by training (`Variational`).
+        price: Nats per example that the noise in the weights costs, likewise.
+        effective_parameters: P̂ = 2λ · price, likewise; it may exceed N.
     """
 
     parameters: int
@@ -41,6 +44,9 @@ class Diagnostics:
     clip_rate: float
     learnt: float
     hessian_bias: float
+    temperature: float | None = None
+    price: float | None = None
+    effective_parameters: float | None = None
 
 
 @dataclass(frozen=True)

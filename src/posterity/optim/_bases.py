@@ -1,0 +1,131 @@
+"""The optimizers that move the mean for `Variational`: what they must be, and the second moments that some keep."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import StateDict
+
+from posterity.errors import InvalidInput, expected, require
+from posterity.optim._meter import DECAY
+from posterity.optim.engine import VariationalOptimizer
+from posterity.posterior import Diagonal, Posterior
+
+KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
+
+
+def checked(base: Any) -> list[Optimizer]:
+    """The bases as a list, once they are known to be some that can move a mean together."""
+    bases = list(base) if isinstance(base, Sequence) else [base]
+    require(bool(bases), "base", "a torch optimizer, or several", "an empty list")
+    owned: set[Tensor] = set()
+    for each in bases:
+        if not isinstance(each, Optimizer):
+            raise expected("base", "a torch.optim.Optimizer", type(each).__name__)
+        if isinstance(each, VariationalOptimizer):
+            raise expected("base", "an optimizer without a posterior of its own", type(each).__name__)
+        if isinstance(each, torch.optim.LBFGS):
+            raise InvalidInput("base: expected an optimizer that steps without a closure, got LBFGS")
+        parameters = [p for group in each.param_groups for p in group["params"]]
+        require(bool(parameters), "base", "at least one parameter", "none")
+        twice = owned.intersection(parameters)
+        require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
+        owned.update(parameters)
+    return bases
+
+
+def keeps_squares(base: Optimizer) -> bool:
+    """Whether a base has second moments of the gradients in its state."""
+    return isinstance(base, KEEP_SQUARES)
+
+
+def squares(
+    base: Optimizer, group: Mapping[str, Any], p: Tensor, own: Mapping[str, Tensor]
+) -> tuple[Tensor, float] | None:
+    """The average of a parameter's squared gradients and what debiases it; None before its first step.
+
+    Args:
+        base: The optimizer of the parameter.
+        group: Its group.
+        p: The parameter.
+        own: What `Variational` keeps about it.
+    """
+    if keeps_squares(base):
+        state = base.state.get(p, {})
+        if "exp_avg_sq" not in state:
+            return None
+        return state["exp_avg_sq"], 1 / (1 - group["betas"][1] ** float(state["step"]))
+    if "squares" not in own or float(own["step"]) == 0:
+        return None
+    return own["squares"], 1 / (1 - DECAY ** float(own["step"]))
+
+
+def decay(bases: Sequence[Optimizer]) -> float:
+    """The largest weight decay of all groups."""
+    return max(float(group.get("weight_decay", 0.0)) for base in bases for group in base.param_groups)
+
+
+def saved(bases: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """Kind and state of each base; the groups stand once, in the state dict around them."""
+    return [{"kind": type(base).__name__, "state": base.state_dict()["state"]} for base in bases]
+
+
+def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
+    """Raise unless a state dict holds what `saved` gives for bases of these kinds, in these shapes."""
+    kinds = [type(base).__name__ for base in bases]
+    found = [each["kind"] for each in state_dict.get("bases", ())]
+    if found != kinds:
+        names = sorted({name for values in state_dict["state"].values() for name in values})
+        raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", ", ".join(found or names))
+    for base, each in zip(bases, state_dict["bases"], strict=True):
+        parameters = [p for group in base.param_groups for p in group["params"]]
+        for index, values in each["state"].items():
+            for name, value in values.items():
+                fits = not isinstance(value, Tensor) or value.ndim == 0 or index >= len(parameters)
+                if not fits and value.shape != parameters[index].shape and name.startswith(("exp_avg", "momentum")):
+                    shape = tuple(parameters[index].shape)
+                    raise expected(f"state dict, {name!r} of a parameter", f"shape {shape}", tuple(value.shape))
+
+
+def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
+    """Load each base from its state and its share of the groups."""
+    groups = iter(state_dict["param_groups"])
+    for base, each in zip(bases, state_dict["bases"], strict=True):
+        numbers = count()
+        mine = [next(groups) for _ in base.param_groups]
+        mine = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in mine]
+        base.load_state_dict({"state": copy.deepcopy(each["state"]), "param_groups": mine})  # torch shares tensors
+
+
+def follow(base: Optimizer) -> None:
+    """Convert the state of one of torch's own optimizers where its parameters have been; torch would raise."""
+    if not type(base).__module__.startswith("torch.optim"):
+        return
+    for p, state in base.state.items():
+        for name, t in state.items():
+            mine = isinstance(t, Tensor) and t.is_floating_point() and t.shape == p.shape and name != "step"
+            if mine and (t.dtype != p.dtype or t.device != p.device):
+                state[name] = t.to(p)
+
+
+@contextmanager
+def hooked(register: Callable[..., Any], hook: Callable[..., Any]) -> Iterator[None]:
+    """Hold a hook in place, after those that users have registered."""
+    handle = register(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def untempered(prior: Posterior) -> Diagonal:
+    """The diagonal of a posterior at temperature 1."""
+    diagonal = prior.project("diagonal").structure.gaussian
+    return Diagonal(diagonal.mean, {name: s * prior.temperature for name, s in diagonal.precision_diagonal().items()})

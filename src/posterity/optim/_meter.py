@@ -1,0 +1,140 @@
+"""What `Variational` measures as it trains: steps, clipping, the number of effective parameters, and the price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.errors import require
+from posterity.optim._distributed import local
+from posterity.optim.price import Price, opening, progress
+
+COLD = 20  # steps without noise, in which second moments find their size
+REFRESH = 20  # steps between two looks at all widths
+USUAL_BATCH = 64  # where nobody says
+DECAY = 0.999  # of averages of squares
+
+
+@dataclass
+class Meter:
+    """Numbers of one run; tensors on the device of the weights, so that nothing waits for it.
+
+    Args:
+        price: The window of prices, and λ.
+        batch: Examples behind a gradient.
+        known: Whether somebody said so, or it is an estimate.
+        total_steps: Length of training, where it is known.
+    """
+
+    price: Price
+    batch: float
+    known: bool
+    total_steps: int | None
+    scale: Tensor
+    total: Tensor  # Σ h/(h + δ) at the last look
+    clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
+    measured: int = 0  # steps behind that average
+    steps: int = 0  # that moved the mean
+    peak: float = 0.0  # the largest learning rate so far
+
+    @classmethod
+    def of(
+        cls, n: float, batch_size: int | None, total_steps: int | None, budget: float, device: torch.device
+    ) -> Meter:
+        """Nothing has been measured yet."""
+        price, batch = Price.of(n, budget, device), float(min(batch_size or USUAL_BATCH, n))
+        zero = torch.zeros_like(price.ess)
+        return cls(price, batch, batch_size is not None, total_steps, zero + batch, zero, zero.clone())
+
+    @property
+    def by_price(self) -> bool:
+        """Whether batches are so large that squares of their gradients know no curvature, and Price's theorem does."""
+        return self.batch > self.price.n / 2 and self.known
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is no noise yet."""
+        return self.steps < COLD
+
+    def examples(self) -> Tensor:
+        """What turns the square of a mean gradient into that of one example's: B, and three corrections.
+
+        Drawn without replacement, the mean over B examples keeps (N − B)/(N − 1) of the variance. The noise of the
+        weights adds its own variance to gradients, h²σ², which is B/λ of the square of one example's. Clipping has
+        made gradients smaller.
+        """
+        spread = (self.price.n - self.batch) / max(self.price.n - 1, 1) if self.known else 1.0
+        left = self.clipping / (1 - DECAY**self.measured) if self.measured else 1.0
+        return self.scale / ((spread + self.scale / self.price.ess) * left)
+
+    def measure(self, price: Tensor, clipping: Tensor) -> None:
+        """Take in the price of a step, and what clipping has left of its gradients."""
+        self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
+        self.measured += 1
+        if not self.silent:
+            self.price.pay(price)
+
+    def stepped(self, lr: float) -> bool:
+        """Count a step; whether it is time to look at all widths."""
+        self.steps, self.peak = self.steps + 1, max(self.peak, lr)
+        return not self.silent and (self.steps - COLD) % REFRESH == 0
+
+    def rescale(self) -> None:
+        """Where nobody said how large batches are: let squares of gradients agree with the measured price."""
+        if not self.known and self.steps > COLD:
+            ratio = (self.price.parameters(self.total) / self.total).clamp(0.9, 1.1)
+            self.scale = (self.scale * ratio).clamp(1.0, self.price.n)
+            self.batch = float(self.scale)
+
+    def hold(self, lr: float) -> None:
+        """Set λ for the next sample."""
+        epochs = self.steps * self.batch / self.price.n
+        done = progress(lr, self.peak, epochs) if self.total_steps is None else self.steps / self.total_steps
+        self.price.hold(self.total, opening(done, epochs))
+
+    def state(self) -> dict[str, Any]:
+        """Plain numbers, for a state dict."""
+        own = {name: getattr(self, name) for name in ("steps", "measured", "peak", "batch")}
+        return own | {name: float(getattr(self, name)) for name in ("scale", "total", "clipping")} | self.price.state()
+
+    def load(self, numbers: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        left = dict(numbers)
+        self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
+        self.peak, self.batch = left.pop("peak"), left.pop("batch")
+        self.scale, self.total, self.clipping = (
+            torch.full_like(self.scale, left.pop(name)) for name in ("scale", "total", "clipping")
+        )
+        self.price.load(left)
+
+
+def check_numbers(numbers: Mapping[str, float]) -> None:
+    """Raise unless all numbers of a state dict are finite, and positive where they must be."""
+    for name, value in numbers.items():
+        fine = math.isfinite(value) and (value >= 0 or name in ("paid", "last"))
+        require(fine, f"state dict, {name}", "a finite number, not below 0", value)
+
+
+def scaling(norms: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor, Tensor]:
+    """What a GradScaler multiplied the gradients with, and what clipping has left of them.
+
+    Only the ratio of norms, clipping / scale, can be seen. Scales are powers of two and large; clipping to less than a
+    thousandth of a gradient does not happen.
+    """
+    pairs = [
+        (then, torch.linalg.vector_norm(local(p.grad), dtype=then.dtype))
+        for then, p in norms
+        if then is not None and p.grad is not None
+    ]
+    if not pairs:
+        one = torch.ones(())
+        return one, one
+    then, now = (torch.stack([pair[i].to(pairs[0][0]) for pair in pairs]).norm() for i in (0, 1))
+    ratio = torch.where(then > 0, now / then, 1.0)
+    scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
+    return scale, (ratio * scale).clamp_max(1.0)

@@ -1,0 +1,103 @@
+"""The price of noise in the weights, and the effective sample size that holds it to a budget.
+
+Noise of covariance Σ raises the mean loss by half the trace of ΣH. By Price's theorem, summed over all weights,
+
+    c = ½ Σⱼ (θⱼ − mⱼ) ĝⱼ,    E[c] = ½ tr(ΣH) = P / 2λ    nats per example,
+
+where P is the effective number of parameters and Σ = 1/(λ (h + δ)). A single weight's product is hopelessly noisy where
+λ is large; the sum over all of them is precise, and costs a dot product. One c has a variance that falls with λ, so the
+best average of P = 2λc weighs each step by 1/λ:
+
+    P̂ = Σₜ 2cₜ / Σₜ (1/λₜ)    over a window,       λ = max(N, P̂ / 2bₜ).
+
+The budget bₜ opens as training proceeds (`opening`), because noise from the start slows learning, and noise that grows
+while the learning rate falls does not. It is smaller while the examples are seen for the first time: nothing can have
+been memorised then. λ > N is a cold posterior, of temperature N/λ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+WINDOW = 50  # steps that P̂ averages over
+LEAST, MOST = 0.02, 3.0  # bounds of P̂, as shares of the number that the squares of gradients give
+FRESH = 0.1  # share of the budget before any example is seen again
+EXPONENT = 4  # how late the budget opens
+
+
+def opening(done: float, epochs: float) -> float:
+    """The share of the budget that is open.
+
+    Args:
+        done: Share of training that is done, from 0 to 1.
+        epochs: How often each example has been seen, on average.
+    """
+    seen_again = -math.expm1(-max(0.0, epochs - 1) / 2)
+    return float(min(1.0, max(0.0, done)) ** EXPONENT * (FRESH + (1 - FRESH) * seen_again))
+
+
+def progress(lr: float, peak: float, epochs: float) -> float:
+    """The share of training that is done where nobody knows its length.
+
+    It follows the learning rate down from its peak, so that a warm-up does not look like the end; at a constant rate it
+    follows the number of epochs.
+
+    Args:
+        lr: The learning rate now.
+        peak: The largest so far.
+        epochs: How often each example has been seen, on average.
+    """
+    decayed = 1 - lr / peak if peak > 0 else 0.0
+    return max(decayed, -math.expm1(-epochs / 10))
+
+
+@dataclass
+class Price:
+    """The window of prices, and the λ that follows from it; numbers on the device of the weights, without waiting.
+
+    Args:
+        n: Number of examples N; λ never falls below it.
+        budget: Nats per example that the noise may cost when the budget is fully open.
+    """
+
+    n: float
+    budget: float
+    ess: Tensor
+    paid: Tensor  # Σ 2c over the window
+    per_ess: Tensor  # Σ 1/λ over the window
+    last: Tensor  # the price of the last step
+
+    @classmethod
+    def of(cls, n: float, budget: float, device: torch.device) -> Price:
+        """Nothing is paid yet."""
+        zero = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
+        return cls(n, budget, zero + n, zero.clone(), zero.clone(), zero.clone())
+
+    def parameters(self, squares: Tensor) -> Tensor:
+        """P̂, the effective number of parameters; it begins at the one of squared gradients, Σ h/(h + δ)."""
+        found = (self.paid + squares / self.ess) / (self.per_ess + 1 / self.ess)
+        return torch.minimum(torch.maximum(found, LEAST * squares), MOST * squares)
+
+    def pay(self, price: Tensor) -> None:
+        """Take in the price c of one step."""
+        kept = 1 - 1 / WINDOW
+        self.last = price.to(self.paid)
+        self.paid = kept * self.paid + 2 * self.last
+        self.per_ess = kept * self.per_ess + 1 / self.ess
+
+    def hold(self, squares: Tensor, share: float) -> None:
+        """λ = max(N, P̂ / 2bₜ) for a share of the budget."""
+        self.ess = (self.parameters(squares) / (2 * max(self.budget * share, 1e-12))).clamp_min(self.n)
+
+    def state(self) -> dict[str, float]:
+        """Plain numbers, for a state dict."""
+        return {name: float(getattr(self, name)) for name in ("ess", "paid", "per_ess", "last")}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Take back what `state` gave."""
+        for name, value in state.items():
+            setattr(self, name, torch.full_like(self.ess, value))

@@ -1,0 +1,399 @@
+"""Variational: any torch optimizer for the mean, and beside it the width of a posterior at a price that is held."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import StateDict
+
+from posterity.errors import require, require_positive, require_whole
+from posterity.likelihoods import Likelihood
+from posterity.optim import _bases
+from posterity.optim._diagnostics import Diagnostics, Part, diagnose
+from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
+from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, scaling
+from posterity.optim._options import Options, check_seed, option
+from posterity.optim.engine import VariationalOptimizer, _priors
+from posterity.optim.engine._parameters import Group
+from posterity.optim.kernels import Numbers, Piece, Views, statistics
+from posterity.optim.price import WINDOW
+from posterity.posterior import Diagonal, Posterior
+from posterity.trees import state_dtype
+
+SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationalOptions(Options):
+    """What a parameter group says to `Variational`; the rest of the group belongs to the base."""
+
+    seed: int = option(check_seed)
+
+
+class Variational(VariationalOptimizer):
+    """A posterior beside any optimizer: the base moves the mean as ever, with gradients taken at weights with noise.
+
+        θ = m + σ ε,   σ² = 1 / (λ (h + δ)),   h = B v̂
+        m ← base(m, ∇ℓ(θ))
+        c = ½ Σ (θ − m) ∇ℓ(θ),   λ = max(N, P̂ / 2b),   P̂ = Σ 2c / Σ (1/λ)
+
+    The mean may take any preconditioner that is independent of the gradient's noise: the fixed point, E_q[∇ℓ] + δm = 0
+    with precision λ (h + δ), stays the same. So the base keeps its learning rate, schedule, weight decay and state. v̂
+    is its second moment where it has one (Adam, AdamW), and an average of squared gradients otherwise. The width costs
+    c nats per example, and λ holds that price to a small budget b that opens as training proceeds; see
+    `posterity.optim.price`. λ > N is a cold posterior: its temperature is N/λ.
+
+    Args:
+        base: A torch optimizer, or several that share the parameters (Muon on matrices, AdamW on the rest).
+        n: Number N of examples that the mean loss averages over: tokens for a language model.
+        total_steps: Length of training in steps; without it the budget follows the learning rate.
+        batch_size: Examples (tokens) behind one gradient, over all processes and accumulated batches. Without it the
+            scale of the curvature is the one at which squares of gradients agree with the measured price.
+        budget: Largest price b of the noise, in nats per example.
+        prior: Precision of N(0, 1/prior), a Diagonal, or a Posterior (at temperature 1). It enters the step of the
+            mean, so the base must have no weight decay. By default the prior decides widths alone: N(0, s²) for each
+            tensor with mean square s².
+        mc_samples: Samples for each `step(closure)`.
+        seed: Seed of the noise.
+        noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
+        process_group: The processes that hold replicas; all by default.
+
+    Examples:
+        >>> model = nn.Linear(2, 1)
+        >>> optimizer = Variational(torch.optim.AdamW(model.parameters(), lr=1e-3), n=1000, total_steps=100)
+        >>> with optimizer.sampled_params(train=True):
+        ...     model(torch.ones(8, 2)).square().mean().backward()
+        >>> optimizer.step()
+        >>> optimizer.zero_grad()
+    """
+
+    options = VariationalOptions
+    widths = ()
+    written = ()
+    faster = "more steps"
+
+    def __init__(
+        self,
+        base: Optimizer | Sequence[Optimizer],
+        *,
+        n: float,
+        total_steps: int | None = None,
+        batch_size: int | None = None,
+        budget: float = 0.03,
+        prior: float | Diagonal | Posterior | None = None,
+        mc_samples: int = 1,
+        seed: int = 0,
+        noise: Noise = "shared",
+        process_group: Any = None,
+    ) -> None:
+        require_positive("n", n)
+        require_positive("budget", budget)
+        for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
+            if value is not None:
+                require_whole(name, value)
+        self.bases = _bases.checked(base)
+        self.n = float(n)
+        self._deltas: dict[Tensor, Tensor | float] = {}
+        self._explicit, self._isotropic = prior is not None, 1.0
+        self._owners: dict[Tensor, tuple[Optimizer, Group]] = {}
+        super().__init__(
+            [group for each in self.bases for group in each.param_groups],
+            VariationalOptions(seed=seed),
+            mc_samples=mc_samples,
+            fused=False,
+            noise=noise,
+            process_group=process_group,
+        )
+        self.meter = Meter.of(
+            self.n, batch_size, total_steps, budget, local(self._parameters.groups[0]["params"][0]).device
+        )
+        if prior is not None:
+            self.set_prior(prior)
+
+    def _forget_transients(self) -> None:
+        super()._forget_transients()
+        self._samples.statistics.watched = True
+
+    # ── the groups are those of the bases ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def param_groups(self) -> list[Group]:
+        """The groups of all bases: the very dictionaries that they and their schedulers use."""
+        return [group for each in self.bases for group in each.param_groups]
+
+    @param_groups.setter
+    def param_groups(self, _: list[Group]) -> None:
+        pass  # torch sets a list of its own when an optimizer is made or loaded
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group to the last base."""
+        if not any(param_group is group for group in self.param_groups):
+            self.bases[-1].add_param_group(param_group)
+            _bases.checked(self.bases)
+        for name, value in self.defaults.items():
+            param_group.setdefault(name, value)  # torch keeps the dictionary itself
+        self.options_of(param_group).check()
+
+    def _base_of(self, p: Tensor) -> tuple[Optimizer, Group]:
+        if p not in self._owners:
+            self._owners = {q: (b, g) for b in self.bases for g in b.param_groups for q in g["params"]}
+        return self._owners[p]
+
+    # ── the width ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def initial_state(self, p: Tensor, options: VariationalOptions) -> Views:
+        own = "hessian" if self.meter.by_price else "squares"
+        if own == "squares" and _bases.keeps_squares(self._base_of(p)[0]):
+            return {}
+        return {own: torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}
+
+    def _curvature(self, p: Tensor) -> tuple[Tensor, Tensor | float] | None:
+        """What the curvature h of a parameter is a multiple of, and the factor; None before its first step."""
+        state = self.state.get(p, {})
+        if self.meter.by_price:
+            return (state["hessian"], 1.0) if "hessian" in state else None
+        found = _bases.squares(*self._base_of(p), p, state)
+        return None if found is None else (found[0], found[1] * self.meter.examples())
+
+    def width_state(self, p: Tensor) -> Views:
+        state, found = self.state.get(p, {}), self._curvature(p)
+        prior = {name: state[name] for name in ("prior_precision",) if name in state}
+        return prior if found is None else {"curvature": found[0], **prior}
+
+    def numbers(self, p: Tensor, options: VariationalOptions) -> Numbers:
+        found = self._curvature(p)
+        silent = self.meter.silent or found is None or p not in self._deltas
+        ess = math.inf if silent else self.meter.price.ess
+        scale = 0.0 if found is None else found[1]
+        return {"ess": _plain(ess), "scale": _plain(scale), "delta": _plain(self._deltas.get(p, math.inf))}
+
+    @staticmethod
+    def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+        if isinstance(numbers["ess"], float) and math.isinf(numbers["ess"]):
+            return math.inf  # no noise yet
+        delta = view["prior_precision"] * numbers["delta"] if "prior_precision" in view else numbers["delta"]
+        h = view["curvature"] * numbers["scale"] if "curvature" in view else 0.0
+        return (h + delta) * numbers["ess"]
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def observe(self, p: Tensor, tensors: Views, options: VariationalOptions, numbers: Numbers) -> None:
+        mean = tensors["p"].to(state_dtype(p.dtype))
+        if "gradients" in tensors or "estimates" in numbers:  # several estimates: the base steps from their average
+            p.grad = placed_as(statistics(tensors, mean, numbers)[0].to(p.dtype).view_as(tensors["p"]), p)
+        if "squares" in tensors and p.grad is not None:
+            gradient = local(p.grad).to(tensors["squares"].dtype)
+            tensors["squares"].lerp_(gradient.square(), 1 - DECAY)
+        if "hessian" in tensors and not self.meter.silent:
+            product = statistics(tensors, mean, numbers)[1]
+            if product is not None:
+                self._learn_hessian(tensors, product, numbers)
+
+    def _learn_hessian(self, view: Views, product: Tensor, numbers: Numbers) -> None:
+        """h ← h + ρ (ĥ − h) + ½ ρ² (ĥ − h)² / (h + δ) with ĥ = λ (h + δ) (θ − m) ĝ: Price's, kept positive."""
+        rho = max(1 / (self.meter.steps - COLD + 10), 3 * (1 - DECAY))
+        h = view["hessian"]
+        total = self.precision({**view, "curvature": h}, numbers | {"ess": 1.0})
+        change = product * total * numbers["ess"] - h
+        h.add_(rho * change + 0.5 * rho**2 * change.square() / total)
+
+    def apply(self, pieces: list[Piece]) -> None:
+        """Measure the price, let the bases step from the gradients, and set λ for the next sample."""
+        parameters = [p for p in self._trained() if p.grad is not None]
+        if not parameters:
+            return
+        self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
+        self._pull(parameters)
+        for base in self.bases:
+            _bases.follow(base)
+            base.step()
+        meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
+        if meter.stepped(lr):
+            self._look()
+        if not meter.silent:
+            meter.hold(lr)
+        if meter.total_steps is not None and meter.steps == meter.total_steps + 1:
+            self._warn(f"expected at most total_steps={meter.total_steps} steps, got more: the budget stays open")
+
+    def _measure(self, parameters: list[Tensor], estimates: int) -> None:
+        """The price of the samples since the last step, and how much of their gradients clipping has left."""
+        found = self._samples.statistics
+        if not found.totals:
+            return
+        scale, clipping = scaling([(found.kept[p].norm, p) for p in parameters if p in found.kept])
+        total = (
+            torch.stack([t.to(self.meter.scale) for t in found.totals]).sum() / estimates / scale.to(self.meter.scale)
+        )
+        shards = next((p for p in parameters if sharded(p)), None)
+        if shards is not None:
+            total = summed(total, shards)
+        elif self._replicas.per_rank and self._replicas.count > 1:
+            self._replicas.average([total])
+        downhill = -1 if any(group.get("maximize", False) for group in self.param_groups) else 1
+        self.meter.measure(0.5 * downhill * total, clipping)
+
+    def _pull(self, parameters: list[Tensor]) -> None:
+        """Add δ (m − m₀), the gradient of a given prior, to the gradient that the base steps from."""
+        for p in parameters if self._explicit else ():
+            state, gradient = self.state.get(p, {}), p.grad
+            assert gradient is not None
+            if "prior_precision" in state:
+                away = local(p) - local(state["prior_mean"])
+                local(gradient).add_(away * local(state["prior_precision"]) / self.n)
+            else:
+                gradient.add_(p, alpha=self._isotropic / self.n)
+
+    def _look(self) -> None:
+        """Look at all weights: the width of each tensor's prior, and Σ h/(h + δ)."""
+        self.meter.rescale()
+        total = torch.zeros_like(self.meter.total)
+        for p in self._trained():
+            self._deltas[p] = self._delta(p)
+            if self._curvature(p) is not None:
+                view = {name: local(t) for name, t in self.width_state(p).items()}
+                numbers = self.numbers(p, self.options_of(self._base_of(p)[1])) | {"ess": 1.0}
+                total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
+        shards = next((p for p in self._trained() if sharded(p)), None)
+        self.meter.total = total if shards is None else summed(total, shards)
+
+    def _delta(self, p: Tensor) -> Tensor | float:
+        """δ = P₀/N; P₀ is the given prior's precision, or one over the mean square of the tensor's weights."""
+        if self._explicit:
+            return self._isotropic / self.n
+        square = summed(local(p.detach()).to(state_dtype(p.dtype)).square().sum(), p) / max(p.numel(), 1)
+        delta, found = 1 / (self.n * square.clamp_min(SMALLEST)), self._curvature(p)
+        if found is None or not p.numel() or sharded(p):
+            return delta
+        # A bias before batch normalisation has a gradient of rounding errors; evaluation would feel noise in it.
+        most = found[0].max() * found[1]
+        return torch.where((most > 0) & (most < 1e-6 * delta), 1e6 * delta, delta)
+
+    # ── the prior and the posterior ──────────────────────────────────────────────────────────────────────────────
+
+    def set_prior(self, prior: float | Diagonal | Posterior) -> None:
+        """Take a Gaussian prior at temperature 1, in place of weight decay."""
+        decayed = _bases.decay(self.bases)
+        require(decayed == 0, "base", "weight_decay=0 beside a prior, which has the same effect", decayed)
+        self._explicit = True
+        if isinstance(prior, (int, float)):
+            require(0 <= prior < math.inf, "prior", "a precision >= 0", prior)
+            self._isotropic = float(prior)
+        else:
+            super().set_prior(_bases.untempered(prior) if isinstance(prior, Posterior) else prior)
+
+    @property
+    def temperature(self) -> float:
+        """N/λ: 1 for the posterior of Bayes' rule, less for a colder one."""
+        return self.n / float(self.meter.price.ess)
+
+    def precision_of(self, p: Tensor, group: Group) -> Tensor:
+        numbers = self.numbers(p, self.options_of(group)) | {"ess": float(self.meter.price.ess)}
+        found = self.precision({name: whole(t) for name, t in self.width_state(p).items()}, numbers)
+        return torch.as_tensor(found, dtype=state_dtype(p.dtype), device=home(p)).expand(p.shape)
+
+    def _prior_of(self, p: Tensor) -> tuple[Tensor, Tensor]:
+        state = self.state.get(p, {})
+        if "prior_precision" in state:
+            return whole(state["prior_mean"]), whole(state["prior_precision"])
+        mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
+        return mean, torch.full_like(mean, float(self._deltas[p]) * self.n)
+
+    def _settle(self) -> None:
+        """Put the mean in place; before there is any noise, find the widths that a full budget would give."""
+        require(self.meter.steps > 0, "posterior", "at least one step before it", "none")
+        self._put_mean()
+        if self.meter.silent:
+            self._look()
+            self.meter.price.hold(self.meter.total, 1.0)
+
+    @torch.no_grad()
+    def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int | None = None) -> Posterior:
+        """Hand over the posterior N(m, 1/(λ (h + δ))) of a model.
+
+        Args:
+            model: The model whose parameters this optimizer trains.
+            likelihood: What the model's outputs mean.
+            n: Number of training examples; N by default.
+        """
+        self._settle()
+        names = _priors.trained(self._parameters, model)
+        prior = {name: self._prior_of(p) for name, p in names.items()}
+        return Posterior.of(
+            model,
+            self.structure(names),
+            prior=Diagonal({name: m for name, (m, _) in prior.items()}, {name: s for name, (_, s) in prior.items()}),
+            n=int(self.n) if n is None else n,
+            ess=float(self.meter.price.ess),
+            likelihood=likelihood,
+        )
+
+    @torch.no_grad()
+    def diagnostics(self, loss: float | None = None) -> Diagnostics:
+        """Widths, signal to noise, KL, temperature, the price of the noise and more.
+
+        Args:
+            loss: The mean loss per example, for −N · loss − KL: an evidence lower bound where the temperature is 1.
+        """
+        self._settle()
+        known = [(p, self.precision_of(p, self._base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
+        parts = (Part(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known)
+        skipped = max(int(group["skipped"]) for group in self.param_groups)
+        return replace(
+            diagnose(parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=loss),
+            temperature=self.temperature,
+            price=float(self.meter.price.paid) / WINDOW / 2,
+            effective_parameters=float(self.meter.price.parameters(self.meter.total)),
+        )
+
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> StateDict:
+        """The state of the bases, and beside it λ, the window of prices, the ramp and the priors of tensors."""
+        with _bases.hooked(self.register_state_dict_post_hook, self._add_state):
+            return super().state_dict()
+
+    def _add_state(self, _: Optimizer, state_dict: StateDict) -> None:
+        deltas = [float(self._deltas.get(p, 0.0)) for p in self._trained()]
+        state_dict |= {"bases": _bases.saved(self.bases), "meter": self.meter.state(), "deltas": deltas}
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state dict; one of other bases or shapes is refused and changes nothing."""
+        final: list[StateDict] = []
+
+        def check(_: Optimizer, found: StateDict) -> None:
+            _bases.check_saved(self.bases, found)
+            check_numbers(found["meter"] | {f"delta {i}": value for i, value in enumerate(found["deltas"])})
+            final.append(found)
+
+        with _bases.hooked(self.register_load_state_dict_pre_hook, check):
+            super().load_state_dict(state_dict)
+        _bases.load(self.bases, final[0])
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                if name != "differentiable":  # torch adds this one to the defaults of whatever is loaded
+                    group.setdefault(name, value)
+        self.meter.load(final[0]["meter"])
+        pairs = zip(self._trained(), final[0]["deltas"], strict=False)
+        self._deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
+        self._owners = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("bases", "n", "meter", "_deltas", "_explicit", "_isotropic")
+        return super().__getstate__() | {name: self.__dict__[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "bases" in state:
+            self.bases, self._owners = state["bases"], {}
+        super().__setstate__(state)
+        self.__dict__.pop("param_groups", None)
+
+
+def _plain(x: Tensor | float) -> Tensor | float:
+    """Numbers on the CPU as Python's, which arithmetic takes faster."""
+    return float(x) if isinstance(x, Tensor) and x.device.type == "cpu" else x

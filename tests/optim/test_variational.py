@@ -1,0 +1,367 @@
+"""`Variational` against exact posteriors, exact prices and plain bases."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+import posterity as po
+from posterity.errors import InvalidInput
+from posterity.optim import IVON, Variational
+from posterity.optim._meter import COLD
+from posterity.optim.price import FRESH, Price, opening, progress
+from posterity.posterior import Diagonal, Posterior
+
+
+def logistic(n, d=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    truth = torch.linspace(-1, 1, d, dtype=torch.float64)
+    y = torch.bernoulli(torch.sigmoid(x @ truth), generator=generator)
+    return x, y
+
+
+def train(model, optimizer, loss, x, y, batch, steps, seed=0, scheduler=None):
+    generator = torch.Generator().manual_seed(seed)
+    while steps:
+        order = torch.randperm(len(x), generator=generator)
+        for rows in order.split(batch)[: len(x) // batch]:
+            with optimizer.sampled_params(train=True):
+                loss(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if scheduler is not None:
+                scheduler.step()
+            steps -= 1
+            if not steps:
+                return
+
+
+def fitted(kind, batch, n=200, steps=4000):
+    """A model trained to the end under N(0, 1), with a decaying learning rate and λ = N, in double precision."""
+    torch.manual_seed(0)
+    x, y = logistic(n)
+    model = nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    base = Adam(model.parameters(), lr=0.03)
+    optimizer = Variational(base, n=n, batch_size=batch, total_steps=steps, budget=100.0, prior=1.0)
+    if kind == "linear":
+        y = (x @ torch.linspace(-1, 1, 3, dtype=x.dtype)).add_(torch.randn(n, dtype=x.dtype))
+        loss = lambda f, t: 0.5 * (f.squeeze(1) - t).square().mean()  # noqa: E731
+    else:
+        loss = lambda f, t: F.binary_cross_entropy_with_logits(f.squeeze(1), t)  # noqa: E731
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(base, steps)
+    train(model, optimizer, loss, x, y, batch, steps, scheduler=cosine)
+    return x, y, model, optimizer
+
+
+def expectations(kind, x, y, mean, sigma):
+    """E_q of the mean gradient, of squared gradients of examples, and of the curvature, by many exact draws."""
+    noise = torch.randn(20_000, len(mean), generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    f = x @ (mean + sigma * noise).T
+    residual = (f if kind == "linear" else torch.sigmoid(f)) - y[:, None]
+    curvature = torch.ones_like(f) if kind == "linear" else torch.sigmoid(f) * torch.sigmoid(-f)
+    gradient = (x[:, :, None] * residual[:, None]).mean((0, 2))
+    squares = (x.square()[:, :, None] * residual.square()[:, None]).mean((0, 2))
+    return gradient, squares, (x.square()[:, :, None] * curvature[:, None]).mean((0, 2))
+
+
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+@pytest.mark.parametrize("batch", [8, 40, 200])
+def test_mean_and_precision_solve_the_equations_of_the_posterior(kind, batch):
+    x, y, model, optimizer = fitted(kind, batch)
+    posterior = optimizer.posterior(model, likelihood="gaussian" if kind == "linear" else "bernoulli")
+    assert posterior.temperature == pytest.approx(1.0)
+    mean, precision = posterior.mean["weight"][0], posterior.structure.precision["weight"][0]
+    gradient, squares, curvature = expectations(kind, x, y, mean, precision.rsqrt())
+    n = len(x)
+    spread = squares.sqrt() / math.sqrt(n)  # of the gradient over sets of examples: the scale of what cancels
+    assert ((gradient + mean / n).abs() < 0.15 * spread).all()
+    wanted = n * (curvature if batch == n else squares) + 1
+    # Averages over the last thousand steps, of batches of 8, have a relative spread of √(2 / (1000 · 8)) · 2 or so.
+    torch.testing.assert_close(precision, wanted, rtol=0.15, atol=0)
+
+
+def test_the_price_is_half_the_trace_of_covariance_times_hessian():
+    torch.manual_seed(0)
+    hessian = torch.rand(2000, dtype=torch.float64) + 0.5
+    weight = nn.Parameter(torch.randn(2000, dtype=torch.float64))
+    optimizer = Variational(SGD([weight], lr=0.0), n=100, batch_size=10, total_steps=500)
+    prices, wanted = [], []
+    for _ in range(COLD + 480):
+        with optimizer.sampled_params(train=True):
+            (0.5 * hessian * weight.square()).sum().backward()
+        variance = 1 / optimizer.precision_of(weight, optimizer.param_groups[0])
+        optimizer.step()
+        optimizer.zero_grad()
+        if optimizer.meter.steps > COLD:
+            prices.append(optimizer.meter.price.last)
+            wanted.append(0.5 * (variance * hessian).sum())
+    # One price has the spread ½ √Σ σ²g², and a hundred of them a tenth of it.
+    spread = 0.05 * (variance * (hessian * weight).square()).sum().sqrt()
+    assert (torch.stack(prices[-100:]) - torch.stack(wanted[-100:])).mean().abs() < 4 * spread
+    assert torch.stack(wanted[-100:]).mean() > 4 * spread
+
+
+def noisy_network(base=AdamW, scale=1.0, clip=None, accumulate=1, mc_samples=1, steps=COLD + 60, **options):
+    torch.manual_seed(0)
+    x, y = logistic(400, 5)
+    x, y = x.float(), y.long()
+    model = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    optimizer = Variational(
+        base(model.parameters(), lr=1e-3), n=400, batch_size=40, total_steps=steps, mc_samples=mc_samples, **options
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        rows = torch.randint(0, 400, (40,), generator=generator)
+        for part in rows.chunk(accumulate):
+            with optimizer.sampled_params(train=True):
+                (scale * F.cross_entropy(model(x[part]), y[part]) / accumulate).backward()
+        for p in model.parameters():
+            p.grad.div_(scale)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer, x, y
+
+
+def test_a_gradient_scaler_changes_nothing():
+    plain, scaled = noisy_network(), noisy_network(scale=2.0**16)
+    assert all(torch.equal(p, q) for p, q in zip(plain[0].parameters(), scaled[0].parameters(), strict=True))
+    assert float(scaled[1].meter.price.ess) == pytest.approx(float(plain[1].meter.price.ess), rel=1e-4)
+
+
+def test_clipping_leaves_price_and_curvature_alone():
+    plain, clipped = noisy_network(SGD), noisy_network(SGD, clip=0.01)
+    p, q = plain[1], clipped[1]
+    total = [float(o.meter.total) for o in (p, q)]
+    assert total[1] == pytest.approx(total[0], rel=0.5)  # 0.01 would have made it ten thousand times smaller
+    assert float(q.meter.price.ess) == pytest.approx(float(p.meter.price.ess), rel=1.0)
+
+
+def test_accumulated_batches_have_their_own_products():
+    whole, parts = noisy_network()[1], noisy_network(accumulate=4)[1]
+    assert parts.meter.price.parameters(parts.meter.total) == pytest.approx(
+        float(whole.meter.price.parameters(whole.meter.total)), rel=0.5
+    )
+
+
+def test_no_state_is_kept_beside_adam_and_squares_beside_others():
+    adam, sgd = noisy_network(AdamW)[1], noisy_network(SGD)[1]
+    assert all(set(state) == {"step"} for state in adam.state.values())
+    assert all(set(state) == {"step", "squares"} for state in sgd.state.values())
+
+
+def test_without_noise_the_steps_are_those_of_the_base():
+    model, _, x, y = noisy_network(steps=COLD)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    base, generator = AdamW(plain.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
+    for _ in range(COLD):
+        rows = torch.randint(0, 400, (40,), generator=generator)
+        F.cross_entropy(plain(x[rows]), y[rows]).backward()
+        base.step()
+        base.zero_grad()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("base", [AdamW, SGD])
+def test_a_resumed_run_goes_on_to_the_bit(base):
+    long = noisy_network(base, steps=2 * COLD + 7)
+    torch.manual_seed(0)
+    x, y = long[2:]
+    models = [nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2)) for _ in range(2)]
+    make = lambda m: Variational(base(m.parameters(), lr=1e-3), n=400, batch_size=40, total_steps=2 * COLD + 7)  # noqa: E731
+    torch.manual_seed(0)
+    models[0] = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    first, second = (make(m) for m in models)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(2 * COLD + 7):
+        if step == COLD + 5:
+            models[1].load_state_dict(models[0].state_dict())
+            second.load_state_dict(copy.deepcopy(first.state_dict()))
+        model, optimizer = (models[0], first) if step < COLD + 5 else (models[1], second)
+        rows = torch.randint(0, 400, (40,), generator=generator)
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.equal(p, q) for p, q in zip(long[0].parameters(), models[1].parameters(), strict=True))
+    assert torch.equal(long[1].meter.price.ess, second.meter.price.ess)
+
+
+def test_several_bases_share_a_network():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    rest = [p for p in model.parameters() if p.ndim == 1]
+    bases = [torch.optim.Muon(matrices, lr=0.02), AdamW(rest, lr=1e-3)]
+    optimizer = Variational(bases, n=400, batch_size=40, total_steps=80)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, 80)
+    x, y = logistic(400, 5)
+    train(model, optimizer, F.cross_entropy, x.float(), y.long(), 40, 80, scheduler=scheduler)
+    assert bases[0].param_groups[0]["lr"] == pytest.approx(0.01)
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    assert posterior.names == tuple(name for name, _ in model.named_parameters())
+    again = Variational([torch.optim.Muon(matrices, lr=0.1), AdamW(rest)], n=400, batch_size=40, total_steps=80)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.bases[0].param_groups[0]["lr"] == pytest.approx(0.01)
+    assert again.meter.price.ess == optimizer.meter.price.ess
+
+
+def test_an_unseen_token_is_as_wide_as_its_table_allows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(4, 2))
+    optimizer = Variational(AdamW(model.parameters()), n=100, batch_size=10, total_steps=100)
+    for _ in range(60):
+        tokens = torch.randint(0, 5, (10, 1))  # never token 5
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(tokens), tokens.squeeze(1) % 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    sigma = posterior.variance["0.weight"].sqrt()
+    scale = model[0].weight.square().mean().sqrt().item() * math.sqrt(posterior.temperature)
+    torch.testing.assert_close(sigma[5], torch.full((4,), scale), rtol=0.2, atol=0)
+    assert (sigma[:5].mean() < sigma[5].mean()).item()
+
+
+def test_a_bias_before_batch_normalisation_gets_hardly_any_noise():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = Variational(AdamW(model.parameters()), n=400, batch_size=40, total_steps=100)
+    x, y = logistic(400, 5)
+    train(model, optimizer, F.cross_entropy, x.float(), y.long(), 40, 60)
+    variance = optimizer.posterior(model, likelihood="categorical").variance
+    assert variance["0.bias"].max() < 1e-4 * variance["0.weight"].median()
+
+
+def test_the_posterior_says_what_it_is():
+    model, optimizer, x, _ = noisy_network()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    found = optimizer.diagnostics()
+    assert posterior.temperature == pytest.approx(found.temperature) == pytest.approx(400 / posterior.ess)
+    assert 0 < found.temperature <= 1
+    assert found.effective_parameters > 0
+    assert po.predict(model, posterior, x[:3], samples=4).probs.shape == (3, 2)
+
+
+def test_a_posterior_given_as_prior_is_taken_at_temperature_one():
+    model, optimizer, *_ = noisy_network()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    named = list(model.named_parameters())
+    second = Variational(AdamW(named, lr=1e-3, weight_decay=0.0), n=100, prior=posterior)
+    p = model[0].weight
+    wanted = posterior.structure.precision["0.weight"] * posterior.temperature
+    torch.testing.assert_close(second.state[p]["prior_precision"], wanted)
+
+
+def test_a_prior_moves_the_mean_and_not_the_price():
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.zeros(50))
+    prior = Diagonal({"weight": torch.ones(50)}, {"weight": torch.full((50,), 100.0)})
+    optimizer = Variational(SGD([("weight", weight)], lr=0.5), n=100, prior=prior, total_steps=400, batch_size=10)
+    for _ in range(100):
+        with optimizer.sampled_params(train=True):
+            (0 * weight).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(weight.data, torch.ones(50), rtol=0, atol=1e-4)
+    assert float(optimizer.meter.price.last) == 0
+
+
+def test_the_budget_opens_with_the_steps_and_with_what_has_been_seen_again():
+    assert opening(0.0, 10) == 0
+    assert opening(1.0, 1000) == pytest.approx(1)
+    assert opening(1.0, 1.0) == pytest.approx(FRESH)
+    assert opening(0.5, 1000) == pytest.approx(1 / 16)
+
+
+def test_without_a_length_warm_up_is_not_the_end_and_a_constant_rate_opens():
+    assert progress(0.1, 0.1, 0.0) == 0  # the peak so far: warming up
+    assert progress(0.0, 1.0, 0.0) == 1  # decayed
+    assert progress(1.0, 1.0, 100.0) > 0.99  # constant, after many epochs
+
+
+def test_lambda_is_the_number_of_effective_parameters_over_twice_the_budget():
+    price = Price.of(100, 0.1, torch.device("cpu"))
+    squares = torch.tensor(500.0, dtype=torch.float64)
+    price.hold(squares, 1.0)
+    assert float(price.ess) == pytest.approx(2500)
+    price.hold(squares, 100.0)
+    assert float(price.ess) == 100  # never below N
+
+
+def one():
+    return nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Variational(torch.optim.LBFGS([one()]), n=10), "without a closure, got LBFGS"),
+        (lambda: Variational([], n=10), "an empty list"),
+        (lambda: Variational("adamw", n=10), "expected a torch.optim.Optimizer, got 'str'"),
+        (lambda: Variational(AdamW([one()]), n=0), "n: expected"),
+        (lambda: Variational(AdamW([one()]), n=10, budget=0.0), "budget: expected"),
+        (lambda: Variational(AdamW([one()]), n=10, total_steps=0), "total_steps: expected"),
+        (lambda: Variational(AdamW([one()]), n=10, prior=1.0), "weight_decay=0"),
+        (lambda: Variational(IVON([one()], lr=0.1, ess=10), n=10), "without a posterior of its own"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+def test_a_parameter_in_two_bases_is_refused():
+    weight = one()
+    with pytest.raises(InvalidInput, match="each parameter in one optimizer"):
+        Variational([AdamW([weight]), SGD([weight], lr=0.1)], n=10)
+
+
+def test_the_state_of_another_base_is_refused_and_changes_nothing():
+    first, second = noisy_network(AdamW)[1], noisy_network(SGD)[1]
+    before = copy.deepcopy(second.state_dict())
+    with pytest.raises(InvalidInput, match="over SGD, got 'AdamW'"):
+        second.load_state_dict(first.state_dict())
+    broken = copy.deepcopy(before)
+    broken["meter"]["ess"] = math.nan
+    with pytest.raises(InvalidInput, match="ess"):
+        second.load_state_dict(broken)
+    assert second.state_dict()["meter"] == before["meter"]
+
+
+def test_more_steps_than_announced_warn_once():
+    weight = one()
+    optimizer = Variational(AdamW([weight]), n=10, total_steps=25)
+
+    def more(steps):
+        for _ in range(steps):
+            with optimizer.sampled_params(train=True):
+                weight.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    more(25)
+    with pytest.warns(UserWarning, match="at most total_steps=25") as said:
+        more(5)
+    assert len(said) == 1
+
+
+def test_the_posterior_of_no_training_is_refused():
+    model = nn.Linear(2, 1)
+    optimizer = Variational(AdamW(model.parameters()), n=10)
+    with pytest.raises(InvalidInput, match="at least one step"):
+        optimizer.posterior(model, likelihood="gaussian")
+
+
+def test_posteriors_travel(tmp_path):
+    model, optimizer, *_ = noisy_network()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    posterior.save(tmp_path / "p")
+    assert Posterior.load(tmp_path / "p").temperature == pytest.approx(posterior.temperature)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo table docs check test lint types clean
+.PHONY: demo table docs check test lint types clean nightly
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,6 +38,13 @@ check: lint types
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# The README in a fresh environment with a built wheel and exactly the extras it names: some minutes, and the network.
+nightly:
+	rm -rf build/readme && mkdir -p build/readme
+	$(PYTHON) -m venv build/readme/venv
+	build/readme/venv/bin/pip install --quiet -c constraints.txt torch ".[$(shell sed -nE "s/.*pip install '\\.\\[([a-z,]+)\\]'.*/\\1/p" README.md)]"
+	cd build/readme && venv/bin/python ../../tests/paste_readme.py ../../README.md venv/bin
 
 clean:
 	rm -rf $(VENV) demo-output site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

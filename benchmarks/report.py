@@ -57,11 +57,14 @@ def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
     return f"## {title}\n\n`{command}`\n\n{made}\n"
 
 
+_PRIVATE = ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy", "--cleanlab")
+
+
 def _public(arguments: Sequence[str]) -> list[str]:
     """The arguments without the places of data and peers, which are the machine's own affair."""
     shown, skip = [], False
     for argument in arguments:
-        if skip or argument in ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy"):
+        if skip or argument in _PRIVATE:
             skip = not skip
             continue
         if argument == "--collect":

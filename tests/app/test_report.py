@@ -161,3 +161,17 @@ def test_predictions_need_a_distribution():
 )
 def test_numbers_are_short(value, text):
     assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("loo", "alarm"),
+    [(0.03, "has memorised its labels"), (1.1, ""), (30.0, "training and held-out examples are not alike")],
+)
+def test_losses_that_disagree_several_fold_are_said_in_red(tmp_path, loo, alarm):
+    """Three classes at random: the held-out loss is about log 3."""
+    table = memory_table().assign(loo_nll=loo)
+    held = HeldOut(np.arange(40), RNG.integers(0, 3, 40), probs=np.full((40, 3), 1 / 3))
+    write_report(Contents("Beans", "", {}, held_out=held, memory=table), tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert ('class="alarm"' in text) == bool(alarm)
+    assert alarm in text

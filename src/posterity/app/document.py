@@ -46,7 +46,14 @@ class Code:
     text: str
 
 
-Block = str | pd.DataFrame | Picture | Code | Sequence[Card]
+@dataclass(frozen=True)
+class Alarm:
+    """A sentence in red: something that a reader must not miss."""
+
+    text: str
+
+
+Block = str | Alarm | pd.DataFrame | Picture | Code | Sequence[Card]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +100,8 @@ def document(title: str, lead: str, sections: Sequence[Section], footer: str = "
 def _block(block: Block) -> str:
     if isinstance(block, str):
         return f"<p>{escape(block)}</p>\n"
+    if isinstance(block, Alarm):
+        return f'<p class="alarm">{escape(block.text)}</p>'
     if isinstance(block, pd.DataFrame):
         return _table(block)
     if isinstance(block, Picture):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from posterity import __version__, metrics
-from posterity.app.document import Block, Card, Code, Picture, Section, document, shown
+from posterity.app.document import Alarm, Block, Card, Code, Picture, Section, document, shown
 from posterity.app.judged import CLASSES, amount_figures, by_class, class_figures, confused, confusion
 from posterity.app.source import Preview
 from posterity.errors import require
@@ -21,6 +21,7 @@ from posterity.runs.effects import Effect
 Array = np.ndarray[Any, Any]
 Previews = Callable[[int], Preview]
 CARDS = 12
+SEVERAL, _NOTHING = 3.0, 0.02  # ratio of two losses that disagree, and a loss that counts as none
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,17 +208,33 @@ def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
     return Section("Least sure of", ["Held-out examples, the most uncertain first.", cards])
 
 
+def _disagreement(estimated: float, measured: float) -> list[Block]:
+    """An alarm where the posterior's own estimate and the held-out loss differ several-fold."""
+    low, high = sorted((estimated, measured))
+    if high < SEVERAL * max(low, _NOTHING):
+        return []
+    cause = (
+        "the network has memorised its labels, and its leave-one-out figures cannot be trusted; train for fewer epochs"
+        if measured > estimated
+        else "training and held-out examples are not alike; check how the rows were split"
+    )
+    return [
+        Alarm(f"Leave-one-out estimates a loss of {estimated:.3g}, held-out examples measure {measured:.3g}: {cause}.")
+    ]
+
+
 def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     """What the model is made of: leave-one-out, influential examples, suspected labels."""
     estimate = f"Predicted without itself, a training example has a mean loss of {table['loo_nll'].mean():.4g}"
     if "loss" in table:
         estimate += f" (with itself {table['loss'].mean():.4g})"
+    blocks: list[Block] = []
     if contents.held_out is not None and contents.held_out.probs is not None:
         measured = metrics.nll(contents.held_out.probs, contents.held_out.targets)
         estimate += f"; held-out examples measure {measured:.4g}"
-    sections = [
-        Section("Leave-one-out", [estimate + ".", *([f"Take care: {contents.warning}."] if contents.warning else [])])
-    ]
+        blocks += _disagreement(float(table["loo_nll"].mean()), measured)
+    blocks += [estimate + ".", *([f"Take care: {contents.warning}."] if contents.warning else [])]
+    sections = [Section("Leave-one-out", blocks)]
     by = "self_influence" if "self_influence" in table else "leverage"
     sections.append(
         Section(

@@ -82,7 +82,8 @@ def out_of_fold(
     best = [p.detach().clone() for p in committee.parameters]
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
     orders = _batches(seen, batch_size, generator)
-    for step in track(range(1, LONGEST + 1), "cross-validation, at most", show=progress):
+    steps = iter(range(1, LONGEST + 1))  # without a length: it stops long before in most cases
+    for step in track(steps, "cross-validation, step", show=progress):
         rows = next(orders)
         f = committee.forward(inputs[rows])
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]

@@ -58,15 +58,16 @@ def prepare(options: argparse.Namespace) -> None:
 def read(path: Path, task: str) -> tuple[Data, Data]:
     """Pool and test, standardised by the pool."""
     stored = np.load(path)
-    x, y, u, v = (torch.from_numpy(stored[f"{task}-{part}"].astype(np.float32)) for part in
+    x, y, u, v = (torch.from_numpy(stored[f"{task}-{part}"].astype(np.float64)) for part in
                   ("train-x", "train-y", "test-x", "test-y"))  # fmt: skip
     mean, std = x.mean(0), x.std(0)
+    std = torch.where(std > 0, std, 1.0)  # a number of MiniLM that is the same for all texts
     return ((x - mean) / std, y.long()), ((u - mean) / std, v.long())
 
 
 def softmax_regression(x: Tensor, y: Tensor, classes: int, start: nn.Linear | None) -> nn.Linear:
     """The minimum of Σ loss + ½ δ‖θ‖²."""
-    model = nn.Linear(x.shape[1], classes)
+    model = nn.Linear(x.shape[1], classes, dtype=x.dtype)
     with torch.no_grad():
         for p, old in zip(model.parameters(), [0, 0] if start is None else start.parameters(), strict=True):
             p.copy_(old if isinstance(old, Tensor) else torch.zeros_like(p))

@@ -52,11 +52,18 @@ def test_gradient_matching_of_adapters_is_joint_training(tmp_path):
         torch.testing.assert_close(curvatures[name]["base_model.model.0"], columns)
         sources[name] = MergeSource(tmp_path / name)
     merge_adapters(sources, tmp_path / "merged", method="gradient_matching", curvatures=curvatures)
+    heavy = {"base_model.model.0": torch.full((K, D), 1e9, dtype=torch.float64)}
+    merge_adapters(sources, tmp_path / "sum", method="gradient_matching", curvatures=curvatures, base_precision=heavy)
     merged = network()
     load_adapter(merged, tmp_path / "merged")
     x, y = (torch.cat(parts) for parts in zip(*tasks.values()))
     joint = torch.linalg.lstsq(x, y).solution.mT
     torch.testing.assert_close(merged[0].base_layer.weight + merged[0].change, joint)
+    # Where the base weighs most, what the tasks add is summed: task arithmetic, up to curvatures of 1e-8 of the base's.
+    summed = network()
+    load_adapter(summed, tmp_path / "sum")
+    changes = sum(solved(*data)[0][0].change for data in tasks.values())
+    torch.testing.assert_close(summed[0].change, changes, rtol=1e-6, atol=1e-6)
 
 
 def test_curvature_is_asked_for(tmp_path):

@@ -109,6 +109,7 @@ def merge_adapters(
     method: str | Method = "task_arithmetic",
     rank: int | None = None,
     curvatures: Mapping[str, Mapping[str, Tensor]] | None = None,
+    base_precision: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
 
@@ -123,6 +124,7 @@ def merge_adapters(
         rank: Rank of the result; the largest rank among the adapters by default.
         curvatures: For methods that need it, the curvature of the adapted weights in each adapter's task, see
             `posterity.adapters.adapter_curvature`.
+        base_precision: For "gradient_matching", the curvature of the same weights in what the base was trained on.
 
     Returns:
         The folder, with an adapter that PEFT loads.
@@ -150,7 +152,9 @@ def merge_adapters(
         total = sum(weights) if method.averages else 1.0
         tensors = _summed(read, [weight / total for weight in weights], config["r"])
     else:
-        tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], curvatures or {})
+        tensors = _combined(
+            dict(zip(adapters, read, strict=True)), weights, method, config["r"], curvatures or {}, base_precision
+        )
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
         raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
@@ -186,6 +190,7 @@ def _combined(
     method: Method,
     rank: int,
     curvatures: Mapping[str, Mapping[str, Tensor]],
+    base_precision: Mapping[str, Tensor] | None,
 ) -> Tree:
     """The changes s_t B_t A_t merged by any method on task vectors, recompressed."""
     adapters = list(named.values())
@@ -204,6 +209,7 @@ def _combined(
             method=method,
             weights=dict(zip(named, weights, strict=True)),
             curvatures=about if method.needs_curvature else None,
+            base_precision={module: t for module, t in (base_precision or {}).items() if module in group},
         )
         for module, change in merged.items():
             U, sigma, Vh = torch.linalg.svd(change / first.scale(rank), full_matrices=False)

@@ -1,6 +1,7 @@
 """Linearised and probit predictions against algebra, Jacobians and quadrature."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from posterity.errors import InvalidInput, Undefined
-from posterity.posterior import Diagonal, Posterior
+from posterity.files import save_record
+from posterity.learning import laplace
+from posterity.posterior import Diagonal, Posterior, store
 from posterity.prediction import predict
 from posterity.trees import snapshot, to_vector, trainable
 from prediction.cases import make_case, regression
@@ -233,3 +236,32 @@ def test_a_model_that_the_posterior_does_not_belong_to_is_named(method):
     case = make_case("diagonal")
     with pytest.raises(InvalidInput, match=r"model: expected a parameter '0.weight' of shape \(6, 4\)"):
         predict(nn.Linear(4, 3).double(), case.posterior, case.inputs, method=method)
+
+
+def test_the_method_follows_the_posterior(tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    posterior = laplace(model, (x, y), structure="diag", prior_precision=1.0)
+    assert posterior.predictive == "linearised"
+    posterior.save(tmp_path / "kept")
+    for one in (posterior, Posterior.load(tmp_path / "kept")):
+        followed = predict(model, one, x, 8).probs
+        assert torch.equal(followed, predict(model, one, x, 8, method="linearised").probs)
+        assert not torch.equal(followed, predict(model, one, x, 8, method="sampled").probs)
+    at_mean = predict(model, posterior, x, 0).probs
+    torch.testing.assert_close(at_mean, model(x).softmax(-1).detach())
+    plain = replace(posterior, predictive="sampled")
+    assert torch.equal(predict(model, plain, x, 8).probs, predict(model, plain, x, 8, method="sampled").probs)
+
+
+def test_files_without_the_method_predict_as_before(tmp_path, monkeypatch):
+    def without(folder, name, *, content, **rest):
+        save_record(folder, name, content={k: v for k, v in content.items() if k != "predictive"}, **rest)
+
+    model = nn.Linear(2, 2)
+    prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    monkeypatch.setattr(store, "save_record", without)
+    posterior = Posterior.of(model, prior, prior=prior, n=5, ess=5, likelihood="categorical", predictive="linearised")
+    posterior.save(tmp_path / "old")
+    assert Posterior.load(tmp_path / "old").predictive == "sampled"

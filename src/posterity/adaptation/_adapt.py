@@ -139,6 +139,7 @@ def adapt(
         likelihood=posterior.likelihood,
         class_names=situation.change.class_names,
         memory=outcome.memory,
+        predictive="linearised",  # its precision is a curvature at the new optimum
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
     others, notes = alternatives(situation, used, seed) if compare else ({}, [])

@@ -69,6 +69,7 @@ def laplace(
 
     Returns:
         A Posterior with ess = n, the prior that was given or learnt, and the likelihood with its noise precision.
+        Its predictions are linearised unless `predict` is told otherwise: H is the curvature of the tangent network.
 
     Examples:
         >>> x = torch.linspace(-1, 1, 50).unsqueeze(-1)
@@ -111,6 +112,7 @@ def laplace(
         ess=n,
         likelihood=unit if unit.noise_precision is None else unit.with_noise_precision(noise),
         class_names=class_names,
+        predictive="linearised",
     )
 
 

@@ -26,6 +26,8 @@ from posterity.posterior.pruning import cut
 from posterity.posterior.sites import Site, gaussian, natural
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
 
+PREDICTIVES = ("sampled", "linearised")
+
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Posterior:
@@ -41,6 +43,9 @@ class Posterior:
         class_names: Names of the classes, in the order of the outputs.
         architecture: Fingerprint of the model, empty if unknown.
         memory: Examples to remember.
+        predictive: How predictions are made unless told otherwise: "sampled" averages over drawn networks,
+            "linearised" over draws of the outputs of the tangent network, which is what the Gauss-Newton curvature
+            of a Laplace approximation describes.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -61,6 +66,7 @@ class Posterior:
     class_names: tuple[str, ...] | None
     architecture: str
     memory: Memory | None
+    predictive: str
 
     def __init__(
         self,
@@ -74,10 +80,12 @@ class Posterior:
         class_names: Sequence[str] | None = None,
         architecture: str = "",
         memory: Memory | None = None,
+        predictive: str = "sampled",
     ) -> None:
         require_whole("n", n)
         require(n < 2**63, "n", "a number of examples below 2⁶³", "a larger one")
         require_positive("ess", ess)
+        require(predictive in PREDICTIVES, "predictive", f"one of {list(PREDICTIVES)}", predictive)
         values = {
             "structure": structure,
             "prior": prior,
@@ -88,6 +96,7 @@ class Posterior:
             "class_names": None if class_names is None else tuple(map(str, class_names)),
             "architecture": architecture,
             "memory": memory,
+            "predictive": predictive,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -120,6 +129,7 @@ class Posterior:
         likelihood: str | Likelihood,
         class_names: Sequence[str] | None = None,
         memory: Memory | None = None,
+        predictive: str = "sampled",
     ) -> Self:
         """The posterior of a model: its buffers and its architecture are taken along."""
         stored = model.state_dict(keep_vars=True)
@@ -133,6 +143,7 @@ class Posterior:
             class_names=class_names,
             architecture=fingerprint(model),
             memory=memory,
+            predictive=predictive,
         )
         posterior.check(model)
         return posterior

@@ -47,6 +47,7 @@ def save(posterior: Posterior, folder: str | Path) -> None:
         "class_names": posterior.class_names and list(posterior.class_names),
         "architecture": posterior.architecture,
         "memory": posterior.memory is not None,
+        "predictive": posterior.predictive,
     }
     tensors = pack("structure", posterior.structure.tensors()) | pack("prior", posterior.prior.tensors())
     tensors |= pack("buffers", posterior.buffers)
@@ -91,4 +92,5 @@ def _parts(record: Record) -> dict[str, Any]:
         "class_names": _names(content["class_names"]),
         "architecture": content["architecture"],
         "memory": Memory.from_tensors(unpack("memory", tensors)) if content["memory"] else None,
+        "predictive": content.get("predictive", "sampled"),  # which earlier files do not name
     }

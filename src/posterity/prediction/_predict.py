@@ -36,7 +36,7 @@ def predict(
     inputs: Any,
     samples: int = 64,
     *,
-    method: str = "sampled",
+    method: str | None = None,
     seed: int = 0,
     batch_size: int = 256,
     keep_samples: bool | None = None,
@@ -56,6 +56,7 @@ def predict(
         samples: Number of draws; 0 predicts with the mean weights.
         method: "sampled" averages over drawn networks. "linearised" replaces the network by its tangent at the mean:
             exact for regression, draws of the outputs otherwise. "probit" approximates that average in closed form.
+            By default what the posterior is made for: "linearised" after `laplace` and `adapt`, else "sampled".
         seed: Seed of the draws.
         batch_size: Inputs at a time, where `inputs` does not come in batches.
         keep_samples: Keep the outputs of every draw, which quantiles need. Unless said, regressions and counts keep
@@ -79,10 +80,12 @@ def predict(
         >>> bool((p.entropy >= p.mutual_information).all())
         True
     """
-    if method not in _METHODS:
-        raise expected("method", f"one of {sorted(_METHODS)}", method)
     if not isinstance(posterior, Posterior):
         raise expected("posterior", "a Posterior", type(posterior).__name__)
+    if method is None:
+        method = posterior.predictive if samples else "sampled"  # without draws, at the mean
+    if method not in _METHODS:
+        raise expected("method", f"one of {sorted(_METHODS)}", method)
     classes = posterior.likelihood.is_classification
     exact = posterior.likelihood.noise_precision is not None and (method == "linearised" or samples == 0)
     if method == "probit" and keep_samples:

@@ -1,87 +1,88 @@
-"""A bandit's posterior narrowing: Thompson sampling learns which of three arms pays best, and where."""
+"""The wheel: rewards that are rare and large. Thompson sampling finds them; greedy choice never looks.
+
+Contexts are uniform on the unit disk. One arm always pays 1.2 and four pay 1, but beyond radius 0.95 one of the four,
+another in each quadrant, pays 50.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from common import save, size
+from common import record, save, size
 from torch import Tensor
 
-from posterity.exploration import EpsilonGreedy, Greedy, LinearGaussian, Policy, ThompsonSampler
-from posterity.plots.style import BLUE, GREEN, MUTED, ORANGE, VERMILION
+from posterity.exploration import UCB, EpsilonGreedy, Greedy, LinearGaussian, Policy, ThompsonSampler
+from posterity.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, VERMILION
 
-COLOURS = (BLUE, ORANGE, GREEN)
-NOISE = 0.3
-
-
-def features(x: Tensor) -> Tensor:
-    """Powers of the context up to the third."""
-    return torch.stack((x, x**2, x**3), 1)
-
-
-def payoff(x: Tensor) -> Tensor:
-    """What the arms pay on average."""
-    return torch.stack((0.8 * x, 0.5 - x.square(), -0.2 - 0.6 * x), 1)
+DELTA, ARMS = 0.95, 5
+POLICIES: dict[str, tuple[Callable[[int], Policy], str]] = {
+    "Thompson sampling": (lambda s: ThompsonSampler(LinearGaussian(2, ARMS), seed=s), BLUE),
+    "UCB": (lambda s: UCB(LinearGaussian(2, ARMS), seed=s), GREEN),
+    "ε-greedy, 0.1": (lambda s: EpsilonGreedy(LinearGaussian(2, ARMS), epsilon=0.1, seed=s), MUTED),
+    "greedy": (lambda s: Greedy(LinearGaussian(2, ARMS), initial=3, seed=s), VERMILION),
+}
 
 
-def regret(policy: Policy, x: Tensor, noise: Tensor) -> np.ndarray:
-    """Cumulative regret."""
-    expected, lost = payoff(x), []
-    for row, e, extra in zip(features(x), expected, noise):
+def wheel(seed: int, steps: int) -> tuple[Tensor, Tensor]:
+    """Contexts (T, 2), and what each arm pays there on average (T, 5), in units of ten."""
+    g = torch.Generator().manual_seed(seed)
+    radius, angle = torch.rand(steps, generator=g).sqrt(), 2 * torch.pi * torch.rand(steps, generator=g)
+    x = torch.stack((radius * angle.cos(), radius * angle.sin()), 1)
+    pays = torch.ones(steps, ARMS)
+    pays[:, 0] = 1.2
+    quadrant = 1 + (x[:, 0] < 0).long() + 2 * (x[:, 1] < 0).long()
+    pays[radius > DELTA, quadrant[radius > DELTA]] = 50.0
+    return x, pays / 10
+
+
+def play(policy: Policy, seed: int, steps: int) -> tuple[np.ndarray, Tensor, Tensor]:
+    """Cumulative regret in % of that of uniform choice, the contexts, and the arms that were chosen."""
+    x, pays = wheel(seed, steps)
+    noise = 0.001 * torch.randn(steps, ARMS, generator=torch.Generator().manual_seed(1000 + seed))
+    lost, chosen = [], []
+    for row, mean, extra in zip(x, pays, noise):
         numbers, arms = policy.choose(row)
-        policy.observe(numbers, e[arms] + extra)
-        lost.append((e.max() - e[arms[0]]).item())
-    return np.cumsum(lost)
-
-
-def belief() -> LinearGaussian:
-    return LinearGaussian(3, arms=3, prior_precision=0.5)
+        policy.observe(numbers, (mean + extra)[arms])
+        lost.append((mean.max() - mean[arms[0]]).item())
+        chosen.append(int(arms[0]))
+    uniform = (pays.amax(1) - pays.mean(1)).sum().item()
+    return 100 * np.cumsum(lost) / uniform, x, torch.tensor(chosen)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    g = torch.Generator().manual_seed(2)
-    x, noise = 2 * torch.rand(1000, generator=g) - 1, NOISE * torch.randn(1000, generator=g)
-    grid = torch.linspace(-1, 1, 100)
-    sampler = ThompsonSampler(belief(), seed=0)
-    figure, axes = plt.subplots(1, 4, figsize=(17, 4.2), layout="constrained")
-    done, seen = 0, []
-    for axis, until in zip(axes[:3], size((10, 60, 400), (2, 4, 6)), strict=True):
-        for i in range(done, until):
-            numbers, arms = sampler.choose(features(x[i : i + 1]))
-            sampler.observe(numbers, payoff(x[i : i + 1])[0, arms] + noise[i])
-            seen.append((x[i].item(), (payoff(x[i : i + 1])[0, arms] + noise[i]).item(), int(arms)))
-        done = until
-        mean, std = sampler.belief.moments(features(grid))
-        for arm, colour in enumerate(COLOURS):
-            axis.plot(grid, payoff(grid)[:, arm], color=colour, linestyle=":", linewidth=1.2)
-            axis.plot(grid, mean[:, arm], color=colour, label=f"arm {arm + 1}")
-            low, high = mean[:, arm] - 2 * std[:, arm], mean[:, arm] + 2 * std[:, arm]
-            axis.fill_between(grid, low, high, color=colour, alpha=0.18, linewidth=0)
-            mine = [(a, b) for a, b, k in seen if k == arm]
-            if mine:
-                axis.scatter(*zip(*mine), s=7, color=colour, alpha=0.5, linewidths=0)
-        axis.set(ylim=(-2.2, 2.2), xlabel="context", title=f"after {until} decisions")
-    axes[0].set_ylabel("reward, ± 2 standard deviations (dotted: truth)")
-    axes[0].legend(frameon=False, loc="lower right")
-    policies = {
-        "Thompson sampling": (lambda s: ThompsonSampler(belief(), seed=s), BLUE),
-        "greedy": (lambda s: Greedy(belief(), initial=1, seed=s), VERMILION),
-        "ε-greedy, 0.1": (lambda s: EpsilonGreedy(belief(), seed=s), MUTED),
-    }
-    for name, (make, colour) in policies.items():
-        paths = []
-        for seed in range(size(5, 1)):
-            g = torch.Generator().manual_seed(100 + seed)
-            visits, extra = (
-                2 * torch.rand(size(400, 10), generator=g) - 1,
-                NOISE * torch.randn(size(400, 10), generator=g),
-            )
-            paths.append(regret(make(seed), visits, extra))
-        axes[3].plot(np.mean(paths, 0), color=colour, label=name)
-    axes[3].set(xlabel="decisions", title="regret, mean of five runs")
-    axes[3].legend(frameon=False)
+    steps, seeds = size(1000, 40), range(size(5, 1))
+    found = {name: [play(make(seed), seed, steps) for seed in seeds] for name, (make, _) in POLICIES.items()}
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.7), width_ratios=(1, 1, 1.35), layout="constrained")
+    colours = np.array([MUTED, BLUE, ORANGE, GREEN, VERMILION])
+    for axis, name in zip(axes, ("greedy", "Thompson sampling")):
+        _, x, chosen = found[name][0]
+        late = slice(steps // 2, None)
+        axis.add_patch(plt.Circle((0, 0), 1, facecolor="#F4E3C3", edgecolor="none"))
+        axis.add_patch(plt.Circle((0, 0), DELTA, facecolor="w", edgecolor=INK, linewidth=0.8))
+        axis.scatter(*x[late].T, s=16, c=colours[chosen[late].numpy()], linewidths=0)
+        axis.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal", xticks=[], yticks=[])
+        axis.set_title(f"{name}: choices in the second half")
+    axes[0].set_xlabel("grey: the safe arm; colours: the four that pay 50 in the rim of one quadrant", fontsize=9)
+    ends = {}
+    for name, (_, colour) in POLICIES.items():
+        paths = np.stack([path for path, _, _ in found[name]])
+        ends[name] = [round(float(path[-1]), 1) for path in paths]
+        axes[2].plot(paths.mean(0), color=colour, linewidth=2.5)
+        axes[2].fill_between(range(steps), paths.min(0), paths.max(0), color=colour, alpha=0.12, linewidth=0)
+        axes[2].annotate(f"{name}: {paths[:, -1].mean():.0f} %", (steps, paths[:, -1].mean()), xytext=(6, 0),
+                         textcoords="offset points", color=colour, va="center")  # fmt: skip
+    axes[2].axhline(100, color=INK, linestyle=":", linewidth=1)
+    axes[2].set(xlabel="decisions", xlim=(0, steps * 1.42), ylabel="regret, % of uniform choice")
+    axes[2].spines[["top", "right"]].set_visible(False)
+    axes[2].set_title(f"Regret, mean and range of {len(seeds)} runs")
+    figure.suptitle(
+        "Rewards that are rare: Thompson sampling looks where it does not know, greedy choice never finds them"
+    )
+    record("bandit", regret_percent_of_uniform=ends)
     save(figure, "bandit")
 
 

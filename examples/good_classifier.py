@@ -1,9 +1,14 @@
-"""Which is a good classifier? Three that fit the same points; the evidence says which of them the data speak for."""
+"""Which is a good classifier? Two lines part today's points equally well; then the past comes back, and one fails.
+
+One line is fitted to today's points alone. The other takes the posterior of the past as its prior, and keeps what the
+past had ruled out.
+"""
 
 from __future__ import annotations
 
 import torch
-from common import save, size
+from common import record, save, size
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from posterity import BayesianLearningRule
@@ -11,50 +16,73 @@ from posterity.families import Gaussian
 from posterity.gradients import LinearLoss, Quadrature
 from posterity.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, panels
 
-
-def points(count: int) -> tuple[Tensor, Tensor]:
-    """Two classes that a gentle curve parts."""
-    generator = torch.Generator().manual_seed(4)
-    x = 2 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 1
-    height = x[:, 1] - 0.9 * x[:, 0] ** 2 + 0.25 + 0.15 * torch.randn(count, generator=generator, dtype=torch.float64)
-    return x, (height > 0).double()
+Data = tuple[Tensor, Tensor]
 
 
-def monomials(x: Tensor, degree: int) -> Tensor:
-    """All products x₁ⁱ x₂ʲ with i + j ≤ degree."""
-    pairs = [(i, j) for i in range(degree + 1) for j in range(degree + 1 - i)]
-    return torch.stack([x[:, 0] ** i * x[:, 1] ** j for i, j in pairs], 1)
+def clouds(centres: tuple[tuple[float, float], tuple[float, float]], count: int, seed: int) -> Data:
+    """Points around two centres, one for each class."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 2
+    noise = 0.35 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    return torch.tensor(centres, dtype=torch.float64)[y] + noise, y.double()
+
+
+def rows(x: Tensor) -> Tensor:
+    """The points with a constant beside them."""
+    return torch.cat((x, torch.ones_like(x[:, :1])), 1)
+
+
+def learnt(data: Data, prior: Gaussian) -> Gaussian:
+    """The posterior over lines."""
+    loss = LinearLoss(inputs=rows(data[0]), targets=data[1], likelihood="bernoulli")
+    return BayesianLearningRule(Quadrature(), lr=0.3, prior=prior).run(prior, loss, steps=size(150, 40))
+
+
+def right(q: Gaussian, data: Data) -> float:
+    """The share of points on the right side of the mean's line."""
+    return float(((rows(data[0]) @ q.mean > 0) == (data[1] > 0.5)).double().mean())
+
+
+def line(axis: Axes, w: Tensor, **style: object) -> None:
+    """Where a classifier changes its mind."""
+    height = torch.tensor([-4.0, 4.0], dtype=torch.float64)
+    axis.plot(-(w[1] * height + w[2]) / w[0], height, **style)
+
+
+def points(axis: Axes, data: Data, alpha: float = 1.0) -> None:
+    for label, colour in ((0, BLUE), (1, VERMILION)):
+        axis.scatter(*data[0][data[1] == label].T, s=30, color=colour, edgecolor="w", alpha=alpha, zorder=3)
 
 
 def main() -> None:
-    x, y = points(60)
-    ticks = torch.linspace(-1.2, 1.2, size(150, 40), dtype=torch.float64)
-    grid = torch.cartesian_prod(ticks, ticks)
-    figure, (axes,) = panels(1, 3, width=4.3, height=4.3, sharex=True, sharey=True)
-    evidence = []
-    for axis, degree in zip(axes, (1, 2, 6), strict=True):
-        features = monomials(x, degree)
-        d = features.shape[1]
-        prior = Gaussian(torch.zeros(d, dtype=torch.float64), 0.1 * torch.eye(d, dtype=torch.float64))
-        loss = LinearLoss(inputs=features, targets=y, likelihood="bernoulli")
-        rule = BayesianLearningRule(Quadrature(), lr=0.3, prior=prior)
-        q = rule.run(Gaussian.standard(d), loss, steps=size(200, 20))
-        evidence.append(-rule.free_energy(q, loss).item())
-        shape = (len(ticks), len(ticks))
-        for w in q.sample(size(15, 3), torch.Generator().manual_seed(0)):
-            line = (monomials(grid, degree) @ w).reshape(shape).T
-            axis.contour(ticks, ticks, line, levels=[0.0], colors=MUTED, linewidths=0.6, alpha=0.6)
-        mean = (monomials(grid, degree) @ q.mean).reshape(shape).T
-        axis.contour(ticks, ticks, mean, levels=[0.0], colors=INK, linewidths=2.2)
-        for label, colour in ((0, BLUE), (1, VERMILION)):
-            axis.scatter(*x[y == label].T, s=26, color=colour, edgecolor="w", zorder=3)
-        right = ((features @ q.mean > 0) == (y > 0.5)).double().mean().item()
-        axis.set_title(f"Degree {degree}: {right:.0%} right\nlog evidence at least {evidence[-1]:.1f}")
-        axis.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), xlabel="x₁")
-    best = max(range(3), key=evidence.__getitem__)
-    axes[best].title.set(color=GREEN, fontweight="bold")
+    past = clouds(((0.2, 1.8), (2.6, 2.0)), 40, seed=0)
+    today = clouds(((-1.9, -1.9), (0.9, -1.3)), 40, seed=1)
+    vague = Gaussian(torch.zeros(3, dtype=torch.float64), 0.1 * torch.eye(3, dtype=torch.float64))
+    before = learnt(past, vague)
+    lines = {"today's points alone": (learnt(today, vague), MUTED), "the past as prior": (learnt(today, before), GREEN)}
+    scores = {name: [right(q, today), right(q, past)] for name, (q, _) in lines.items()}
+    record("good_classifier", right_today_and_past=scores)
+    figure, (axes,) = panels(1, 3, width=4.4, height=4.4, sharex=True, sharey=True)
+    for axis in axes:
+        points(axis, today)
+        axis.set(xlim=(-3.6, 3.8), ylim=(-3.2, 3.2), xlabel="x₁")
+    for name, (q, colour) in lines.items():
+        label = f"{name}: {scores[name][0]:.0%}"
+        line(axes[0], q.mean, color=colour, linewidth=3, label=label)
+        line(axes[1], q.mean, color=colour, linewidth=3, label=f"{name}: {scores[name][1]:.0%} of the past")
+    axes[0].set_title("Today: which line is better?\nBoth get the same right")
+    points(axes[1], past)
+    axes[1].set_title("The past comes back:\none of them fails")
+    for w in lines["the past as prior"][0].sample(size(25, 4), torch.Generator().manual_seed(0)):
+        line(axes[2], w, color=GREEN, linewidth=0.8, alpha=0.5)
+    for w in lines["today's points alone"][0].sample(size(25, 4), torch.Generator().manual_seed(0)):
+        line(axes[2], w, color=MUTED, linewidth=0.8, alpha=0.5)
+    points(axes[2], past, alpha=0.35)
+    axes[2].set_title("Posteriors: lines that today allows (grey),\nand those that the past allows too (green)")
     axes[0].set_ylabel("x₂")
-    figure.suptitle("Which is a good classifier? Black: the posterior's mean; grey: others the data cannot rule out")
+    for axis in axes[:2]:
+        axis.legend(frameon=True, loc="lower right", fontsize=9)
+    figure.suptitle("Which is a good classifier? Today's points cannot tell; what was learnt before can", color=INK)
     save(figure, "good_classifier")
 
 

@@ -7,9 +7,15 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 import torch
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = [path for path in sorted((ROOT / "examples").glob("*.py")) if "from common import" in path.read_text()]
+FILMS = ROOT / "examples" / "films.py"
+SCRIPTS = [
+    path
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if path != FILMS and "from common import" in path.read_text()
+]
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +38,14 @@ def test_example_draws_its_picture(script, tmp_path, monkeypatch):
     assert script.stem in {picture.stem for picture in pictures}
     for picture in pictures:
         assert matplotlib.image.imread(picture)[..., :3].std() > 0.02  # not an empty page
+
+
+@pytest.mark.parametrize("name", ["polynomial", "logistic", "modes", "memory", "adaptation"])
+def test_films_are_made(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(FILMS), "--out", str(tmp_path), "--small", "--only", name])
+    runpy.run_path(str(FILMS), run_name="__main__")
+    with Image.open(tmp_path / f"film_{name}.gif") as film:
+        assert film.n_frames >= 2
 
 
 def test_the_gallery_shows_every_example():

@@ -119,7 +119,7 @@ def _encoded(target: Target, relabel: Mapping[int, Any]) -> dict[int, Any]:
 
 def _parent(run: RunFolder) -> RunFolder | None:
     """The run that this one was adapted from, if it is still there."""
-    about = run.content.get("parent")
+    about = run.record.parent
     if not isinstance(about, dict):
         return None
     try:

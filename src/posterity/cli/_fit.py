@@ -213,12 +213,12 @@ def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
         dump(about | {name: run.content[name] for name in ("rows", "steps", "seconds", "baseline", "notes")})
         return
     notes(plan.notes)
-    config, held = run.config, run.content["rows"]["test"]
-    took = f"{run.content['steps']} steps in {run.content['seconds']:.1f} s"
+    config, held = run.config, run.record.rows.test
+    took = f"{run.record.steps} steps in {run.record.seconds:.1f} s"
     say(f"trained: {config['model']} with {config['method']}, {took}")
     if held:
         say(f"on {held} held-out rows: {figures(run.metrics)}")
-        for name, found in run.content.get("baseline", {}).items():
+        for name, found in run.record.baseline.items():
             say(f"  a {name} on the same rows: {figures(found)}")
     if run.status == "interrupted":
         say(f"stopped early; the run is usable, and goes on with: posterity fit --resume --out {run.folder}")

@@ -51,5 +51,5 @@ def laplace(
     notes(plan.notes)
     say(f"posterior: {run.posterior}")
     if run.metrics:
-        say(f"on {run.content['rows']['test']} held-out rows: {figures(run.metrics)}")
+        say(f"on {run.record.rows.test} held-out rows: {figures(run.metrics)}")
     say(f"run: {folder}")

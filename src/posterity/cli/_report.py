@@ -63,7 +63,7 @@ def contents(run: RunFolder) -> Contents:
         warning = source.reliability
     except PosterityError as why:
         warning = str(why)
-    target, rows, config = run.preprocessing.target, run.content["rows"], run.config
+    target, rows, config = run.preprocessing.target, run.record.rows._asdict(), run.config
     used = sum(column.width > 0 for column in run.preprocessing.columns)
     return Contents(
         title=run.folder.resolve().name,
@@ -84,7 +84,7 @@ def contents(run: RunFolder) -> Contents:
         class_names=run.class_names,
         warning=warning,
         effects=_effects(run),
-        cost={"steps": run.content["steps"], "seconds of training": round(run.content["seconds"], 1)},
+        cost={"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)},
         reproduce=_command(run),
     )
 
@@ -124,9 +124,9 @@ def _held_out(run: RunFolder, source: Source | None) -> HeldOut | None:
 
 def _command(run: RunFolder) -> str:
     """The command that makes this run again."""
-    if "adaptation" in run.content:
+    if run.record.adaptation is not None:
         return _adaptation(run)
-    config, data, checkpoint = run.config, run.dataset, run.content.get("checkpoint")
+    config, data, checkpoint = run.config, run.dataset, run.record.checkpoint
     columns = run.preprocessing.columns
     texts = [column.name for column in columns if column.kind == "text"]
     asked = [column.name for column in columns if getattr(column, "reason", "") == "as asked"]

@@ -25,6 +25,7 @@ from posterity.runs.data import Data, Selection, hash_of
 from posterity.runs.networks import network
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import Rows, read_rows, with_block
+from posterity.runs.record import RunRecord
 from posterity.runs.store import Generation, ListedFile, Listing, check_file, generation, read_list
 from posterity.runs.tables import OLDER, SUFFIX, TEXT, kinds, packed, read_table
 
@@ -69,7 +70,7 @@ class RunFolder:
         *,
         model: nn.Module,
         posterior: Posterior,
-        content: Mapping[str, Any],
+        record: RunRecord,
         history: list[dict[str, float]],
         tables: Mapping[str, pd.DataFrame] | None = None,
         overwrite: bool = False,
@@ -80,7 +81,7 @@ class RunFolder:
             folder: Where to.
             model: The model at its posterior mean.
             posterior: The posterior.
-            content: "config", "data", "preprocessing", "metrics", "status" and whatever else is to be kept.
+            record: How it was made and how well it does.
             history: One row for each epoch.
             tables: Tables by name ("predictions", "memory", "memory-history").
             overwrite: Replace the run that is there.
@@ -89,7 +90,7 @@ class RunFolder:
         if (folder / "run.json").exists() and not overwrite:
             raise InvalidInput(f"{folder}: expected a folder without a run, got one; choose another, or --overwrite")
         with generation(folder, None) as new:
-            new.content = {**content, "versions": _versions()}
+            new.content = {**record.content(), "versions": _versions()}
             place = new.place("model.safetensors")
             write_tensors(place, _state(model))
             new.add("model.safetensors", place)
@@ -125,30 +126,35 @@ class RunFolder:
         for entry in self.files.values():
             check_file(self.folder, entry)
 
+    @cached_property
+    def record(self) -> RunRecord:
+        """How the run was made and how well it does."""
+        return RunRecord.of(self.content)
+
     @property
     def config(self) -> dict[str, Any]:
         """How the run was made: model, method, seeds, and every setting of the training."""
-        return dict(self.content["config"])
+        return dict(self.record.config)
 
     @property
     def status(self) -> str:
         """Either "finished", or "interrupted": stopped by Ctrl-C, usable, and `posterity fit --resume` goes on."""
-        return str(self.content["status"])
+        return self.record.status
 
     @property
     def metrics(self) -> dict[str, float]:
         """Figures on the held-out rows."""
-        return dict(self.content["metrics"])
+        return dict(self.record.metrics)
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """What is done to every row before the model sees it."""
-        return Preprocessing.restored(self.content["preprocessing"])
+        return Preprocessing.restored(self.record.preprocessing)
 
     @cached_property
     def dataset(self) -> Data:
         """Which rows of which files the run was made from."""
-        return Data.restored(self.content["data"])
+        return Data.restored(self.record.data)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, Source, refuse_hiding
 from posterity.runs.decisions import RowDecisions
-from posterity.runs.fitting import evaluated, give_up, held_out, refuse_occupied
+from posterity.runs.fitting import give_up, held_out, refuse_occupied
+from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.record import RowCounts
 from posterity.runs.targets import Classes
 from posterity.startup import put_off_compiler
 
@@ -111,21 +114,21 @@ def _written(
     config = {**run.config, "prediction": "linearised"}
     test = held_out(run.folder, data, preprocessing, notes)
     tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test)
-    content = {
-        **{name: value for name, value in run.content.items() if name not in ("memory", "tables")},
-        "config": config,
-        "data": data.seen_from(run.folder, out).settings(),
-        "preprocessing": preprocessing.settings(),
-        "status": "finished",
-        "rows": {"train": result.posterior.n, "test": 0 if test is None else len(test.ids)},
-        "metrics": figures,
-        "parent": {"path": str(run.folder.absolute()), "metrics": run.metrics},
-        "adaptation": _account(result.report),
-        "notes": notes,
-    }
+    record = replace(
+        run.record,
+        config=config,
+        data=data.seen_from(run.folder, out).settings(),
+        preprocessing=preprocessing.settings(),
+        status="finished",
+        rows=RowCounts(result.posterior.n, 0 if test is None else len(test.ids)),
+        metrics=figures,
+        parent={"path": str(run.folder.absolute()), "metrics": run.metrics},
+        adaptation=_account(result.report),
+        notes=notes,
+    )
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
     Cache(run.folder / FEATURES).carried(out / FEATURES)
-    adapted = RunFolder.create(out, content=content, tables=tables, overwrite=overwrite, **parts)
+    adapted = RunFolder.create(out, record=record, tables=tables, overwrite=overwrite, **parts)
     give_up(out)
     return adapted
 

@@ -82,8 +82,8 @@ def _pairs(a: RunFolder, b: RunFolder) -> pd.DataFrame:
 
 
 def _settings(a: RunFolder, b: RunFolder) -> dict[str, tuple[object, object]]:
-    before = {**a.config, **a.content["rows"], "classes": a.preprocessing.target.outputs}
-    after = {**b.config, **b.content["rows"], "classes": b.preprocessing.target.outputs}
+    before = {**a.config, **a.record.rows._asdict(), "classes": a.preprocessing.target.outputs}
+    after = {**b.config, **b.record.rows._asdict(), "classes": b.preprocessing.target.outputs}
     return {
         name: (before.get(name), after.get(name)) for name in {**before, **after} if before.get(name) != after.get(name)
     }

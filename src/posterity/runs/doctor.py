@@ -33,7 +33,7 @@ def examine(run: RunFolder) -> list[Finding]:
     damage = list(_files(run))
     if damage:
         return damage
-    trained = [] if "adaptation" in run.content else [*_training(run)]  # an adapted run was not trained itself
+    trained = [] if run.record.adaptation is not None else [*_training(run)]  # an adapted run was not trained itself
     return [*_data(run), *trained, *_posterior(run), *_calibration(run)]
 
 
@@ -98,7 +98,7 @@ def _posterior(run: RunFolder) -> Iterator[Finding]:
 
 
 def _calibration(run: RunFolder) -> Iterator[Finding]:
-    figures, held = run.metrics, run.content["rows"]["test"]
+    figures, held = run.metrics, run.record.rows.test
     if not figures or not held:
         yield Finding("untested", "no rows were held out, so nothing is known about calibration", "fit with --test 0.2")
         return

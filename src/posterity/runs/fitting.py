@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -22,16 +21,15 @@ from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
 from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS
 from posterity.optim import suggest
-from posterity.posterior import Posterior
-from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
 from posterity.runs.baseline import baseline
 from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
 from posterity.runs.networks import network
-from posterity.runs.predicting import SAMPLES, prediction_table, row_nll, scores
+from posterity.runs.predicting import SAMPLES, evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
+from posterity.runs.record import RowCounts, RunRecord
 from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
@@ -122,6 +120,11 @@ class Plan:
     test: Examples | None
     notes: list[str]
     folds: OutOfFold | None = None
+
+    @property
+    def rows(self) -> RowCounts:
+        """How many rows to train on and to hold out."""
+        return RowCounts(len(self.train.ids), 0 if self.test is None else len(self.test.ids))
 
     def content(self) -> dict[str, Any]:
         """What is written down of it."""
@@ -356,24 +359,6 @@ def _begun(work: Path) -> bool:
     return any(holds_checkpoint(part) for part in (work / CHECKPOINT, work / CHECKPOINT / "member-1"))
 
 
-def evaluated(
-    model: nn.Module,
-    posterior: Posterior,
-    config: Mapping[str, Any],
-    preprocessing: Preprocessing,
-    test: Examples | None,
-) -> tuple[dict[str, pd.DataFrame], dict[str, float]]:
-    """Predictions of the held-out rows as the table "predictions", and figures of merit."""
-    if test is None:
-        return {}, {}
-    target = preprocessing.target
-    answer = predict(model, posterior, test.inputs, config["samples"], method=config["prediction"], seed=config["seed"])
-    table = prediction_table(answer, target, test.ids.numpy())
-    table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
-    table["nll"] = row_nll(answer, target, test.targets)
-    return {"predictions": table}, scores(answer, target, test.targets)
-
-
 def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
     model, posterior = found.model, found.posterior
     tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
@@ -381,16 +366,17 @@ def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
         tables["memory-history"] = snapshots.table()
     if plan.folds is not None:
         tables["folds"] = fold_scores(plan.folds, plan.train, plan.preprocessing.target)
-    content = plan.content() | {
-        "status": "interrupted" if found.interrupted else "finished",
-        "steps": found.steps,
-        "rows": {"train": len(plan.train.ids), "test": 0 if plan.test is None else len(plan.test.ids)},
-        "seconds": sum(row.get("seconds", 0.0) for row in found.history),
-        "metrics": figures,
-        "baseline": baseline(plan.train, plan.test, plan.preprocessing.target),
-        "notes": plan.notes,
-    }
+    record = RunRecord(
+        **plan.content(),
+        status="interrupted" if found.interrupted else "finished",
+        rows=plan.rows,
+        metrics=figures,
+        steps=found.steps,
+        seconds=sum(row.get("seconds", 0.0) for row in found.history),
+        baseline=baseline(plan.train, plan.test, plan.preprocessing.target),
+        notes=plan.notes,
+    )
     history = [dict(row) for row in found.history]
     return RunFolder.create(
-        plan.folder, model=model, posterior=posterior, content=content, history=history, tables=tables, overwrite=True
+        plan.folder, model=model, posterior=posterior, record=record, history=history, tables=tables, overwrite=True
     )

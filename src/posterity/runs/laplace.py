@@ -13,7 +13,9 @@ from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput
 from posterity.learning import laplace
 from posterity.runs._folder import RunFolder
-from posterity.runs.fitting import Plan, build, evaluated, give_up
+from posterity.runs.fitting import Plan, build, give_up
+from posterity.runs.predicting import evaluated
+from posterity.runs.record import RunRecord
 from posterity.runs.targets import Classes
 
 
@@ -33,16 +35,15 @@ def laplace_run(plan: Plan, checkpoint: Path, *, overwrite: bool = False, **sett
     names = target.names if isinstance(target, Classes) else None
     posterior = laplace(model.eval(), plan.train, likelihood=target.likelihood, class_names=names, **settings)
     tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
-    content = plan.content() | {
-        "status": "finished",
-        "checkpoint": str(checkpoint.absolute()),
-        "steps": 0,
-        "rows": {"train": len(plan.train.ids), "test": 0 if plan.test is None else len(plan.test.ids)},
-        "seconds": 0.0,
-        "metrics": figures,
-        "notes": plan.notes,
-    }
-    parts: dict[str, Any] = {"model": model, "posterior": posterior, "content": content, "history": []}
+    record = RunRecord(
+        **plan.content(),
+        status="finished",
+        rows=plan.rows,
+        metrics=figures,
+        notes=plan.notes,
+        checkpoint=str(checkpoint.absolute()),
+    )
+    parts: dict[str, Any] = {"model": model, "posterior": posterior, "record": record, "history": []}
     run = RunFolder.create(plan.folder, **parts, tables=tables, overwrite=overwrite)
     give_up(plan.folder)
     return run

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity import metrics
 from posterity.errors import expected, require
+from posterity.posterior import Posterior
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
+from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import FILE, Rows
 from posterity.runs.targets import Classes, Target
 
@@ -148,3 +151,21 @@ def _rows(p: Prediction, keep: Tensor) -> Prediction:
     kept = {name: None if value is None else value[keep] for name, value in parts.items()}
     outputs = None if p.outputs is None else p.outputs[:, keep]
     return Prediction(p.likelihood, **kept, outputs=outputs, exact=p.exact, class_names=p.class_names)  # type: ignore[arg-type]
+
+
+def evaluated(
+    model: nn.Module,
+    posterior: Posterior,
+    config: Mapping[str, Any],
+    preprocessing: Preprocessing,
+    test: Examples | None,
+) -> tuple[dict[str, pd.DataFrame], dict[str, float]]:
+    """Predictions of the held-out rows as the table "predictions", and figures of merit."""
+    if test is None:
+        return {}, {}
+    target = preprocessing.target
+    answer = predict(model, posterior, test.inputs, config["samples"], method=config["prediction"], seed=config["seed"])
+    table = prediction_table(answer, target, test.ids.numpy())
+    table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
+    table["nll"] = row_nll(answer, target, test.targets)
+    return {"predictions": table}, scores(answer, target, test.targets)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from posterity.errors import InvalidInput
-from posterity.learning import folds
-from posterity.learning.folds import out_of_fold
+from posterity.learning import fit, folds
+from posterity.learning.folds import OutOfFold, out_of_fold
+from posterity.learning.length import best_epochs
 from posterity.likelihoods import likelihood
 
 
@@ -79,3 +80,21 @@ def test_more_parts_than_rows():
     x, y = blobs(3)
     with pytest.raises(InvalidInput, match="folds: expected from 2 to 3, the number of examples, got 5"):
         out_of_fold([network(k) for k in range(5)], x, y, CATEGORICAL)
+
+
+def test_the_length_of_the_final_training():
+    nothing = torch.empty(0)
+    found = OutOfFold(nothing, nothing, 60, 0.5, True)
+    assert best_epochs(found, 3, "ivon") == 50  # 2 · 60 · 5/4 steps
+    assert best_epochs(found, 3, "adamw") == 100
+    assert best_epochs(OutOfFold(nothing, nothing, 3000, 0.5, False), 3, "ivon") == best_epochs(None, 3, "ivon") == 667
+
+
+def test_fit_finds_its_length():
+    x, y = blobs()
+    run = fit(network(0), (x, y[torch.randperm(90)]), method="adamw", epochs="auto", progress=False)
+    assert 0 < run.steps < 2000
+    with pytest.raises(InvalidInput, match="epochs: expected a whole number, or 'auto', got 'long'"):
+        fit(network(0), (x, y), epochs="long")
+    with pytest.raises(InvalidInput, match=r"epochs='auto': expected \(inputs, targets\) as tensors"):
+        fit(network(0), [(a, b) for a, b in zip(x, y)], epochs="auto")

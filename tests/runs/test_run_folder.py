@@ -15,6 +15,7 @@ import posterity as po
 from posterity.cli import app
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.learning import Callback
+from posterity.learning.length import FEWEST_STEPS
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.comparing import compare_runs
@@ -446,7 +447,7 @@ def test_cross_validation_decides_how_long_to_train_and_which_labels_are_wrong(h
     ready = fitting.probe(plan(tmp_path / "run", tmp_path / "t.csv", model="mlp", epochs=None, lr=None, test=None))
     assert ready.folds is not None
     assert ready.folds.memorises
-    assert ready.config.epochs < fitting.FEWEST_STEPS // 5
+    assert ready.config.epochs < FEWEST_STEPS // 5
     run, found = map_run(fitting.train(ready))
     assert found.ranking == "label_error"
     decided = proposal(suspects(run, found, 20))

@@ -26,7 +26,7 @@ def fit(
     *,
     method: str = "ivon",
     likelihood: str | Likelihood | None = None,
-    epochs: int | None = None,
+    epochs: int | str | None = None,
     batch_size: int = 64,
     lr: float | None = None,
     schedule: str | Schedule | None = None,
@@ -62,7 +62,8 @@ def fit(
             use "laplace", "bsam" or "bayesbinn" in their place.
         likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
             Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
-        epochs: Passes over the data; by default 20, or as many more as it takes to make 2000 steps.
+        epochs: Passes over the data; by default 20, or as many more as it takes to make 2000 steps. "auto" trains for
+            as long as five-fold cross-validation of copies of the model improves, so that few data are not memorised.
         batch_size: Examples a batch, unless `data` is a loader.
         lr: Learning rate before the schedule; by default the method's.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.

@@ -21,12 +21,13 @@ from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
 from posterity.learning.checks import check_class_names, check_inputs
 from posterity.learning.learners import TrainingPlan
+from posterity.learning.length import searched_epochs, usual_epochs
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.running_metrics import diverged
 from posterity.learning.schedules import find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
-from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS, FitSettings, numbers
+from posterity.learning.settings import FitSettings, numbers
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
 from posterity.startup import fitting_threads, put_off_compiler
@@ -74,7 +75,11 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     learns_noise = objective.likelihood.noise_precision is not None and not given
     validation = None if settings.validation is None else batches(settings.validation, batch_size=settings.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
-    epochs = settings.epochs or max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
+    if isinstance(settings.epochs, str):
+        with fitting_threads(model, settings.batch_size):
+            epochs = searched_epochs(model, stream, objective, settings, steps_per_epoch)
+    else:
+        epochs = settings.epochs or usual_epochs(steps_per_epoch)
     plan = TrainingPlan(
         n=settings.n or stream.n,
         steps=epochs * steps_per_epoch,

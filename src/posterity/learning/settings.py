@@ -16,13 +16,13 @@ from posterity.errors import expected, require, require_positive, require_whole
 from posterity.inputs import Inputs
 from posterity.learning.callbacks import Callback
 from posterity.learning.learners import METHODS, Learner, TrainingPlan
+from posterity.learning.length import AUTO
 from posterity.learning.schedules import Schedule
 from posterity.likelihoods import Likelihood
 from posterity.trees import fingerprint
 
 _FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
 _PLAIN = {"accumulate": 1, "label_smoothing": 0.0}  # arguments that are not None when they ask for nothing
-FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class FitSettings:
 
     method: str = "ivon"
     likelihood: str | Likelihood | None = None
-    epochs: int | None = None
+    epochs: int | str | None = None
     batch_size: int = 64
     lr: float | None = None
     schedule: str | Schedule | None = None
@@ -59,7 +59,12 @@ class FitSettings:
         given = vars(self) | {"options": {name: _plain(value) for name, value in self.options.items()}}
         for name, value in given.items():
             object.__setattr__(self, name, _plain(value))
-        for name in ("epochs", "batch_size", "accumulate", "n", "patience", "checkpoint_every"):
+        if isinstance(self.epochs, str):
+            require(self.epochs == AUTO, "epochs", f"a whole number, or {AUTO!r}", self.epochs)
+            require(self.checkpoint is None, "epochs", "a whole number beside a checkpoint", self.epochs)
+        elif self.epochs is not None:
+            require_whole("epochs", self.epochs)
+        for name in ("batch_size", "accumulate", "n", "patience", "checkpoint_every"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name))
         require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)

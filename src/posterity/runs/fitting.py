@@ -19,7 +19,7 @@ from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
-from posterity.learning.settings import FEWEST_EPOCHS, FEWEST_STEPS
+from posterity.learning.length import best_epochs
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
 from posterity.runs.baseline import baseline
@@ -44,7 +44,6 @@ LOCK = ".training.lock"  # held while a training goes on
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 HEAD = "mlp"  # the model on the vectors of a frozen network
 FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
-STRETCH = 2.0  # steps of the final training for each of a fold's, whose learning rate does not fall
 _GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -195,7 +194,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     make_folder(folder)
     if plan.config.epochs is None:
         plan = replace(plan, config=replace(plan.config, epochs=_length(len(plan.train.ids), plan.config, plan.folds)))
-    with locked(folder, LOCK):
+    with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size):
         _refuse_foreign(folder)
         if anew:
             discard(folder)
@@ -314,12 +313,7 @@ def cross_validate(plan: Plan) -> Plan:
 
 
 def _length(n: int, config: Config, found: OutOfFold | None) -> int:
-    """Epochs of the final training: those of the folds on more data, or the usual number where none memorised."""
-    a_epoch = -(-n // config.batch_size)
-    usual = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // a_epoch))
-    if found is None or not found.memorises:
-        return usual
-    return min(usual, max(1, round(STRETCH * found.steps * config.folds / (config.folds - 1) / a_epoch)))
+    return best_epochs(found, -(-n // config.batch_size), config.method, config.folds or FOLDS)
 
 
 def _with_settings(plan: Plan) -> Plan:

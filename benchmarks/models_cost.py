@@ -109,18 +109,21 @@ def topics(documents: int, words: int, k: int, repeats: int) -> tuple[float, flo
     return ours, seconds(lambda: theirs.partial_fit(counts), repeats)
 
 
-def kalman(steps: int, repeats: int) -> tuple[float, float]:
-    """Filter a sequence with four states and two observations."""
+def kalman(steps: int, repeats: int, missing: float = 0.0) -> tuple[float, float]:
+    """Filter a sequence with four states and two observations, a share of whose rows is missing."""
     rng, one = np.random.default_rng(0), torch.eye(4, dtype=torch.float64)
     seen = rng.normal(size=(steps, 2))
+    gone = rng.random(steps) < missing
     model = LinearStateSpace(0.9 * one, 0.1 * one, one[:2], one[:2, :2], 0.0 * one[0], one)
+    rows = torch.as_tensor(np.where(gone[:, None], np.nan, seen))
+    given = [None if absent else row for absent, row in zip(gone, seen[..., None], strict=True)]
 
     def theirs() -> None:
         other = KalmanFilter(dim_x=4, dim_z=2)
         other.F, other.Q, other.H, other.R = 0.9 * np.eye(4), 0.1 * np.eye(4), np.eye(4)[:2], np.eye(2)
-        other.batch_filter(seen[..., None])
+        other.batch_filter(given)
 
-    return seconds(lambda: filter_states(model, torch.as_tensor(seen)), repeats), seconds(theirs, repeats)
+    return seconds(lambda: filter_states(model, rows), repeats), seconds(theirs, repeats)
 
 
 def main() -> None:
@@ -142,6 +145,8 @@ def main() -> None:
     name = f"LDA, an online step, {1000 // part} documents, 2000 words, K=20"
     rows.append((name, "scikit-learn", *topics(1000 // part, 2000, 20, repeats)))
     rows.append((f"Kalman filter, T={n:,}, 4 states", "filterpy", *kalman(n, repeats)))
+    name = f"Kalman filter, T={n // 5:,}, 4 states, a tenth of the rows missing"
+    rows.append((name, "filterpy", *kalman(n // 5, repeats, 0.1)))
     cells = [(name, peer, f"{ours:.3g}", f"{theirs:.3g}", f"{theirs / ours:.2f}") for name, peer, ours, theirs in rows]
     columns = ["work", "peer", "posterity, s", "peer, s", "peer / posterity"]
     text = report.header("Cost of the classical models") + "\n" + report.table(columns, cells)

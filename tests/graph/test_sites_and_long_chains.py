@@ -17,6 +17,7 @@ from posterity.graph import (
     Sites,
     SparseGaussian,
     Topics,
+    _blocks,
     cvi,
     filter_states,
     smooth_states,
@@ -127,6 +128,28 @@ def test_long_chains_with_gaps_are_filtered_exactly():
         turn @ covariances[5] @ turn.mT + 0.1 * one, turn @ covariances[5]), rtol=1e-11, atol=1e-11)  # fmt: skip
     pieces = [filter_states(model, y[:n]).log_likelihood for n in (100, 600)]
     assert pieces[1] < pieces[0] < 0
+
+
+@pytest.mark.parametrize("kind", ["rows", "entries", "slow", "forgets nothing"])
+def test_chains_with_many_gaps_are_filtered_in_blocks_as_step_by_step(kind, monkeypatch):
+    """A filter that forgets slowly needs the longer run-up; one that forgets nothing goes step by step."""
+    rng, one = np.random.default_rng(0), torch.eye(3, dtype=DOUBLE)
+    seen = rng.normal(size=(2400, 2))
+    seen[(rng.random(2400) < 0.2) if kind == "rows" else rng.random((2400, 2)) < 0.2] = np.nan
+    A = {"slow": 0.93, "forgets nothing": 1.0}.get(kind, 0.5) * one + 0.02 * torch.diag(torch.ones(2, dtype=DOUBLE), 1)
+    noise = 1e-3 if kind in ("slow", "forgets nothing") else 0.3
+    observed = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=DOUBLE)
+    model = LinearStateSpace(A, noise * one, observed, one[:2, :2] + 0.2, one[0], 2.0 * one)
+    used, real = [], _blocks._in_blocks
+    monkeypatch.setattr(_blocks, "_in_blocks", lambda *a: used.append((a[2], found := real(*a))) or found)
+    found = filter_states(model, torch.as_tensor(seen))
+    monkeypatch.setattr(_blocks, "LONG", 10**9)
+    plain = filter_states(model, torch.as_tensor(seen))
+    run_ups = [run_up for run_up, answer in used if answer is not None]
+    assert run_ups == {"slow": [256], "forgets nothing": []}.get(kind, [64])
+    torch.testing.assert_close(found.mean, plain.mean, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.covariance, plain.covariance, rtol=1e-11, atol=1e-13)
+    assert found.log_likelihood == pytest.approx(plain.log_likelihood, rel=1e-12)
 
 
 def test_states_of_other_units_do_not_stop_the_filter():

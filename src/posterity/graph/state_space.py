@@ -10,10 +10,13 @@ from torch import Tensor
 
 from posterity.algorithms import LinearStateSpace
 from posterity.batches import one_tensor
-from posterity.errors import require
+from posterity.errors import expected, require
+from posterity.graph._blocks import Chain, Covariances, covariances
 from posterity.progress import track
 
 _KNOWN = 1e-14  # variance of a direction, relative to the states' own, below which it is known exactly
+_WORTHWHILE = 8  # steps in a stretch from which its end is looked for
+_OFTEN = 32  # mean length of stretches below which all blocks of a chain are filtered side by side
 _LONG = 10_000  # steps from which a sweep shows its progress
 
 
@@ -116,26 +119,98 @@ def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
     T, d = len(seen), len(mean)
     out = _Forward(np.empty((T, d)), np.empty((T, d, d)), np.empty((T, d, d)), np.zeros(T, dtype=bool), 0.0)
     here = ~np.isnan(seen)
-    complete = here.all(-1)
-    gaps = np.append(np.flatnonzero(~complete), T)  # where unbroken stretches end
-    done = 0
+    if (~here).any(-1).sum() * _OFTEN > T:
+        chain = Chain.of(A, Q, C, R, here)
+        found = covariances(chain, covariance)
+        if found is not None:
+            return _means(chain, found, mean, np.where(here, seen, 0.0), int(here.sum()))
+    parts, which = _parts(here, C, R)
+    complete = np.array([len(part.rows) == len(C) for part in parts], dtype=bool)[which].tolist()
+    gaps = np.append(np.flatnonzero(~np.array(complete, dtype=bool)), T)  # where unbroken stretches end
+    patterns, forth, done = which.tolist(), A.T.copy(), 0
     for t in track(range(T), "filtering", total=T, show=None if T >= _LONG else False):
         if t < done:
             continue
         if t > 0:
-            mean, covariance = A @ mean, _symmetric(A @ covariance @ A.T + Q)
+            mean, covariance = A @ mean, _symmetric(A @ covariance @ forth + Q)
         out.predicted[t] = covariance
-        if t > 1 and complete[t - 1] and complete[t] and _same(covariance, out.predicted[t - 1]):
+        if t > 1 and complete[t - 1] and complete[t]:
             end = int(gaps[np.searchsorted(gaps, t)])
-            out.log_likelihood += _stretch(out, seen, t, end, A, C, R)
-            mean, covariance, done = out.means[end - 1], out.covariances[end - 1], end
-            continue
-        rows = here[t]
-        if rows.any():
-            mean, covariance, part = _update(mean, covariance, seen[t, rows], C[rows], R[np.ix_(rows, rows)])
-            out.log_likelihood += part
+            if end - t >= _WORTHWHILE and _same(covariance, out.predicted[t - 1]):
+                out.log_likelihood += _stretch(out, seen, t, end, A, C, R)
+                mean, covariance, done = out.means[end - 1], out.covariances[end - 1], end
+                continue
+        part = parts[patterns[t]]
+        if len(part.rows):
+            mean, covariance = part.update(mean, covariance, seen[t])
         out.means[t], out.covariances[t] = mean, covariance
+    out.log_likelihood += sum(part.log_likelihood() for part in parts)
     return out
+
+
+def _means(chain: Chain, found: Covariances, mean: np.ndarray, seen: np.ndarray, count: int) -> _Forward:
+    """The filter where all covariances are known: m_t = (I − KC)A m_{t−1} + K y_t, and the likelihood at once."""
+    C, means = chain.observation[chain.pattern], np.empty((len(seen), len(mean)))
+    steps = chain.transition - found.gain @ (C @ chain.transition)
+    pulls = (found.gain @ seen[..., None])[..., 0]
+    surprises = np.empty_like(seen)
+    surprises[0] = seen[0] - C[0] @ mean
+    means[0] = mean = mean + found.gain[0] @ surprises[0]
+    for t, (step, pull) in enumerate(zip(steps[1:], pulls[1:], strict=True), 1):
+        means[t] = mean = step @ mean + pull
+    surprises[1:] = seen[1:] - (C[1:] @ (means[:-1] @ chain.transition.T)[..., None])[..., 0]
+    _, log_dets = np.linalg.slogdet(found.spread)
+    squares = (surprises * np.linalg.solve(found.spread, surprises[..., None])[..., 0]).sum()
+    total = float(-0.5 * (squares + log_dets.sum() + count * np.log(2.0 * np.pi)))
+    return _Forward(means, found.updated, found.predicted, np.zeros(len(seen), dtype=bool), total)
+
+
+class _Part:
+    """Observations with the same entries missing: what they add to a belief, and to the log-likelihood in the end."""
+
+    def __init__(self, rows: np.ndarray, C: np.ndarray, R: np.ndarray) -> None:
+        self.rows, self.C, self.R = rows, C[rows], R[np.ix_(rows, rows)]
+        self._back, self._one = self.C.T.copy(), np.eye(C.shape[1])
+        self._surprises: list[np.ndarray] = []
+        self._spreads: list[np.ndarray] = []
+
+    def update(self, mean: np.ndarray, covariance: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """m and P after an observation, in Joseph's form."""
+        surprise, cross = seen[self.rows] - self.C @ mean, covariance @ self._back
+        spread = self.C @ cross + self.R
+        gain = cross @ _inverse(spread)
+        rest = self._one - gain @ self.C
+        self._surprises.append(surprise)
+        self._spreads.append(spread)
+        return mean + gain @ surprise, _symmetric(rest @ covariance @ rest.T + gain @ self.R @ gain.T)
+
+    def log_likelihood(self) -> float:
+        """Of all observations that `update` was given, computed at once."""
+        if not self._spreads:
+            return 0.0
+        spreads, surprises = np.stack(self._spreads), np.stack(self._surprises)
+        _, log_dets = np.linalg.slogdet(spreads)
+        squares = (surprises * np.linalg.solve(spreads, surprises[..., None])[..., 0]).sum()
+        return float(-0.5 * (squares + log_dets.sum() + surprises.size * np.log(2.0 * np.pi)))
+
+
+def _parts(here: np.ndarray, C: np.ndarray, R: np.ndarray) -> tuple[list[_Part], np.ndarray]:
+    """The patterns of entries that are there, and which of them each step has."""
+    patterns, which = np.unique(here, axis=0, return_inverse=True)
+    return [_Part(np.flatnonzero(pattern), C, R) for pattern in patterns], which.reshape(-1)
+
+
+def _inverse(spread: np.ndarray) -> np.ndarray:
+    """S⁻¹; of the small matrices that most models have, by formula, since a call of LAPACK takes longer."""
+    if len(spread) > 2:
+        try:
+            return np.linalg.inv(spread)
+        except np.linalg.LinAlgError:
+            raise expected("observation", "noise, or a state that is not known exactly", "neither") from None
+    a, b, c, d = spread.ravel().tolist() if len(spread) == 2 else (spread.item(), 0.0, 0.0, 1.0)
+    determinant = a * d - b * c
+    require(determinant != 0.0, "observation", "noise, or a state that is not known exactly", "neither")
+    return np.array([[d, -b], [-c, a]])[: len(spread), : len(spread)] / determinant
 
 
 def _stretch(
@@ -175,20 +250,6 @@ def _gain(predicted: np.ndarray, cross: np.ndarray) -> np.ndarray:
     left = values > _KNOWN
     turned = vectors[:, left] / scale[:, None]
     return cross.T @ (turned / values[left]) @ turned.T
-
-
-def _update(
-    mean: np.ndarray, covariance: np.ndarray, seen: np.ndarray, C: np.ndarray, R: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """m and P after an observation, in Joseph's form, and the observation's log-likelihood."""
-    surprise, cross = seen - C @ mean, covariance @ C.T
-    spread = C @ cross + R
-    _, log_det = np.linalg.slogdet(spread)
-    require(log_det > -np.inf, "observation", "noise, or a state that is not known exactly", "neither")
-    gain = np.linalg.solve(spread, cross.T).T
-    rest = np.eye(len(mean)) - gain @ C
-    log_likelihood = -0.5 * (surprise @ np.linalg.solve(spread, surprise) + log_det + len(seen) * np.log(2.0 * np.pi))
-    return mean + gain @ surprise, _symmetric(rest @ covariance @ rest.T + gain @ R @ gain.T), float(log_likelihood)
 
 
 def _symmetric(matrix: np.ndarray) -> np.ndarray:

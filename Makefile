@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo table docs check test lint types clean nightly
+.PHONY: demo table docs check test nightly lint types clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,12 +39,18 @@ check: lint types
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# The README in a fresh environment with a built wheel and exactly the extras it names: some minutes, and the network.
-nightly:
+# What takes hours: damaged files, kills, resumes after every step, mutated source code; and first, in some minutes and
+# with the network, the README in a fresh environment with a built wheel and exactly the extras it names.
+nightly: $(VENV)/.test
 	rm -rf build/readme && mkdir -p build/readme
 	$(PYTHON) -m venv build/readme/venv
 	build/readme/venv/bin/pip install --quiet -c constraints.txt torch ".[$(shell sed -nE "s/.*pip install '\\.\\[([a-z,]+)\\]'.*/\\1/p" README.md)]"
 	cd build/readme && venv/bin/python ../../tests/paste_readme.py ../../README.md venv/bin
+	rm -rf nightly-output && mkdir nightly-output
+	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_run_folder.py
+	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kills.py nightly-output/kills save run fit adapt merge --kills 200
+	$(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200
 
 clean:
-	rm -rf $(VENV) demo-output site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output nightly-output site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

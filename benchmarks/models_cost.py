@@ -65,7 +65,7 @@ BAYESPY = """
 import sys, time, warnings
 import numpy as np
 from bayespy.inference import VB
-from bayespy.nodes import Categorical, Dirichlet, Gaussian, MixtureFactor, Wishart
+from bayespy.nodes import Categorical, Dirichlet, Gaussian, Mixture, Wishart
 warnings.simplefilter("ignore")
 n, d, k, repeats = map(int, sys.argv[1:])
 rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ X = 3.0 * rng.normal(size=(k, d))[rng.integers(k, size=n)] + rng.normal(size=(n,
 weights = Dirichlet(np.full(k, 1.0 / k))
 labels = Categorical(weights, plates=(n,))
 means, precisions = Gaussian(np.zeros(d), np.eye(d), plates=(k,)), Wishart(d, np.eye(d), plates=(k,))
-seen = MixtureFactor(labels, Gaussian, means, precisions)
+seen = Mixture(labels, Gaussian, means, precisions)
 labels.initialize_from_random()
 seen.observe(X)
 inference = VB(seen, means, precisions, labels, weights)

@@ -11,6 +11,8 @@ import pytest
 
 from app.pages import drag, eventually, model, visit
 from posterity.app import Estimate, Preview, Source, serve, write_html
+from posterity.app.document import Section
+from posterity.app.report import Contents, write_report
 from posterity.errors import RefusedFile
 
 EVIL = '"><img src=x onerror="window.evil=1"><script>window.evil=1</script>'
@@ -147,6 +149,69 @@ def test_one_file_without_a_server(browser, source, maps, tmp_path):
     page.locator("input[type=range]").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')); }")
     eventually(page, "window.posterity.view.epoch === 0")
     assert page.errors == []
+
+
+PAYLOADS = [
+    EVIL,
+    "</script><script>window.evil=1</script>",
+    "<!--<script>window.evil=1</script>",
+    "' onmouseover='window.evil=1' x='",
+    "<svg onload=window.evil=1>",
+    "javascript:window.evil=1",
+    "{{constructor.constructor('window.evil=1')()}}",
+    "\u2028window.evil=1\u2029",
+    "<style>@import 'http://evil.example/x.css'</style>",
+]
+
+
+def test_scripts_in_data_stay_texts_in_a_file_and_in_a_report(browser, tmp_path):
+    """The same data in the two pages that people send to each other, opened in a real browser."""
+    count = len(PAYLOADS)
+    table = pd.DataFrame({"id": range(count), "label": range(count), "prediction": 0, "error": 0.5, "leverage": 0.5})
+    table["suspected_label"] = pd.array([1] * count, dtype="Int64")
+    shown = {text: {"value": text, "z": 1.0} for text in PAYLOADS}
+    source = Source(
+        table,
+        title=PAYLOADS[1],
+        classes=tuple(PAYLOADS),
+        kind="text",
+        reliability=PAYLOADS[1],
+        preview=lambda i: Preview("text", PAYLOADS[i]) if i else Preview("row", shown),
+    )
+    write_html(source, tmp_path / "map.html")
+    memory = table.assign(loo_nll=1.0, category="ordinary")
+    facts = dict(zip(PAYLOADS, PAYLOADS, strict=True))
+    write_report(
+        Contents(
+            PAYLOADS[1],
+            PAYLOADS[1],
+            facts,
+            pd.DataFrame({text: [text] for text in PAYLOADS}),
+            memory=memory,
+            preview=source.preview,
+            class_names=tuple(PAYLOADS),
+            warning=PAYLOADS[1],
+            cost=facts,
+            reproduce="\n".join(PAYLOADS),
+            more=[Section(text, [text]) for text in PAYLOADS],
+        ),
+        tmp_path / "report.html",
+    )
+    for name in ("map.html", "report.html"):
+        page = browser.new_page()
+        asked = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(f"file://{tmp_path / name}")
+        if name == "map.html":
+            page.wait_for_selector("html[data-drawn], .sorry")
+            for key in ("ArrowDown", "ArrowDown", "r", "a"):
+                page.keyboard.press(key)
+        for text in page.locator("summary").all():
+            text.click()
+        assert page.evaluate("() => window.evil") is None
+        assert page.evaluate("() => document.querySelectorAll('img[src=x], svg[onload], [onmouseover]').length") == 0
+        assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
+        page.close()
 
 
 def test_the_file_executes_only_its_own_script(source, tmp_path):

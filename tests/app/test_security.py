@@ -61,7 +61,7 @@ def test_own_hosts(raw, host):
     assert raw("/", headers={"Host": host.format(port=raw.port)})[0] == 200
 
 
-def test_a_server_for_the_network_answers_to_its_addresses(source):
+def test_a_server_for_the_network_answers_to_its_addresses(source, capsys):
     running = serve(source, host="0.0.0.0", browser=False, block=False)
     raw = Raw(running.url)
     own = urlsplit(running.url).hostname
@@ -71,6 +71,7 @@ def test_a_server_for_the_network_answers_to_its_addresses(source):
     for host in ("evil.com", "10.254.253.252", "127.0.0.1.evil.com"):
         assert raw("/", headers={"Host": f"{host}:{raw.port}"})[0] == 421
     running.stop()
+    assert "plain HTTP" in capsys.readouterr().err
 
 
 def test_no_host_at_all(raw):

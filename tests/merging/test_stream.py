@@ -230,6 +230,15 @@ def test_another_merge_does_not_resume(files, monkeypatch):
     torch.testing.assert_close(merged["layer.weight"], in_memory("task_arithmetic")["layer.weight"])
 
 
+@pytest.mark.parametrize("left", [(), (".merge-plan.json.0123456789ab.tmp",)], ids=["nothing", "half a plan"])
+def test_a_merge_killed_before_its_plan_was_written_starts_again(files, left):
+    (files / "out.partial").mkdir()
+    for name in left:
+        (files / "out.partial" / name).write_text('{"pl')
+    assert (merge_checkpoints(job_for(files), files / "out") / "README.md").is_file()
+    assert not (files / "out.partial").exists()
+
+
 def test_foreign_folders_are_left_alone(files):
     (files / "out.partial").mkdir()
     (files / "out.partial" / "thesis.txt").write_text("mine")

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fuzz import fuzz
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.runs.data import Source
 from posterity.runs.readers import read_rows, with_block
@@ -224,3 +225,8 @@ def test_pickled_arrays_are_not_executed(tmp_path):
 def test_nothing_there(tmp_path):
     with pytest.raises(PosterityError, match="not there"):
         read_rows(tmp_path / "t.csv")
+
+
+@pytest.mark.filterwarnings("ignore")  # libraries warn about the damage in many ways
+def test_damaged_files_are_read_or_refused(tmp_path):
+    assert fuzz(tmp_path, rounds=25) == []

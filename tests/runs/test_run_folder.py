@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -136,6 +138,37 @@ def test_resume_is_exact(here, run, tmp_path, monkeypatch, step):
     assert resumed.memory_history.equals(run.memory_history)
     with pytest.raises(RefusedFile, match="unfinished training"):
         fitting.reopen(tmp_path / "run")
+
+
+class KeepEach(Callback):
+    """A copy of the folder of a training, as it was after each step."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def step(self, moment):
+        if moment.step > 1:
+            shutil.copytree(self.folder, self.folder.with_name(f"run-{moment.step - 1}"))
+
+
+def test_the_command_resumes_to_the_bit_after_any_of_fifty_steps(here, tmp_path, monkeypatch):
+    """A power cut after each step in `make nightly`, after some of them otherwise."""
+    shutil.copy(here / "flowers.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    real, keep = fitting.fit, KeepEach(tmp_path / "run")
+    monkeypatch.setattr(fitting, "fit", lambda *a, callbacks, **k: real(*a, callbacks=[*callbacks, keep], **k))
+    command = "fit flowers.csv --target species --out run --model linear --epochs 5 --batch-size 12 --lr 0.5 --test 0.2"
+    done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    monkeypatch.setattr(fitting, "fit", real)
+    whole = RunFolder.open(tmp_path / "run")
+    assert whole.content["steps"] == 50
+    for step in range(1, 50) if "POSTERITY_NIGHTLY" in os.environ else (1, 19, 20, 49):
+        done = CliRunner().invoke(app, ["fit", "--resume", "--out", f"run-{step}"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        resumed = RunFolder.open(tmp_path / f"run-{step}")
+        assert all(torch.equal(bits(resumed)[name], value) for name, value in bits(whole).items()), step
+        assert resumed.predictions.equals(whole.predictions)
 
 
 def test_ensembles_resume_too(here, tmp_path, monkeypatch):

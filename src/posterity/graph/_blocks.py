@@ -16,7 +16,7 @@ LONG = 2000  # steps from which blocks pay
 _DIGITS = 32 * np.finfo(np.float64).eps
 
 
-class Chain(NamedTuple):
+class GappedChain(NamedTuple):
     """A state-space model in which the entries that a step lacks are written out: rows of C that are zero."""
 
     transition: np.ndarray
@@ -26,7 +26,7 @@ class Chain(NamedTuple):
     pattern: np.ndarray  # (T,)
 
     @classmethod
-    def of(cls, A: np.ndarray, Q: np.ndarray, C: np.ndarray, R: np.ndarray, here: np.ndarray) -> Chain:
+    def of(cls, A: np.ndarray, Q: np.ndarray, C: np.ndarray, R: np.ndarray, here: np.ndarray) -> GappedChain:
         """The chain with these entries there, (T, k)."""
         patterns, pattern = np.unique(here, axis=0, return_inverse=True)
         both = patterns[:, :, None] & patterns[:, None, :]
@@ -34,7 +34,7 @@ class Chain(NamedTuple):
         return cls(A, Q, np.where(patterns[:, :, None], C, 0.0), noise, pattern.reshape(-1))
 
 
-class Covariances(NamedTuple):
+class FilterCovariances(NamedTuple):
     """P before and after each observation, the gain K, and the spread S = CPCᵀ + R of the observation."""
 
     predicted: np.ndarray
@@ -43,7 +43,7 @@ class Covariances(NamedTuple):
     spread: np.ndarray
 
 
-def covariances(chain: Chain, first: np.ndarray) -> Covariances | None:
+def covariances(chain: GappedChain, first: np.ndarray) -> FilterCovariances | None:
     """Those of all steps, from the covariance of the first; None where the filter does not forget quickly enough."""
     try:
         for run_up in RUN_UPS:
@@ -58,7 +58,7 @@ def covariances(chain: Chain, first: np.ndarray) -> Covariances | None:
     return None
 
 
-def _in_blocks(chain: Chain, first: np.ndarray, run_up: int, length: int) -> Covariances | None:
+def _in_blocks(chain: GappedChain, first: np.ndarray, run_up: int, length: int) -> FilterCovariances | None:
     T = len(chain.pattern)
     start = _filtered(chain, first[None], np.arange(length)[None])
     begins = np.arange(length, T, length)
@@ -72,13 +72,13 @@ def _in_blocks(chain: Chain, first: np.ndarray, run_up: int, length: int) -> Cov
         np.concatenate([one[0], many[:, run_up:].reshape(-1, *many.shape[2:])])[:T]
         for one, many in zip(start, blocks, strict=True)
     ]
-    return Covariances(*parts)
+    return FilterCovariances(*parts)
 
 
-def _filtered(chain: Chain, covariance: np.ndarray, times: np.ndarray) -> Covariances:
+def _filtered(chain: GappedChain, covariance: np.ndarray, times: np.ndarray) -> FilterCovariances:
     """The covariances (blocks, steps, ...) of blocks at these times, side by side."""
     A, Q, C, R, pattern = chain
-    found: list[Covariances] = []
+    found: list[FilterCovariances] = []
     identity = np.eye(len(A))
     for column in times.T:
         c, noise = C[pattern[column]], R[pattern[column]]
@@ -88,10 +88,10 @@ def _filtered(chain: Chain, covariance: np.ndarray, times: np.ndarray) -> Covari
         rest = identity - gain @ c
         updated = rest @ covariance @ rest.swapaxes(-1, -2) + gain @ noise @ gain.swapaxes(-1, -2)
         updated = 0.5 * (updated + updated.swapaxes(-1, -2))
-        found.append(Covariances(covariance, updated, gain, spread))
+        found.append(FilterCovariances(covariance, updated, gain, spread))
         covariance = A @ updated @ A.T + Q
         covariance = 0.5 * (covariance + covariance.swapaxes(-1, -2))
-    return Covariances(*(np.stack(part, axis=1) for part in zip(*found, strict=True)))
+    return FilterCovariances(*(np.stack(part, axis=1) for part in zip(*found, strict=True)))
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from posterity.algorithms import LinearStateSpace
 from posterity.batches import one_tensor
 from posterity.errors import expected, require
-from posterity.graph._blocks import Chain, Covariances, covariances
+from posterity.graph._blocks import FilterCovariances, GappedChain, covariances
 from posterity.progress import track
 
 _KNOWN = 1e-14  # variance of a direction, relative to the states' own, below which it is known exactly
@@ -120,7 +120,7 @@ def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
     out = _Forward(np.empty((T, d)), np.empty((T, d, d)), np.empty((T, d, d)), np.zeros(T, dtype=bool), 0.0)
     here = ~np.isnan(seen)
     if (~here).any(-1).sum() * _OFTEN > T:
-        chain = Chain.of(A, Q, C, R, here)
+        chain = GappedChain.of(A, Q, C, R, here)
         found = covariances(chain, covariance)
         if found is not None:
             return _means(chain, found, mean, np.where(here, seen, 0.0), int(here.sum()))
@@ -148,7 +148,7 @@ def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
     return out
 
 
-def _means(chain: Chain, found: Covariances, mean: np.ndarray, seen: np.ndarray, count: int) -> _Forward:
+def _means(chain: GappedChain, found: FilterCovariances, mean: np.ndarray, seen: np.ndarray, count: int) -> _Forward:
     """The filter where all covariances are known: m_t = (I − KC)A m_{t−1} + K y_t, and the likelihood at once."""
     C, means = chain.observation[chain.pattern], np.empty((len(seen), len(mean)))
     steps = chain.transition - found.gain @ (C @ chain.transition)

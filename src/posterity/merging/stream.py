@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -129,6 +130,9 @@ def _plan(opened: Opened, shards: list[Shard]) -> dict[str, str]:
 def _finished(partial: Path, plan: dict[str, str], shards: list[Shard]) -> set[str]:
     """The shards that an interrupted run of the same merge has finished; all else that it left is cleared away."""
     if not partial.exists():
+        return set()
+    if all(fnmatch(file.name, f".{PLAN}.*.tmp") for file in partial.iterdir()):  # killed before its plan was there
+        shutil.rmtree(partial)
         return set()
     if not (partial / PLAN).is_file():
         raise RefusedFile(f"{partial}: expected nothing or an interrupted merge, got another folder")

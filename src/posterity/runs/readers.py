@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import math
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +27,11 @@ FILE = "file"  # the column of their names
 _PACKED = (".gz", ".bz2", ".xz", ".zip")
 _INPUT_NAMES = ("x", "X", "inputs", "features", "images", "embeddings", "data")
 _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+# What libraries raise about files that are not as they should be.
+DAMAGE = (
+    *(ValueError, OSError, EOFError, KeyError, IndexError, TypeError, AttributeError, NotImplementedError),
+    *(RecursionError, MemoryError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+)
 _IDX_LIMIT = 2**34  # bytes that an idx file may unpack to
 
 
@@ -94,7 +102,7 @@ def read_rows(
         raise expected("data", f"a file that ends in one of {known}, an idx file or a folder of pictures", path.name)
     try:
         rows = _npz(path, inputs, target) if reader is _npz else reader(path)
-    except (ValueError, OSError, EOFError, pd.errors.ParserError) as why:
+    except DAMAGE as why:
         if isinstance(why, (InvalidInput, RefusedFile, MissingExtra)):
             raise
         raise RefusedFile(f"{path}: expected a readable {plain.suffix[1:]} file, got {_trouble(path, why)}") from why
@@ -194,7 +202,7 @@ def _read_idx(path: Path) -> np.ndarray[Any, Any]:
             if not 0 < wanted <= _IDX_LIMIT:
                 raise ValueError(f"{shape} numbers")
             data = file.read(wanted + 1)
-    except (OSError, EOFError, ValueError, struct.error) as why:
+    except DAMAGE as why:
         raise RefusedFile(f"{path}: expected an idx file, got an error: {_line(why)}") from why
     if len(data) != wanted:
         raise RefusedFile(f"{path}: expected {wanted} bytes of numbers for {shape}, got {len(data)}")

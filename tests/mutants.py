@@ -1,0 +1,174 @@
+"""Mutated source code: `python tests/mutants.py optim --count 200`.
+
+Each mutant is the package with one small edit: an operator, a comparison, a number, a condition or a statement. The
+tests of that package should fail on it. Mutants that survive are printed with their place and their edit; the exit
+status is 1 where fewer than nine of ten die. Places are chosen at random by a seed, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "posterity"
+PACKAGES = ("optim", "posterior", "memory", "adaptation", "merging")
+SWAPPED: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.FloorDiv: ast.Mult, ast.MatMult: ast.Add,
+}  # fmt: skip
+# Their arguments are words for people; a mutant in one is no fault.
+SPEECH = {"expected", "require", "warn", "InvalidInput", "RefusedFile", "Undefined", "MissingExtra", "track", "say"}
+
+
+class Mutant(NamedTuple):
+    """An edit of a file."""
+
+    path: Path
+    line: int
+    edit: str
+    code: str
+
+
+def mutant_of(path: Path, number: int) -> Mutant:
+    """One mutant of a file, by the number of its place."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node, what = list(_places(tree))[number]
+    before, line = ast.unparse(node), node.lineno
+    _edit(node, what)
+    return Mutant(path, line, f"{_brief(before)} -> {_brief(ast.unparse(node))}", ast.unparse(tree))
+
+
+def _brief(code: str) -> str:
+    return repr(code if len(code) <= 100 else code[:97] + "...")
+
+
+def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Nodes that can be edited, and what of them, in a fixed order."""
+    for node in _spoken(tree):
+        if isinstance(node, ast.BinOp) and type(node.op) in SWAPPED and not _is_type(node):
+            yield node, "op"
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
+            yield node, "ops"
+        elif isinstance(node, ast.BoolOp):
+            yield node, "op"
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+            yield node, "value"
+        elif isinstance(node, (ast.If, ast.IfExp)):
+            yield node, "test"
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+            yield node, "operand"
+        elif isinstance(node, (ast.Expr, ast.AugAssign)) and not isinstance(getattr(node, "value", None), ast.Constant):
+            yield node, "statement"
+
+
+def _spoken(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but annotations, docstrings, decorators and what is said to people."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST):
+                continue
+            if isinstance(child, ast.Call) and _called(child) in SPEECH:
+                continue
+            if isinstance(child, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
+                continue
+            yield child
+            yield from _spoken(child)
+
+
+def _called(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def _is_type(node: ast.BinOp) -> bool:
+    """Whether it is a union of types, X | None."""
+    return isinstance(node.op, ast.BitOr) and any(
+        isinstance(side, ast.Constant) and side.value is None for side in (node.left, node.right)
+    )
+
+
+def _edit(node: ast.AST, what: str) -> None:
+    if what == "op":
+        node.op = SWAPPED[type(node.op)]()  # type: ignore[attr-defined]
+    elif what == "ops":
+        node.ops = [SWAPPED[type(node.ops[0])]()]  # type: ignore[attr-defined]
+    elif what == "value":
+        value = node.value  # type: ignore[attr-defined]
+        node.value = (not value) if isinstance(value, bool) else value + 1  # type: ignore[attr-defined]
+    elif what == "test":
+        node.test = ast.UnaryOp(ast.Not(), node.test)  # type: ignore[attr-defined]
+    elif what == "operand":
+        node.op = ast.UAdd() if isinstance(node.op, ast.USub) else node.op  # type: ignore[attr-defined]
+        if isinstance(node.op, ast.Not):  # type: ignore[attr-defined]
+            node.operand = ast.UnaryOp(ast.Not(), node.operand)  # type: ignore[attr-defined]
+    else:
+        node.value = ast.Constant(0)  # type: ignore[attr-defined]
+        if isinstance(node, ast.AugAssign):
+            node.op = ast.Add()
+    ast.fix_missing_locations(node)
+
+
+def chosen(package: str, count: int, seed: int) -> list[Mutant]:
+    """So many mutants of a package, each place as likely as any other."""
+    files = sorted((SOURCE / package).rglob("*.py"))
+    every = [(path, k) for path in files for k in range(len(list(_places(ast.parse(path.read_text("utf-8"))))))]
+    return [mutant_of(*place) for place in random.Random(f"{seed}{package}").sample(every, min(count, len(every)))]
+
+
+def survives(mutant: Mutant, package: str, scratch: Path, seconds: float) -> bool:
+    """Whether the tests of the package pass on a mutant."""
+    place = scratch / "src" / "posterity" / mutant.path.relative_to(SOURCE)
+    real = place.read_text(encoding="utf-8")
+    place.write_text(mutant.code, encoding="utf-8")
+    paths = os.pathsep.join([str(scratch / "src"), str(ROOT / "tests")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{package}"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=seconds, check=False)
+        return done.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False  # a loop without end is noticed
+    finally:
+        place.write_text(real, encoding="utf-8")
+
+
+def main() -> None:
+    """Run the tests on mutants, and print those that survive."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packages", nargs="+", choices=PACKAGES)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="begin with a later mutant of the same choice")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which a mutant counts as noticed")
+    given = parser.parse_args()
+    poor = False
+    for package in given.packages:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(ROOT / "src", Path(folder) / "src")
+            picked, alive = chosen(package, given.count, given.seed)[given.skip :], 0
+            for number, mutant in enumerate(picked, given.skip):
+                if survives(mutant, package, Path(folder), given.timeout):
+                    alive += 1
+                    print(f"{number} alive: {mutant.path.relative_to(ROOT)}:{mutant.line}: {mutant.edit}", flush=True)
+                else:
+                    print(f"{number} dead", file=sys.stderr, flush=True)
+        print(f"{package}: {len(picked) - alive} of {len(picked)} mutants died", flush=True)
+        poor = poor or alive > 0.1 * len(picked)
+    sys.exit(int(poor))
+
+
+if __name__ == "__main__":
+    main()

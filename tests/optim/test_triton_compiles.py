@@ -11,8 +11,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from posterity.optim.kernels import _triton_sample, _triton_step  # noqa: E402
-from posterity.optim.kernels._addresses import SCALARS, Entry  # noqa: E402
 from posterity.optim.kernels._fused import Launcher  # noqa: E402
+from posterity.optim.kernels._pointer_table import SCALARS, Entry  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {torch.int32: "*i32", torch.int64: "*i64", torch.float32: "*fp32", torch.float64: "*fp64"}

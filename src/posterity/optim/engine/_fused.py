@@ -332,4 +332,4 @@ class _Restore:
 
     def __call__(self, means: Means, back: list[int]) -> None:
         self.launcher.restore(back, keep=self.keep)
-        increment_version([local(p) for p in means])
+        increment_version([local(p) for p in means] if self.keep else list(means))  # samples of shards are kept

@@ -208,8 +208,6 @@ class VariationalOptimizer(Equations, Optimizer):
         require(not samples.context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
         torch.clear_autocast_cache()  # of weights that are about to change
-        if not self._trained():
-            self._warn("no parameter requires a gradient, so step() changes nothing")
         if not self._fused.step(self._work):
             self._put_mean()
             self._step_from_mean(max(samples.statistics.closed + 1, 1 if closure is None else self.mc_samples))
@@ -220,6 +218,8 @@ class VariationalOptimizer(Equations, Optimizer):
     def _step_from_mean(self, estimates: int) -> None:
         statistics = self._samples.statistics
         ready = [(group, p) for group, p in self._parameters if p.requires_grad and self._has_gradient(p)]
+        if not ready and not self._trained():
+            self._warn("no parameter requires a gradient, so step() changes nothing")
         try:
             statistics.share(self._replicas, [p for _, p in ready])
             scales = {id(group): self.options_of(group).gradient_scale for group in self.param_groups}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from posterity.optim.kernels import _native
-from posterity.optim.kernels._addresses import supported
 from posterity.optim.kernels._contract import Kernels
 from posterity.optim.kernels._fused import Launcher, launchable
 from posterity.optim.kernels._native import NativeLauncher
+from posterity.optim.kernels._pointer_table import supported
 
 
 def kernels_for(device: torch.device) -> type[Kernels] | str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from posterity.optim.kernels._addresses import Entry, Marks, Table, Tensors
+from posterity.optim.kernels._pointer_table import Entry, Marks, Table, Tensors
 
 
 def largest(dtype: torch.dtype) -> float:

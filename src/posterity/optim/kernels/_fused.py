@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._addresses import FACTS, Entry, Marks, Tensors
 from posterity.optim.kernels._contract import Kernels
+from posterity.optim.kernels._pointer_table import FACTS, Entry, Marks, Tensors
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
 TOGETHER = 4  # blocks whose gradients one program looks at

@@ -12,9 +12,9 @@ import torch
 
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
-from posterity.optim.kernels._addresses import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
 from posterity.optim.kernels._contract import Kernels, largest
 from posterity.optim.kernels._fused import SOME
+from posterity.optim.kernels._pointer_table import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
 
 SOURCE = Path(__file__).with_name("native.c")
 GRAIN = 16  # blocks of noise that are worth a thread

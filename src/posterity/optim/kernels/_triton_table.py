@@ -13,8 +13,8 @@ import triton.language as tl
 
 from posterity.noise import HALF as _HALF
 from posterity.noise import ROUNDS
-from posterity.optim.kernels._addresses import COLUMNS, MARKS, NUMBERS
-from posterity.optim.kernels._addresses import FACTS as _FACTS
+from posterity.optim.kernels._pointer_table import COLUMNS, MARKS, NUMBERS
+from posterity.optim.kernels._pointer_table import FACTS as _FACTS
 
 HALF = tl.constexpr(_HALF)
 S1, S2, S3, S4, S5, S6 = (tl.constexpr(shift) for shift, _ in ROUNDS)

@@ -1,4 +1,4 @@
-/* Samples and steps of IVON on a CPU: one pass over memory each, through the table of `_addresses.py`.
+/* Samples and steps of IVON on a CPU: one pass over memory each, through the table of `_pointer_table.py`.
  *
  * Work comes in noise blocks of 2 * HALF weights, whose halves share their Box-Muller pairs; what a block needs beside
  * the tensors themselves stays in the first cache. Numbers are float32, as in tensor operations; half precisions are

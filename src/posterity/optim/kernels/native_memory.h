@@ -1,4 +1,4 @@
-/* The table of `_addresses.py`, and its tensors block by block: float32 as it is, half precisions widened.
+/* The table of `_pointer_table.py`, and its tensors block by block: float32 as it is, half precisions widened.
  *
  * AT_, NUMBER_ and MARK_ constants and HALF are given by `_native.py` when this is compiled.
  */

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posterity.errors import InvalidInput
-from posterity.optim.kernels._addresses import Entry, Table, supported
+from posterity.optim.kernels._pointer_table import Entry, Table, supported
 
 
 def table(*shapes):

@@ -154,14 +154,14 @@ def memory(small: bool) -> Frames:
     options = {"epochs": 4 if small else 90, "batch_size": 50, "prior": 0.0, "schedule": "constant", "lr": 2e-3}
     po.fit(model, (x, y), method="adamw", callbacks=[Watching(look, 2)], **options)
     traced = [3, 17, 42, 105, 230, 401]
-    limits = {"xlim": (1e-5, 10), "ylim": (0, 1.45), "xscale": "log"}
+    limits = {"xlim": (0.02, 20), "ylim": (0, 1.45), "xscale": "log"}
     for k, (epoch, where) in enumerate(places):
         figure, axis = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
-        where = where.clamp(min=1.2e-5)
+        where = where.clamp(min=0.021)
         axis.scatter(*where[~wrong].T, s=9, color=BLUE, alpha=0.45, linewidths=0, label="right label")
         axis.scatter(*where[wrong].T, s=16, color=VERMILION, linewidths=0, label="wrong label")
         for i in traced:
-            path = torch.stack([place[i] for _, place in places[: k + 1]]).clamp(min=1.2e-5)
+            path = torch.stack([place[i] for _, place in places[: k + 1]]).clamp(min=0.021)
             axis.plot(*path.T, color=INK, linewidth=1, alpha=0.7)
             axis.plot(*path[-1], "o", markersize=7, markerfacecolor="none", markeredgecolor=INK)
         axis.set(xlabel="leverage: how much the example decides", ylabel="prediction error", **limits)

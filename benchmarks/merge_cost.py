@@ -23,7 +23,7 @@ from typing import Any
 import report
 import torch
 
-from posterity.checkpoints import Entry, open_checkpoint
+from posterity.checkpoints import StoredTensor, open_checkpoint
 from posterity.files import write_json
 from posterity.merging.shards import plan_shards, write_index, write_shards
 
@@ -48,14 +48,17 @@ sys.exit(process.returncode)
 IMPORT = [sys.executable, "-c", "import posterity.merging.recipes"]
 
 
-def shapes(layers: int) -> dict[str, Entry]:
+def shapes(layers: int) -> dict[str, StoredTensor]:
     attention = {f"self_attn.{x}_proj": (HIDDEN, HIDDEN) for x in "qkvo"}
     feed_forward = {f"mlp.{x}_proj": (INNER, HIDDEN) for x in ("gate", "up")} | {"mlp.down_proj": (HIDDEN, INNER)}
     norms = {"input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,)}
     block = attention | feed_forward | norms
     tensors = {f"model.layers.{i}.{name}.weight": shape for i in range(layers) for name, shape in block.items()}
     tensors |= {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "lm_head.weight": (VOCABULARY, HIDDEN)}
-    return {name: Entry(torch.bfloat16, shape) for name, shape in (tensors | {"model.norm.weight": (HIDDEN,)}).items()}
+    return {
+        name: StoredTensor(torch.bfloat16, shape)
+        for name, shape in (tensors | {"model.norm.weight": (HIDDEN,)}).items()
+    }
 
 
 def make(folder: Path, layers: int, seed: int) -> None:
@@ -63,7 +66,7 @@ def make(folder: Path, layers: int, seed: int) -> None:
     folder.mkdir()
     shards = plan_shards(shapes(layers), SHARD, {"format": "pt"})
 
-    def tensor(number: int, entry: Entry) -> torch.Tensor:
+    def tensor(number: int, entry: StoredTensor) -> torch.Tensor:
         common = torch.randn(entry.shape, generator=torch.Generator().manual_seed(number))
         own = torch.randn(entry.shape, generator=torch.Generator().manual_seed(10_000 * (seed + 1) + number))
         return (0.02 * common + 0.002 * own).to(entry.dtype)

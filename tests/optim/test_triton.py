@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 HALF = "several or closures or half or nan or looks"  # of the tests, by the time they take
 
 
+@pytest.mark.timeout(1800)  # dozens of tests, each with a limit of its own, on machines that others use too
 @pytest.mark.parametrize("part", [HALF, f"not ({HALF})"], ids=["one half", "the other"])
 def test_the_kernels_in_the_interpreter(part):
     here = Path(__file__).parent

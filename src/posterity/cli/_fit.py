@@ -53,7 +53,7 @@ def fit(
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default by cross-validation.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation, which also finds wrong labels.")] = 5,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, or more for long tables.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,

@@ -23,6 +23,7 @@ from posterity.learning.length import best_epochs
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
 from posterity.runs.baseline import baseline
+from posterity.runs.batch_sizes import USUAL, usual_batch
 from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
@@ -33,6 +34,7 @@ from posterity.runs.record import RowCounts, RunRecord
 from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
+from posterity.runs.table_network import MEMBERS
 from posterity.runs.targets import Classes
 from posterity.startup import fitting_threads, put_off_compiler
 
@@ -52,13 +54,12 @@ class Config:
     """How a run is trained; None is decided by the data and by a short probe, and then written down.
 
     Args:
-        model: "linear", "mlp", "tabular", "cnn" or "module:factory"; by default "cnn" for pictures and "tabular"
-            otherwise, see `TableNetwork`.
+        model: "linear", "mlp", "tabular", "cnn" or "module:factory"; by default "cnn" for pictures, else "tabular".
         hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`.
         epochs: Passes over the data; by default as many as cross-validation finds best.
         folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
-        batch_size: Examples a step.
+        batch_size: Examples a step; by default 64, and for long tables up to 1024.
         lr: Learning rate.
         options: What the method takes beyond that, such as ess, hess_init and prior.
         dropout: Rate of dropout layers; 0.1 for the method "dropout".
@@ -74,7 +75,7 @@ class Config:
     method: str = "ivon"
     epochs: int | None = None
     folds: int = FOLDS
-    batch_size: int = 64
+    batch_size: int | None = None
     lr: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     dropout: float | None = None
@@ -85,7 +86,7 @@ class Config:
     prediction: str = "sampled"
 
     def __post_init__(self) -> None:
-        require_whole("batch size", self.batch_size)
+        require_whole("batch size", USUAL if self.batch_size is None else self.batch_size)
         require(self.folds == 0 or self.folds >= 2, "folds", "0, or at least 2", self.folds)
         require(abs(self.seed) < 2**63, "seed", "a whole number below 2^63", self.seed)
         for name, value in {"lr": self.lr, **self.options}.items():  # JSON, in which all is written down, has no others
@@ -194,7 +195,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     make_folder(folder)
     if plan.config.epochs is None:
         plan = replace(plan, config=replace(plan.config, epochs=_length(len(plan.train.ids), plan.config, plan.folds)))
-    with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size):
+    with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size or USUAL):
         _refuse_foreign(folder)
         if anew:
             discard(folder)
@@ -277,7 +278,9 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
     found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "tabular")
     if config.method == "ivon":
         few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
-        found["options"].setdefault("prior", PRIOR * min(1.0, n / few))
+        members = MEMBERS if found["model"] == "tabular" else 1  # each of which learns from its part of the rows
+        found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
+    found["batch_size"] = config.batch_size or usual_batch(n if len(preprocessing.shape) == 1 else 0)
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.track is None:
@@ -295,7 +298,7 @@ def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> C
 def probe(plan: Plan) -> Plan:
     """The plan with what was left open decided: epochs by cross-validation, settings of IVON by a short training."""
     put_off_compiler()
-    with fitting_threads(build(plan), plan.config.batch_size):
+    with fitting_threads(build(plan), plan.config.batch_size or USUAL):
         return _with_settings(cross_validate(plan))
 
 
@@ -306,14 +309,14 @@ def cross_validate(plan: Plan) -> Plan:
     if config.folds:
         make = lambda seed: build(plan, seed)  # noqa: E731 (what the folds ask for)
         target, folds = plan.preprocessing.target, min(config.folds, n)
-        found = cross_validated(make, plan.train, target, folds, config.batch_size, config.seed)
+        found = cross_validated(make, plan.train, target, folds, config.batch_size or USUAL, config.seed)
     if config.epochs is None:
         config = replace(config, epochs=_length(n, config, found))
     return replace(plan, config=config, folds=found)
 
 
 def _length(n: int, config: Config, found: OutOfFold | None) -> int:
-    return best_epochs(found, -(-n // config.batch_size), config.method, config.folds or FOLDS)
+    return best_epochs(found, -(-n // (config.batch_size or USUAL)), config.method, config.folds or FOLDS)
 
 
 def _with_settings(plan: Plan) -> Plan:
@@ -321,8 +324,8 @@ def _with_settings(plan: Plan) -> Plan:
     config = plan.config
     if config.method != "ivon" or (config.lr is not None and "hess_init" in config.options):
         return plan
-    likelihood = plan.preprocessing.target.likelihood
-    found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=config.batch_size, seed=config.seed)
+    size, likelihood = config.batch_size or USUAL, plan.preprocessing.target.likelihood
+    found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=size, seed=config.seed)
     options = {"ess": found.ess, "hess_init": found.hess_init, **config.options}
     return replace(plan, config=replace(config, lr=found.lr if config.lr is None else config.lr, options=options))
 
@@ -335,7 +338,7 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         method=config.method,
         likelihood=target.likelihood,
         epochs=config.epochs,
-        batch_size=config.batch_size,
+        batch_size=config.batch_size or USUAL,
         lr=config.lr,
         validation=plan.test,
         seed=config.seed,

@@ -5,11 +5,13 @@
     python benchmarks/text_labels.py --collect RESULTS --out docs/benchmarks
 
 Pools are 3000 training texts of TREC (6 classes), banking77 (77) and clinc150 (150); the test is 500 texts of TREC and
-1000 of the others. A softmax regression on the 384 numbers of MiniLM (standardised, prior precision 10 as in
-`posterity fit`) is trained to its optimum after every round; its posterior is a Kronecker-factored Laplace
-approximation, and `po.acquire` chooses from it with 32 draws. All criteria of a seed start from the same labels.
-Nothing was tuned. Given is the accuracy after so many labels, and the number of labels to reach the goal: the accuracy
-that random choice reaches with all labels of the study, on average over seeds.
+1000 of the others. A softmax regression on the 384 numbers of MiniLM (standardised; prior precision 10, less in
+proportion below 1000 labels, as in `posterity fit`) is trained to its optimum after every round; its posterior is a
+Kronecker-factored Laplace approximation, and `po.acquire` chooses from it with 32 draws. All criteria of a seed start
+from the same labels. One setting was changed after a look: with a precision of 10 at every size, on TREC and seed 0,
+300 labels gave .804 for bald, .782 for random and .754 for margin. Nothing else was tuned. Given is the accuracy after
+so many labels, and the number of labels to reach the goal: the accuracy that random choice reaches with all labels of
+the study, on average over seeds.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ def read(path: Path, task: str) -> tuple[Data, Data]:
     return ((x - mean) / std, y.long()), ((u - mean) / std, v.long())
 
 
+def prior(labels: int) -> float:
+    """The precision δ that `posterity fit` gives so many labels."""
+    return PRIOR * min(1.0, labels / 1000)
+
+
 def softmax_regression(x: Tensor, y: Tensor, classes: int, start: nn.Linear | None) -> nn.Linear:
     """The minimum of Σ loss + ½ δ‖θ‖²."""
     model = nn.Linear(x.shape[1], classes, dtype=x.dtype)
@@ -75,7 +82,7 @@ def softmax_regression(x: Tensor, y: Tensor, classes: int, start: nn.Linear | No
 
     def objective() -> Tensor:
         optimizer.zero_grad()
-        penalty = 0.5 * PRIOR * sum(p.square().sum() for p in model.parameters())
+        penalty = 0.5 * prior(len(y)) * sum(p.square().sum() for p in model.parameters())
         loss = F.cross_entropy(model(x), y, reduction="sum") + penalty
         loss.backward()
         return loss
@@ -99,7 +106,9 @@ def curve(task: str, pool: Data, test: Data, criterion: str, seed: int) -> Itera
         if len(known) >= most:
             return
         labelled = (pool[0][known], pool[1][known], known)
-        posterior = po.laplace(model, labelled[:2], structure="kron", prior_precision=PRIOR, likelihood="categorical")
+        posterior = po.laplace(
+            model, labelled[:2], structure="kron", prior_precision=prior(len(known)), likelihood="categorical"
+        )
         picks = po.acquire(model, posterior, pool[0], step, criterion, labelled=labelled, exclude=known.tolist(),
                            samples=SAMPLES, seed=seed)  # fmt: skip
         known = torch.cat([known, picks.ids])

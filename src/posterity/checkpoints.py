@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -183,7 +184,8 @@ class StateDict(Checkpoint):
 
 def _load(file: Path) -> Mapping[str, Tensor]:
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        # Files in torch's format of before 2020 cannot be mapped; they are read whole.
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # whatever the reader stumbles over, the file is not what it should be
         raise RefusedFile(f"{file}: expected a state dict of tensors only, got {error}") from None
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):

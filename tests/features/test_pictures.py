@@ -50,6 +50,13 @@ def test_pictures_that_cannot_be_read_are_nan(tmp_path):
     assert np.isnan(found[1]).all()
 
 
+def test_weights_in_the_old_format_of_torch_are_read(tmp_path):
+    model = EfficientNetLite0()
+    torch.save(model.state_dict(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    found = PictureEncoder(tmp_path / "old.pth")._model.state_dict()
+    assert all(torch.equal(t, found[name]) for name, t in model.state_dict().items())
+
+
 def test_other_weights_are_refused(tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(RefusedFile, match="expected the weights of EfficientNet-lite0"):

@@ -133,8 +133,8 @@ def tables(lines: list[report.Line], out: str | None) -> None:
     for rank in (RANK, RANK * len(TASKS)):
         rows = []
         for label, chosen in _rows([line for line in lines if line.get("rank", rank) == rank]):
-            cells = [report.spread([100 * line["scores"][task] for line in chosen], 1) for task in (BASE, *TASKS)]
-            rows.append([label, *cells, report.spread([100 * mean(line["scores"]) for line in chosen], 2)])
+            cells = [report.spread([line["scores"][task] for line in chosen], 1) for task in (BASE, *TASKS)]
+            rows.append([label, *cells, report.spread([mean(line["scores"]) for line in chosen], 2)])
         text += f"\n### Rank {rank}: accuracy, %\n\n{report.table(['method', BASE, *TASKS, 'mean'], rows)}"
     report.publish("merge_lora", text, out)
 

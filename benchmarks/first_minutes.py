@@ -126,7 +126,7 @@ def main() -> None:
         for line in started
     ]
     load = max(line.get("load", 0.0) for line in started)
-    head = report.header("The first minutes", found, cores=os.cpu_count(), load=f"up to {load:.0f} other processes")
+    head = report.header("The first minutes", found, cores=os.cpu_count(), load_average=f"up to {load:.0f}")
     loop_rows = [
         [line["what"], f"{line['bare']:.2f}", f"{line['ours']:.2f}", f"{line['ours'] / line['bare']:.2f}"]
         for line in loops

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posterity.cells import escaped, escaped_table, unescaped, unescaped_table
-from posterity.runs.tables import read_table, write_table
+from posterity.runs.tables import kinds, read_table, write_table
 
 FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=1", "--1"]
 
@@ -36,9 +36,12 @@ def test_tables_with_their_headings(tmp_path) -> None:
     written = pd.read_csv(tmp_path / "t.csv", dtype=str, keep_default_na=False)
     cells = [*written.columns, *written["=head" if "=head" in written else "'=head"], *written["kind"]]
     assert not any(cell[:1] in tuple("=+-@\t\r") and cell for cell in cells)
-    back = read_table(tmp_path / "t.csv")
+    back = read_table(tmp_path / "t.csv", kinds(table))
     assert list(back.columns) == list(table.columns)
     assert back["=head"].tolist()[:-1] == table["=head"].tolist()[:-1]
+    codes = pd.DataFrame({"=code": ["1", "007"]})
+    write_table(codes, tmp_path / "codes.csv")
+    assert read_table(tmp_path / "codes.csv", kinds(codes))["=code"].tolist() == ["1", "007"]
     assert back["kind"].tolist() == table["kind"].tolist()
 
 

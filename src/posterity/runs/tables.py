@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from posterity.cells import escaped_table, unescaped_table
+from posterity.cells import escaped, escaped_table, unescaped_table
 from posterity.errors import MissingExtra, RefusedFile, expected
 from posterity.files import write_bytes
 
@@ -74,7 +74,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> pd.DataFrame:
     try:
         if path.suffix == OLDER:
             return pd.read_parquet(path)
-        types = {name: str if kind == TEXT else kind for name, kind in columns.items() if kind in (TEXT, *_NUMBERS)}
+        known = {escaped(name): kind for name, kind in columns.items() if kind in (TEXT, *_NUMBERS)}
+        types = {name: str if kind == TEXT else kind for name, kind in known.items()}
         # Only an empty cell is missing: a class may be called "None" or "NA".
         return unescaped_table(pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], **_EXACT))
     except ImportError as why:

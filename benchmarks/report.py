@@ -57,7 +57,7 @@ def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
     return f"## {title}\n\n`{command}`\n\n{made}\n"
 
 
-_PRIVATE = ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy", "--cleanlab")
+_PRIVATE = ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy", "--river", "--cleanlab")
 
 
 def _public(arguments: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         runs,
         table,
     )
-    from posterity.adaptation import Stream, adapt
+    from posterity.adaptation import Stream, adapt, measure
     from posterity.app import serve, show_rule, write_html
     from posterity.errors import PosterityError
     from posterity.exploration import ActiveLearner, ThompsonSampler, acquire
@@ -79,6 +79,7 @@ _WHERE = {
     "acquire": "exploration",
     "Stream": "adaptation",
     "adapt": "adaptation",
+    "measure": "adaptation",
     "bayes_by_backprop": "learning",
     "dropout": "learning",
     "dual": "memory",
@@ -134,6 +135,7 @@ __all__ = [
     "learning",
     "likelihoods",
     "log_marginal_likelihood",
+    "measure",
     "memory",
     "memory_map",
     "merge",

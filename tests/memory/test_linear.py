@@ -112,7 +112,7 @@ def test_group_against_refitting_with_and_without_cross_terms():
 def test_group_leverage():
     model, posterior = fitted(1.0)
     d = dual(model, posterior, (X, Y))
-    part = Part(X[:44], d.residual[:44], d.curvature[:44])
+    part = Part(X[:44], d.residual[:44], d.curvature[:44], d.curvature[:44])
     g, precision = X[:44].T @ X[:44], posterior.structure.precision
     x = (first := shift(d.trained, [part], deflate=False)).parameters["weight"][0]
     assert first.leverage == pytest.approx(((x @ g @ x) / (x @ precision @ x)).item(), abs=1e-10)

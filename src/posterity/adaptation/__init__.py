@@ -1,6 +1,7 @@
 """Adaptation: add, remove and change without retraining; learn one task after another without forgetting."""
 
 from posterity.adaptation._adapt import Adaptation, adapt
+from posterity.adaptation._measure import Measured, measure
 from posterity.adaptation._stream import Stream
 from posterity.adaptation.combined import reconstruction_error, weights_functions_labels
 from posterity.adaptation.drift import Drift
@@ -40,6 +41,7 @@ __all__ = [
     "FunctionalPrior",
     "Joint",
     "KPrior",
+    "Measured",
     "MultiHead",
     "Penalty",
     "Quadratic",
@@ -58,6 +60,7 @@ __all__ = [
     "fromp",
     "k_prior",
     "learn_stream",
+    "measure",
     "permuted",
     "reconstruction_error",
     "remember",

@@ -82,6 +82,7 @@ class Corrected:
         likelihood: What the outputs mean.
         prior: The prior.
         scale: n/ess, which untempers its precision.
+        weights: How much each example counts in training; 1 unless given.
     """
 
     data: Batch
@@ -89,6 +90,7 @@ class Corrected:
     likelihood: Likelihood
     prior: Diagonal
     scale: float
+    weights: Tensor | None = None
 
     @classmethod
     def of(cls, situation: Situation) -> Corrected:
@@ -120,7 +122,8 @@ class Corrected:
         device = next(model.parameters()).device
         y = self.data.targets[rows.to(self.data.targets.device)].to(device)
         f = call(model, move(take(self.data.inputs, rows), device))
-        return self.likelihood.loss(f, y.to(f.dtype) if y.is_floating_point() else y)
+        losses = self.likelihood.loss(f, y.to(f.dtype) if y.is_floating_point() else y)
+        return losses if self.weights is None else self.weights[rows].to(losses) * losses
 
     def value(self, model: nn.Module) -> float:
         """The objective, over all data or over examples that stand for them."""
@@ -180,6 +183,12 @@ def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, cl
     return taken
 
 
+def train_on(model: nn.Module, task: Corrected, schedule: Schedule, seed: int) -> None:
+    """All steps of a schedule, in place, whatever becomes of the objective."""
+    adam = torch.optim.Adam(list(trainable(model).values()), lr=schedule.lr, foreach=True)
+    _train(model, adam, task, schedule, seed, None)
+
+
 def _train(
     model: nn.Module, adam: torch.optim.Optimizer, task: Corrected, schedule: Schedule, seed: int, clip: float | None
 ) -> None:
@@ -187,8 +196,9 @@ def _train(
     there = trainable(model)
     parameters, n, steps = list(there.values()), len(task.data), schedule.steps
     device = parameters[0].device
-    centre = [task.prior.mean[name].to(p) for name, p in there.items()]
-    pull = [(task.scale / n * task.prior.precision[name]).to(p) for name, p in there.items()]
+    known = {name: p for name, p in there.items() if name in task.prior.mean}
+    centre = [task.prior.mean[name].to(p) for name, p in known.items()]
+    pull = [(task.scale / n * task.prior.precision[name]).to(p) for name, p in known.items()]
     training_mode(model)
     with own_randomness(device):
         order = task.batches(schedule.batch_size, steps, seed)
@@ -200,7 +210,7 @@ def _train(
             losses = task.losses(model, rows)
             (shares.to(losses) * losses).sum().backward()
             with torch.no_grad():
-                for p, m, precision in zip(parameters, centre, pull):
+                for p, m, precision in zip(known.values(), centre, pull):
                     if p.grad is not None:
                         p.grad.addcmul_(p - m, precision)
             if clip is not None:

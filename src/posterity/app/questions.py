@@ -111,7 +111,9 @@ class Questions:
             }
             for i in order
         ]
-        right = [float((p == labels).mean()) for p in (before, after)] if self.has_classes else [None, None]
+        right: list[float | None] = [None, None]
+        if self.has_classes and not warning:  # an estimate to be taken with care is a direction, not an accuracy
+            right = [float((p == labels).mean()) for p in (before, after)]
         return Estimate(
             examples=len(change),
             measured_on=where,

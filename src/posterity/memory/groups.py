@@ -32,11 +32,13 @@ class Part:
         inputs: Their inputs.
         push: e − w e′ (B, K).
         lost: The curvature that goes, (1 − w)Λ (B, K, K).
+        touched: The curvature of what changes at all, Λ also of examples that only get another target (B, K, K).
     """
 
     inputs: Inputs
     push: Tensor
     lost: Tensor
+    touched: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,9 @@ class Shift:
 
     Args:
         parameters: Δθ.
-        leverage: The share of the precision that the group had, ΔθᵀGΔθ / ΔθᵀΣ⁻¹Δθ; deflated, in whichever direction it
-            is largest (the largest eigenvalue of ΣG, as far as the iterations have seen it).
+        leverage: The share of the precision that the group has, ΔθᵀGΔθ / ΔθᵀΣ⁻¹Δθ with the Λ of all its examples, those
+            with a new target included; deflated, in whichever direction it is largest if that is more (the largest
+            eigenvalue of ΣG, as far as the iterations have seen it).
         converged: Whether the system was solved to precision.
     """
 
@@ -72,6 +75,10 @@ def shift(trained: FittedModel, group: list[Part], *, deflate: bool) -> Shift:
         moved = ((part, (part.lost @ forward(part.inputs, x).to(part.lost).unsqueeze(-1))) for part in group)
         return torch.stack([back(part.inputs, v.squeeze(-1)).to(x) for part, v in moved]).sum(0)
 
+    def touched(x: Tensor) -> float:
+        f = ((part, forward(part.inputs, x).to(part.touched).unsqueeze(-1)) for part in group)
+        return sum((v.mT @ part.touched @ v).sum().item() for part, v in f)
+
     def spread(x: Tensor) -> Tensor:
         return to_vector(covariance.times(from_vector(x, like)))
 
@@ -79,10 +86,12 @@ def shift(trained: FittedModel, group: list[Part], *, deflate: bool) -> Shift:
     if not deflate:
         x = spread(g)
         size = (x @ g).item()
-        leverage = (x @ curved(x)).item() / size if size > 0 else 0.0
-        return Shift(from_vector(x, like), leverage, True)
+        return Shift(from_vector(x, like), touched(x) / size if size > 0 else 0.0, True)
     solution = conjugate_gradients(spread, curved, g)
-    return Shift(from_vector(solution.x, like), solution.leverage, solution.converged)
+    x = solution.x
+    size = (x @ (g + curved(x))).item()  # Σ⁻¹Δθ = g + GΔθ
+    leverage = max(solution.leverage, touched(x) / size if size > 0 else 0.0)
+    return Shift(from_vector(x, like), leverage, solution.converged)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 # A step holds the curvature fixed, which leverage does not see: new labels lose none of it, and yet outputs move. With
 # softmax regression on digits the step is 14 % short of retraining at 2 % of the labels, and a third at 10 %.
 SHARE_LIMIT = 0.02
+NO_RANKS = "a diagonal covariance does not tell what a group of examples does"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Reliability:
         """Whether sizes can be trusted, not only rankings."""
         return not self.warning
 
+    @property
+    def ranks(self) -> bool:
+        """Whether at least directions and rankings can be trusted."""
+        return not self.warning.startswith(NO_RANKS)
+
     @classmethod
     def of(
         cls,
@@ -54,11 +60,11 @@ class Reliability:
         structure = posterior.structure
         whole = structure.varying is structure
         kind = structure.kind if whole else f"{structure.kind}/{structure.varying.kind}"
-        warning = _warning(posterior, max_leverage, deflated) or _size(share)
+        warning = _warning(posterior, max_leverage, deflated, share > 0) or _size(share)
         return cls(max_leverage, effective_dimension, kind, deflated, warning)
 
 
-def _warning(posterior: Posterior, leverage: float, deflated: bool) -> str:
+def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool) -> str:
     structure = posterior.structure
     if deflated and not contains_examples(posterior):
         return "deflated, although the covariance does not contain the examples' own curvature"
@@ -74,6 +80,8 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool) -> str:
     if isinstance(structure, Kronecker | Rotated):
         large = f"first order in a Kronecker covariance with leverage {leverage:.2f}: trust rankings"
         return large if not leverage < FIRST_ORDER_LIMIT else ""
+    if group:
+        return f"{NO_RANKS}, not even their direction: measure them (`po.measure`)"
     return "a diagonal covariance misjudges the size of changes: trust rankings"
 
 

@@ -161,7 +161,7 @@ def _rows(known: Tensor, ids: Tensor) -> Tensor:
 
 
 def _part(trained: FittedModel, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Part:
-    """e − w e′ and (1 − w)Λ of some examples."""
+    """e − w e′, (1 − w)Λ and the Λ of what changes, of some examples."""
     likelihood = trained.likelihood
     f = trained.outputs(batch.inputs)
     y = trained.targets(f, batch.targets)
@@ -172,7 +172,10 @@ def _part(trained: FittedModel, batch: Batch, weights: Mapping[int, float], labe
     likelihood.check(f, new)
     w = torch.tensor([[weights.get(i, 1.0)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
     push = likelihood.residual(f, y) - w * likelihood.residual(f, new)
-    return Part(batch.inputs, push, (1 - w).unsqueeze(-1) * likelihood.curvature(f))
+    curvature = likelihood.curvature(f)
+    other = torch.tensor([[float(i in labels)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
+    touched = torch.maximum((1 - w).abs(), other)
+    return Part(batch.inputs, push, (1 - w).unsqueeze(-1) * curvature, touched.unsqueeze(-1) * curvature)
 
 
 def new_target(given: Any, old: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Tables: `posterity fit` as it comes, beside scikit-learn, on public tables in five cuts each.
+"""Tables: `posterity fit` as it comes, beside scikit-learn, on public tables.
 
 Classes: log loss, ECE (15 bins) and accuracy of logistic regression (standardised inputs), HistGradientBoosting as it
 comes and calibrated (isotonic, five folds). Amounts: RMSE, NLL and the share of held-out amounts inside 90 % intervals.
 A quarter of each table is held out, another in each cut. Nothing is tuned here: the network and the encoding of numbers
 were chosen on other tables (glass, Pima, penguins, Titanic, orange juice, attrition, cells, HMDA, Chile, credit, HPC
-jobs, spam, churn; see `docs/benchmarks/tables.md`). Tables come with scikit-learn and statsmodels, or lie in the data
-folder; `--tables` chooses among them, and `--raw` splits the study.
+jobs, spam, churn). Tables come with scikit-learn and statsmodels, or lie in the data folder; `--tables` chooses among
+them, and `--raw` splits the study.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def publish(lines: list[report.Line], out: str | None) -> None:
     found: dict[tuple[str, str], list[report.Line]] = {}
     for line in lines:
         found.setdefault((line["table"], line["by"]), []).append(line)
-    for names, figures in ((CLASSES, ("nll", "ece", "accuracy", "seconds")), (AMOUNTS, ("rmse", "nll", "coverage"))):
+    for names, figures in ((CLASSES, ("nll", "ece", "accuracy")), (AMOUNTS, ("rmse", "nll", "coverage"))):
         here = [name for name in names if any(line["table"] == name for line in lines)]
         ways = list(dict.fromkeys(by for name, by in found if name in names))
         if not here:
@@ -212,7 +212,6 @@ _TITLES = {
     "nll": "Negative log-likelihood (log loss of classes), lower is better:",
     "ece": "ECE of the most probable class, 15 bins:",
     "accuracy": "Accuracy:",
-    "seconds": "Seconds, start-up not included:",
     "rmse": "RMSE of amounts:",
     "coverage": "Share of held-out amounts inside 90 % intervals:",
 }

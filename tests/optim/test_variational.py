@@ -230,14 +230,29 @@ def test_an_unseen_token_is_as_wide_as_its_table_allows():
     assert (sigma[:5].mean() < sigma[5].mean()).item()
 
 
-def test_a_bias_before_batch_normalisation_gets_hardly_any_noise():
+def test_noise_begins_behind_the_last_batch_normalisation():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
-    optimizer = Variational(AdamW(model.parameters()), n=400, batch_size=40, total_steps=100)
+    model = nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)
+    )
+    optimizer = Variational(AdamW(model.parameters()), n=400, batch_size=40, total_steps=60)
     x, y = logistic(400, 5)
     train(model, optimizer, F.cross_entropy, x.float(), y.long(), 40, 60)
-    variance = optimizer.posterior(model, likelihood="categorical").variance
-    assert variance["0.bias"].max() < 1e-4 * variance["0.weight"].median()
+    sigma = {name: v.sqrt() for name, v in optimizer.posterior(model, likelihood="categorical").variance.items()}
+    scale = {name: p.detach().square().mean().clamp_min(1e-4).sqrt() for name, p in model.named_parameters()}
+    wide = {name for name in sigma if (sigma[name].max() > 0.01 * scale[name]).item()}
+    assert wide == {"4.weight", "4.bias", "6.weight", "6.bias"}
+
+
+def test_other_normalisations_leave_noise_everywhere():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Linear(8, 2)
+    )
+    optimizer = Variational(AdamW(model.parameters()), n=400, batch_size=40, total_steps=60)
+    x, y = logistic(400, 5)
+    train(model, optimizer, F.cross_entropy, x.float(), y.long(), 40, 60)
+    assert not optimizer._normalised
 
 
 def test_the_posterior_says_what_it_is():

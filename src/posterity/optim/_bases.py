@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -39,6 +40,12 @@ def checked(base: Any) -> list[Optimizer]:
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)
     return bases
+
+
+def checked_precision(prior: float) -> float:
+    """The precision of an isotropic prior."""
+    require(0 <= prior < math.inf, "prior", "a precision >= 0", prior)
+    return float(prior)
 
 
 def keeps_squares(base: Optimizer) -> bool:

@@ -91,11 +91,11 @@ class Meter:
             self.scale = (self.scale * ratio).clamp(1.0, self.price.n)
             self.batch = float(self.scale)
 
-    def hold(self, lr: float) -> None:
-        """Set λ for the next sample."""
+    def hold(self, lr: float, share: float) -> None:
+        """Set λ for the next sample, for a share of the budget that is open."""
         epochs = self.steps * self.batch / self.price.n
         done = progress(lr, self.peak, epochs) if self.total_steps is None else self.steps / self.total_steps
-        self.price.hold(self.total, opening(done, epochs))
+        self.price.hold(self.total, share * opening(done, epochs))
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""

@@ -18,6 +18,7 @@ from posterity.optim import _bases
 from posterity.optim._diagnostics import Diagnostics, Part, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, scaling
+from posterity.optim._normalised import Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim.engine import VariationalOptimizer, _priors
 from posterity.optim.engine._parameters import Group
@@ -26,6 +27,8 @@ from posterity.optim.price import WINDOW
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
 
+BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
+QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
@@ -100,19 +103,19 @@ class Variational(VariationalOptimizer):
         self.bases = _bases.checked(base)
         self.n = float(n)
         self._deltas: dict[Tensor, Tensor | float] = {}
+        self._normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0
         self._owners: dict[Tensor, tuple[Optimizer, Group]] = {}
         super().__init__(
-            [group for each in self.bases for group in each.param_groups],
+            self.param_groups,
             VariationalOptions(seed=seed),
             mc_samples=mc_samples,
             fused=False,
             noise=noise,
             process_group=process_group,
         )
-        self.meter = Meter.of(
-            self.n, batch_size, total_steps, budget, local(self._parameters.groups[0]["params"][0]).device
-        )
+        device = local(self.param_groups[0]["params"][0]).device
+        self.meter = Meter.of(self.n, batch_size, total_steps, budget, device)
         if prior is not None:
             self.set_prior(prior)
 
@@ -205,10 +208,11 @@ class Variational(VariationalOptimizer):
 
     def apply(self, pieces: list[Piece]) -> None:
         """Measure the price, let the bases step from the gradients, and set λ for the next sample."""
-        parameters = [p for p in self._trained() if p.grad is not None]
-        if not parameters:
+        if not (parameters := [p for p in self._trained() if p.grad is not None]):
             return
         self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
+        if self.meter.silent:
+            self._normalised.look(parameters)
         self._pull(parameters)
         for base in self.bases:
             _bases.follow(base)
@@ -217,7 +221,7 @@ class Variational(VariationalOptimizer):
         if meter.stepped(lr):
             self._look()
         if not meter.silent:
-            meter.hold(lr)
+            meter.hold(lr, BEHIND if self._normalised else 1.0)
         if meter.total_steps is not None and meter.steps == meter.total_steps + 1:
             self._warn(f"expected at most total_steps={meter.total_steps} steps, got more: the budget stays open")
 
@@ -267,12 +271,8 @@ class Variational(VariationalOptimizer):
         if self._explicit:
             return self._isotropic / self.n
         square = summed(local(p.detach()).to(state_dtype(p.dtype)).square().sum(), p) / max(p.numel(), 1)
-        delta, found = 1 / (self.n * square.clamp_min(SMALLEST)), self._curvature(p)
-        if found is None or not p.numel() or sharded(p):
-            return delta
-        # A bias before batch normalisation has a gradient of rounding errors; evaluation would feel noise in it.
-        most = found[0].max() * found[1]
-        return torch.where((most > 0) & (most < 1e-6 * delta), 1e6 * delta, delta)
+        delta = 1 / (self.n * square.clamp_min(SMALLEST))
+        return delta * QUIET if p in self._normalised else delta
 
     # ── the prior and the posterior ──────────────────────────────────────────────────────────────────────────────
 
@@ -282,8 +282,7 @@ class Variational(VariationalOptimizer):
         require(decayed == 0, "base", "weight_decay=0 beside a prior, which has the same effect", decayed)
         self._explicit = True
         if isinstance(prior, (int, float)):
-            require(0 <= prior < math.inf, "prior", "a precision >= 0", prior)
-            self._isotropic = float(prior)
+            self._isotropic = _bases.checked_precision(prior)
         else:
             super().set_prior(_bases.untempered(prior) if isinstance(prior, Posterior) else prior)
 
@@ -361,6 +360,7 @@ class Variational(VariationalOptimizer):
     def _add_state(self, _: Optimizer, state_dict: StateDict) -> None:
         deltas = [float(self._deltas.get(p, 0.0)) for p in self._trained()]
         state_dict |= {"bases": _bases.saved(self.bases), "meter": self.meter.state(), "deltas": deltas}
+        state_dict["quiet"] = [p in self._normalised for p in self._trained()]
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict; one of other bases or shapes is refused and changes nothing."""
@@ -381,10 +381,11 @@ class Variational(VariationalOptimizer):
         self.meter.load(final[0]["meter"])
         pairs = zip(self._trained(), final[0]["deltas"], strict=False)
         self._deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
+        self._normalised = Normalised.of(p for p, q in zip(self._trained(), final[0]["quiet"], strict=False) if q)
         self._owners = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("bases", "n", "meter", "_deltas", "_explicit", "_isotropic")
+        names = ("bases", "n", "meter", "_deltas", "_normalised", "_explicit", "_isotropic")
         return super().__getstate__() | {name: self.__dict__[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

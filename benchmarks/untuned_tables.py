@@ -1,0 +1,74 @@
+"""Tables of the study without tuning, paired by seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from untuned_tasks import TASKS
+
+Line = dict[str, Any]
+BASELINE, OURS = "AdamW", "Variational(AdamW)"
+
+
+def tables(lines: Sequence[Line], table: Callable[..., str]) -> str:
+    """The main table, its summary, and what was shown beside it."""
+    found = {(line["task"], line["method"], line["seed"]): line for line in lines}
+    parts = []
+    for title, chosen in (("Tasks that chose nothing", False), ("Tasks that the constants were chosen on", True)):
+        names = [name for name, task in TASKS.items() if task.chosen_on == chosen]
+        rows, ratios, drops, errors = [], [], [], []
+        for name in names:
+            seeds = [s for s in range(3) if (name, BASELINE, s) in found and (name, OURS, s) in found]
+            if not seeds:
+                continue
+            base = [found[name, BASELINE, s]["scores"] for s in seeds]
+            ours = [found[name, OURS, s]["scores"] for s in seeds]
+            at_mean = [found[name, OURS, s]["mean"] for s in seeds]
+            ratio = math.exp(
+                statistics.mean(math.log(o[1] / b[1]) for o, b in zip(ours, base, strict=True) if b[1] > 0)
+            )
+            ratios.append(ratio)
+            drops.append(statistics.mean(o[0] - b[0] for o, b in zip(ours, base, strict=True)))
+            errors.append(statistics.mean(o[2] - b[2] for o, b in zip(ours, base, strict=True)))
+            heat = statistics.mean(found[name, OURS, s]["temperature"] for s in seeds)
+            rows.append([name, _three(base), _three(ours), _three(at_mean), f"{ratio:.3f}", f"{heat:.3f}", len(seeds)])
+        columns = [
+            "task",
+            "AdamW acc / NLL / ECE",
+            "Variational(AdamW), sampled",
+            "its mean alone",
+            "NLL ratio",
+            "T",
+            "seeds",
+        ]
+        parts.append(f"### {title}\n\n{table(columns, rows)}")
+        if ratios:
+            mean = math.exp(statistics.mean(map(math.log, ratios)))
+            lower = sum(e < 0 for e in errors)
+            parts.append(
+                f"Geometric mean of the NLL ratios {mean:.3f}, largest {max(ratios):.3f}; ECE lower on {lower} of "
+                f"{len(errors)}, largest increase {max(errors):+.3f}; largest loss of accuracy "
+                f"{100 * max(0.0, -min(drops)):.1f} points.\n"
+            )
+    parts.append("### Beside it\n\n" + table(["task", "method", "acc / NLL / ECE", "seeds"], _others(found)))
+    return "\n".join(parts)
+
+
+def _others(found: dict[tuple[str, str, int], Line]) -> list[list[object]]:
+    methods = dict.fromkeys(method for _, method, _ in found if method not in (BASELINE, OURS))
+    rows: list[list[object]] = []
+    for method in methods:
+        for name in TASKS:
+            scores = [line["scores"] for (t, m, _), line in found.items() if t == name and m == method]
+            if scores:
+                rows.append([name, method, _three(scores), len(scores)])
+    return rows
+
+
+def _three(scores: Sequence[Sequence[float]]) -> str:
+    means = [statistics.mean(column) for column in zip(*scores, strict=True)]
+    spreads = [statistics.stdev(column) if len(scores) > 1 else 0.0 for column in zip(*scores, strict=True)]
+    return " / ".join(f"{m:.3f}±{s:.3f}" for m, s in zip(means, spreads, strict=True))

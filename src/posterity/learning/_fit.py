@@ -56,10 +56,10 @@ def fit(
     Args:
         model: The model; training goes on from the weights it has. For ensembles it may be a function that makes one.
         data: (inputs, targets), a Dataset or a DataLoader; inputs may be a mapping or a tuple of tensors.
-        method: "ivon", "laplace", "dropout", "ensemble", "swag", "bayes_by_backprop"; of the optimizer family
-            "mixture_ivon", "evon", "soba", "vadam", "vogn", "ogn", "variational_newton", "bsam"; "bayesbinn" for
-            weights of ±1. "adamw", "sgd", "sam" and, for signs, "ste" leave a point, an `Ensemble` of one: for a width
-            use "laplace", "bsam" or "bayesbinn" in their place.
+        method: "ivon", "variational" (AdamW with a posterior beside it), "laplace", "dropout", "ensemble", "swag",
+            "bayes_by_backprop"; of the optimizer family "mixture_ivon", "evon", "soba", "vadam", "vogn", "ogn",
+            "variational_newton", "bsam"; "bayesbinn" for weights of ±1. "adamw", "sgd", "sam" and, for signs, "ste"
+            leave a point, an `Ensemble` of one: for a width use "variational", "laplace", "bsam" or "bayesbinn".
         likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
             Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
         epochs: Passes over the data; by default 20, or as many more as it takes to make 2000 steps. "auto" trains for

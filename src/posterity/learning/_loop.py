@@ -219,6 +219,7 @@ class Loop:
             "buffers": snapshot(dict(model.named_buffers())),
             "optimizer": _copied(optimizer["state"]),
             "groups": [_numbers(group) for group in optimizer["param_groups"]],
+            "beside": _copied({name: v for name, v in optimizer.items() if name not in ("state", "param_groups")}),
             "method": snapshot(self.learner.state()),
             "noise": None if self.noise is None else torch.tensor(list(self.noise.window), dtype=torch.float64),
         }
@@ -231,7 +232,7 @@ class Loop:
                 there[name].copy_(value)
         state = {int(index): dict(entries) for index, entries in learnt["optimizer"].items()}
         groups = [a | b for a, b in zip(optimizer.state_dict()["param_groups"], learnt["groups"], strict=True)]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        optimizer.load_state_dict({"state": state, "param_groups": groups, **learnt.get("beside", {})})
         self.learner.load(learnt["method"])
         if self.noise is not None:
             self.noise = NoisePrecision(self.noise.memory, map(tuple, learnt["noise"].tolist()))
@@ -244,7 +245,9 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _copied(value: Any) -> Any:
-    """Nested dictionaries with every tensor copied: optimizers go on writing into theirs."""
+    """Nested dictionaries and lists with every tensor copied: optimizers go on writing into theirs."""
     if isinstance(value, Mapping):
         return {key: _copied(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_copied(entry) for entry in value]
     return value.detach().clone() if isinstance(value, Tensor) else value

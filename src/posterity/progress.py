@@ -74,7 +74,7 @@ def track(
         The items, unchanged.
     """
     if show is None and not sys.stderr.isatty():
-        lines = Lines(label, total if total is not None or not isinstance(items, Sized) else len(items))
+        lines = Lines(label, _length(items) if total is None else total)
         for done, item in enumerate(items, 1):
             yield item
             lines.tell(done, "" if note is None else note)
@@ -100,3 +100,11 @@ def track(
         for item in items:
             yield item
             progress.update(task, advance=1, description=f"{label}, {note()}")
+
+
+def _length(items: Iterable[object]) -> int | None:
+    """How many items there are, where they know; what wraps a generator has a length by name only."""
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except TypeError:
+        return None

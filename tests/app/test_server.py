@@ -33,7 +33,8 @@ def test_what_if_is_that_of_the_map(raw, maps, digits):
     assert status == 200
     assert found["loss_after"] == pytest.approx(truth.loss_after.mean().item())
     assert found["changed"] == (truth.before.argmax(-1) != truth.after.argmax(-1)).sum()
-    assert found["accuracy_before"] == pytest.approx((truth.before.argmax(-1) == test[1]).double().mean().item())
+    right = (truth.before.argmax(-1) == test[1]).double().mean().item()
+    assert found["accuracy_before"] == (None if found["warning"] else pytest.approx(right))  # a direction, if flagged
 
 
 def test_pictures_are_the_pixels(raw, digits):

@@ -206,8 +206,9 @@ def test_a_fitted_model_belongs_together():
     before = model.weight.detach().clone()
     with torch.no_grad():
         model.weight += 1
-    with fitted.at_mean():
-        assert torch.equal(model.weight, before)
+    with fitted.at_mean():  # in a double: other threads may use the caller's model meanwhile
+        assert torch.equal(fitted.model.weight, before)
+        assert torch.equal(model.weight, before + 1)
     assert torch.equal(model.weight, before + 1)
     with pytest.raises(InvalidInput, match="weight"):
         FittedModel.of(nn.Linear(3, 1), posterior, (torch.ones(4, 3), torch.zeros(4, 1)))

@@ -25,8 +25,8 @@ def wilson(hits: Array, counts: Array) -> tuple[Array, Array]:
 
     Examples:
         >>> low, high = wilson(np.array([9.0]), np.array([10.0]))
-        >>> round(low[0], 3), round(high[0], 3)
-        (0.655, 0.977)
+        >>> round(float(low[0]), 3), round(float(high[0]), 3)
+        (0.652, 0.977)
     """
     n = np.maximum(counts, 1e-9)
     p = hits / n

@@ -26,6 +26,7 @@ class Model:
         local: Variables with a member for each row of the data, by the prior of one member.
 
     Examples:
+        >>> import torch
         >>> from posterity.families import Gamma
         >>> from posterity.graph import Observed, poisson, vmp
         >>> counts = torch.tensor([[3.0], [5.0], [4.0]])

@@ -110,7 +110,8 @@ def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
     groups = iter(state_dict["param_groups"])
     for base, each in zip(bases, state_dict["bases"], strict=True):
         numbers = count()
-        mine = [next(groups) for _ in base.param_groups]
+        missing = {name: value for name, value in base.defaults.items() if name != "differentiable"}  # torch adds it
+        mine = [missing | next(groups) for _ in base.param_groups]
         mine = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in mine]
         state = {int(index): values for index, values in each["state"].items()}  # JSON has words for keys
         base.load_state_dict({"state": copy.deepcopy(state), "param_groups": mine})  # torch would share tensors

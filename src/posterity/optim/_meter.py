@@ -138,3 +138,8 @@ def scaling(norms: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor, Tensor]:
     ratio = torch.where(then > 0, now / then, 1.0)
     scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
+
+
+def plain(x: Tensor | float) -> Tensor | float:
+    """Numbers on the CPU as Python's, which arithmetic takes faster."""
+    return float(x) if isinstance(x, Tensor) and x.device.type == "cpu" else x

@@ -17,7 +17,7 @@ from posterity.likelihoods import Likelihood
 from posterity.optim import _bases
 from posterity.optim._diagnostics import Diagnostics, Part, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
-from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, scaling
+from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, plain, scaling
 from posterity.optim._normalised import Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim.engine import VariationalOptimizer, _priors
@@ -29,6 +29,7 @@ from posterity.trees import state_dtype
 
 BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
 QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
+OWN = ("seed", "draws", "skipped")  # what is ours in the groups of a base
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
@@ -114,6 +115,7 @@ class Variational(VariationalOptimizer):
             noise=noise,
             process_group=process_group,
         )
+        self.defaults = self.bases[0].defaults | self.defaults  # where schedulers look for momentum and betas
         device = local(self.param_groups[0]["params"][0]).device
         self.meter = Meter.of(self.n, batch_size, total_steps, budget, device)
         if prior is not None:
@@ -139,8 +141,8 @@ class Variational(VariationalOptimizer):
         if not any(param_group is group for group in self.param_groups):
             self.bases[-1].add_param_group(param_group)
             _bases.checked(self.bases)
-        for name, value in self.defaults.items():
-            param_group.setdefault(name, value)  # torch keeps the dictionary itself
+        for name in OWN:
+            param_group.setdefault(name, self.defaults[name])  # torch keeps the dictionary itself
         self.options_of(param_group).check()
 
     def _base_of(self, p: Tensor) -> tuple[Optimizer, Group]:
@@ -174,7 +176,7 @@ class Variational(VariationalOptimizer):
         silent = self.meter.silent or found is None or p not in self._deltas
         ess = math.inf if silent else self.meter.price.ess
         scale = 0.0 if found is None else found[1]
-        return {"ess": _plain(ess), "scale": _plain(scale), "delta": _plain(self._deltas.get(p, math.inf))}
+        return {"ess": plain(ess), "scale": plain(scale), "delta": plain(self._deltas.get(p, math.inf))}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -183,6 +185,10 @@ class Variational(VariationalOptimizer):
         delta = view["prior_precision"] * numbers["delta"] if "prior_precision" in view else numbers["delta"]
         h = view["curvature"] * numbers["scale"] if "curvature" in view else 0.0
         return (h + delta) * numbers["ess"]
+
+    @staticmethod
+    def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
+        """Nothing: the bases update the mean, in `apply`."""
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -375,9 +381,8 @@ class Variational(VariationalOptimizer):
             super().load_state_dict(state_dict)
         _bases.load(self.bases, final[0])
         for group in self.param_groups:
-            for name, value in self.defaults.items():
-                if name != "differentiable":  # torch adds this one to the defaults of whatever is loaded
-                    group.setdefault(name, value)
+            for name in OWN:
+                group.setdefault(name, self.defaults[name])
         self.meter.load(final[0]["meter"])
         pairs = zip(self._trained(), final[0]["deltas"], strict=False)
         self._deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
@@ -393,8 +398,3 @@ class Variational(VariationalOptimizer):
             self.bases, self._owners = state["bases"], {}
         super().__setstate__(state)
         self.__dict__.pop("param_groups", None)
-
-
-def _plain(x: Tensor | float) -> Tensor | float:
-    """Numbers on the CPU as Python's, which arithmetic takes faster."""
-    return float(x) if isinstance(x, Tensor) and x.device.type == "cpu" else x

@@ -15,7 +15,7 @@ def docstring_equations(algorithm: Callable[..., Any]) -> list[str]:
     Examples:
         >>> from posterity.algorithms import newton
         >>> docstring_equations(newton)
-        ['S ← (1 − ρ)S + ρ∇²ℓ(m)', 'm ← m − ρS⁻¹∇ℓ(m)']
+        ['S ← ∇²ℓ(m)', 'm ← m − S⁻¹ ∇ℓ(m)']
     """
     text = (inspect.getdoc(algorithm) or "").split("\nArgs:")[0]
     lines = [line.strip().rstrip(".,:;") for line in text.splitlines() if line.startswith("    ")]

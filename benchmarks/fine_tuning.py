@@ -334,7 +334,7 @@ def _cell(lines: list[report.Line], name: str, digits: int) -> str:
     return report.spread(values, digits) if values else ""
 
 
-VARIATIONAL = "variational_adamw"  # the name of Variational(AdamW) in po.fit
+VARIATIONAL = "variational"  # the name of Variational(AdamW) in po.fit
 
 
 def main() -> None:

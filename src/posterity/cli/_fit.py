@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from posterity.runs.fitting import Config, Plan
 
 METHODS = (  # said here so that `--help` need not load torch
-    "ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, ogn, "
-    "variational_newton, bsam; for weights of ±1 bayesbinn; without a posterior adamw, sgd, sam, ste"
+    "ivon, variational, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
+    "ogn, variational_newton, bsam; for weights of ±1 bayesbinn; without a posterior adamw, sgd, sam, ste"
 )
 _TARGETS = ("y", "labels", "label", "targets", "target")
 

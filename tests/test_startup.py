@@ -13,7 +13,7 @@ TRAINED = """
 import sys
 import torch
 import posterity as po
-for method in ("adamw", "sgd", "ivon"):
+for method in ("adamw", "sgd", "ivon", "variational"):
     po.fit(torch.nn.Linear(3, 2), (torch.randn(8, 3), torch.arange(8) % 2), method=method, epochs=1, progress=False)
 print("torch._dynamo" in sys.modules)
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
@@ -51,6 +51,13 @@ def test_hooks_are_called():
     optimizer.register_step_post_hook(lambda *_: called.append(1))
     step_of(optimizer)()
     assert called == [1]
+
+
+def test_a_scheduler_counts_the_step():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 3)
+    step_of(optimizer)()
+    scheduler.step()  # warns, and so fails here, where no step was counted
 
 
 def test_small_networks_take_one_thread():

@@ -70,7 +70,8 @@ def step_of(optimizer: Optimizer) -> Callable[[], Any]:
 
     def step() -> Any:
         hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-        if COMPILER in sys.modules or any(hooks) or optimizer.defaults.get("differentiable"):
+        wrapped = "step" in vars(optimizer)  # by a scheduler, which counts
+        if COMPILER in sys.modules or wrapped or any(hooks) or optimizer.defaults.get("differentiable"):
             return optimizer.step()
         with torch.no_grad():
             return plain(optimizer)

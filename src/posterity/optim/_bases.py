@@ -18,6 +18,7 @@ from posterity.errors import InvalidInput, expected, require
 from posterity.optim._meter import DECAY
 from posterity.optim.engine import VariationalOptimizer
 from posterity.posterior import Diagonal, Posterior
+from posterity.startup import step_of
 
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 
@@ -117,7 +118,13 @@ def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
         base.load_state_dict({"state": copy.deepcopy(state), "param_groups": mine})  # torch would share tensors
 
 
-def follow(base: Optimizer) -> None:
+def step(base: Optimizer) -> None:
+    """Move the mean by a base, without loading torch's compiler."""
+    _follow(base)
+    step_of(base)()
+
+
+def _follow(base: Optimizer) -> None:
     """Convert the state of one of torch's own optimizers where its parameters have been; torch would raise."""
     if not type(base).__module__.startswith("torch.optim"):
         return

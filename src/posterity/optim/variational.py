@@ -221,8 +221,7 @@ class Variational(VariationalOptimizer):
             self._normalised.look(parameters)
         self._pull(parameters)
         for base in self.bases:
-            _bases.follow(base)
-            base.step()
+            _bases.step(base)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
         if meter.stepped(lr):
             self._look()

@@ -305,10 +305,8 @@ def test_without_a_length_warm_up_is_not_the_end_and_a_constant_rate_opens():
 def test_lambda_is_the_number_of_effective_parameters_over_twice_the_budget():
     price = Price.of(100, 0.1, torch.device("cpu"))
     squares = torch.tensor(500.0, dtype=torch.float64)
-    price.hold(squares, 1.0)
-    assert float(price.ess) == pytest.approx(2500)
-    price.hold(squares, 100.0)
-    assert float(price.ess) == 100  # never below N
+    assert float(price.held(squares, 1.0)) == pytest.approx(2500)
+    assert float(price.held(squares, 100.0)) == 100  # never below N
 
 
 def one():

@@ -41,6 +41,7 @@ class Meter:
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
     peak: float = 0.0  # the largest learning rate so far
+    due: Tensor | None = None  # the price of the step under way
 
     @classmethod
     def of(
@@ -76,8 +77,7 @@ class Meter:
         """Take in the price of a step, and what clipping has left of its gradients."""
         self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
         self.measured += 1
-        if not self.silent:
-            self.price.pay(price)
+        self.due = None if self.silent else price
 
     def stepped(self, lr: float) -> bool:
         """Count a step; whether it is time to look at all widths."""
@@ -92,10 +92,16 @@ class Meter:
             self.batch = float(self.scale)
 
     def hold(self, lr: float, share: float) -> None:
-        """Set λ for the next sample, for a share of the budget that is open."""
+        """Set λ for the next sample, for a share of the budget that is open, and pay for the last one.
+
+        In this order: kernels take the price in the same pass over memory that draws the next sample.
+        """
         epochs = self.steps * self.batch / self.price.n
         done = progress(lr, self.peak, epochs) if self.total_steps is None else self.steps / self.total_steps
-        self.price.hold(self.total, share * opening(done, epochs))
+        ess = self.price.held(self.total, share * opening(done, epochs))
+        if self.due is not None:
+            self.price.pay(self.due)
+        self.price.ess, self.due = ess, None
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""

@@ -89,9 +89,9 @@ class Price:
         self.paid = kept * self.paid + 2 * self.last
         self.per_ess = kept * self.per_ess + 1 / self.ess
 
-    def hold(self, squares: Tensor, share: float) -> None:
+    def held(self, squares: Tensor, share: float) -> Tensor:
         """λ = max(N, P̂ / 2bₜ) for a share of the budget."""
-        self.ess = (self.parameters(squares) / (2 * max(self.budget * share, 1e-12))).clamp_min(self.n)
+        return (self.parameters(squares) / (2 * max(self.budget * share, 1e-12))).clamp_min(self.n)
 
     def state(self) -> dict[str, float]:
         """Plain numbers, for a state dict."""

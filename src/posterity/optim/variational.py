@@ -20,7 +20,8 @@ from posterity.optim._distributed import Noise, home, local, placed_as, sharded,
 from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, plain, scaling
 from posterity.optim._normalised import Normalised
 from posterity.optim._options import Options, check_seed, option
-from posterity.optim.engine import VariationalOptimizer, _priors
+from posterity.optim._over_bases import OverBases
+from posterity.optim.engine import _priors
 from posterity.optim.engine._parameters import Group
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.optim.price import WINDOW
@@ -29,7 +30,6 @@ from posterity.trees import state_dtype
 
 BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
 QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
-OWN = ("seed", "draws", "skipped")  # what is ours in the groups of a base
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
@@ -40,7 +40,7 @@ class VariationalOptions(Options):
     seed: int = option(check_seed)
 
 
-class Variational(VariationalOptimizer):
+class Variational(OverBases):
     """A posterior beside any optimizer: the base moves the mean as ever, with gradients taken at weights with noise.
 
         θ = m + σ ε,   σ² = 1 / (λ (h + δ)),   h = B v̂
@@ -101,21 +101,17 @@ class Variational(VariationalOptimizer):
         for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
             if value is not None:
                 require_whole(name, value)
-        self.bases = _bases.checked(base)
         self.n = float(n)
         self._deltas: dict[Tensor, Tensor | float] = {}
         self._normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0
-        self._owners: dict[Tensor, tuple[Optimizer, Group]] = {}
         super().__init__(
-            self.param_groups,
+            base,
             VariationalOptions(seed=seed),
             mc_samples=mc_samples,
-            fused=False,
             noise=noise,
             process_group=process_group,
         )
-        self.defaults = self.bases[0].defaults | self.defaults  # where schedulers look for momentum and betas
         device = local(self.param_groups[0]["params"][0]).device
         self.meter = Meter.of(self.n, batch_size, total_steps, budget, device)
         if prior is not None:
@@ -125,36 +121,11 @@ class Variational(VariationalOptimizer):
         super()._forget_transients()
         self._samples.statistics.watched = True
 
-    # ── the groups are those of the bases ────────────────────────────────────────────────────────────────────────
-
-    @property
-    def param_groups(self) -> list[Group]:
-        """The groups of all bases: the very dictionaries that they and their schedulers use."""
-        return [group for each in self.bases for group in each.param_groups]
-
-    @param_groups.setter
-    def param_groups(self, _: list[Group]) -> None:
-        pass  # torch sets a list of its own when an optimizer is made or loaded
-
-    def add_param_group(self, param_group: Group) -> None:
-        """Add a group to the last base."""
-        if not any(param_group is group for group in self.param_groups):
-            self.bases[-1].add_param_group(param_group)
-            _bases.checked(self.bases)
-        for name in OWN:
-            param_group.setdefault(name, self.defaults[name])  # torch keeps the dictionary itself
-        self.options_of(param_group).check()
-
-    def _base_of(self, p: Tensor) -> tuple[Optimizer, Group]:
-        if p not in self._owners:
-            self._owners = {q: (b, g) for b in self.bases for g in b.param_groups for q in g["params"]}
-        return self._owners[p]
-
     # ── the width ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def initial_state(self, p: Tensor, options: VariationalOptions) -> Views:
         own = "hessian" if self.meter.by_price else "squares"
-        if own == "squares" and _bases.keeps_squares(self._base_of(p)[0]):
+        if own == "squares" and _bases.keeps_squares(self.base_of(p)[0]):
             return {}
         return {own: torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}
 
@@ -163,7 +134,7 @@ class Variational(VariationalOptimizer):
         state = self.state.get(p, {})
         if self.meter.by_price:
             return (state["hessian"], 1.0) if "hessian" in state else None
-        found = _bases.squares(*self._base_of(p), p, state)
+        found = _bases.squares(*self.base_of(p), p, state)
         return None if found is None else (found[0], found[1] * self.meter.examples())
 
     def width_state(self, p: Tensor) -> Views:
@@ -213,20 +184,23 @@ class Variational(VariationalOptimizer):
         h.add_(rho * change + 0.5 * rho**2 * change.square() / total)
 
     def apply(self, pieces: list[Piece]) -> None:
-        """Measure the price, let the bases step from the gradients, and set λ for the next sample."""
+        """Measure the price, set λ for the next sample, and let the bases step from the gradients.
+
+        All that the next sample depends on is known before the weights move, so that kernels can draw it while they do.
+        """
         if not (parameters := [p for p in self._trained() if p.grad is not None]):
             return
         self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
         if self.meter.silent:
             self._normalised.look(parameters)
         self._pull(parameters)
-        for base in self.bases:
-            _bases.step(base)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
         if meter.stepped(lr):
             self._look()
         if not meter.silent:
             meter.hold(lr, BEHIND if self._normalised else 1.0)
+        for base in self.bases:
+            _bases.step(base)
         if meter.total_steps is not None and meter.steps == meter.total_steps + 1:
             self._warn(f"expected at most total_steps={meter.total_steps} steps, got more: the budget stays open")
 
@@ -266,7 +240,7 @@ class Variational(VariationalOptimizer):
             self._deltas[p] = self._delta(p)
             if self._curvature(p) is not None:
                 view = {name: local(t) for name, t in self.width_state(p).items()}
-                numbers = self.numbers(p, self.options_of(self._base_of(p)[1])) | {"ess": 1.0}
+                numbers = self.numbers(p, self.options_of(self.base_of(p)[1])) | {"ess": 1.0}
                 total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
         shards = next((p for p in self._trained() if sharded(p)), None)
         self.meter.total = total if shards is None else summed(total, shards)
@@ -314,7 +288,7 @@ class Variational(VariationalOptimizer):
         self._put_mean()
         if self.meter.silent:
             self._look()
-            self.meter.price.hold(self.meter.total, 1.0)
+            self.meter.price.ess = self.meter.price.held(self.meter.total, 1.0)
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int | None = None) -> Posterior:
@@ -345,7 +319,7 @@ class Variational(VariationalOptimizer):
             loss: The mean loss per example, for −N · loss − KL: an evidence lower bound where the temperature is 1.
         """
         self._settle()
-        known = [(p, self.precision_of(p, self._base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
+        known = [(p, self.precision_of(p, self.base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
         parts = (Part(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known)
         skipped = max(int(group["skipped"]) for group in self.param_groups)
         return replace(
@@ -357,43 +331,20 @@ class Variational(VariationalOptimizer):
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def state_dict(self) -> StateDict:
-        """The state of the bases, and beside it λ, the window of prices, the ramp and the priors of tensors."""
-        with _bases.hooked(self.register_state_dict_post_hook, self._add_state):
-            return super().state_dict()
-
-    def _add_state(self, _: Optimizer, state_dict: StateDict) -> None:
+    def own_state(self) -> StateDict:
         deltas = [float(self._deltas.get(p, 0.0)) for p in self._trained()]
-        state_dict |= {"bases": _bases.saved(self.bases), "meter": self.meter.state(), "deltas": deltas}
-        state_dict["quiet"] = [p in self._normalised for p in self._trained()]
+        quiet = [p in self._normalised for p in self._trained()]
+        return {"meter": self.meter.state(), "deltas": deltas, "quiet": quiet}
 
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Load a state dict; one of other bases or shapes is refused and changes nothing."""
-        final: list[StateDict] = []
+    def check_own_state(self, found: StateDict) -> None:
+        check_numbers(found["meter"] | {f"delta {i}": value for i, value in enumerate(found["deltas"])})
 
-        def check(_: Optimizer, found: StateDict) -> None:
-            _bases.check_saved(self.bases, found)
-            check_numbers(found["meter"] | {f"delta {i}": value for i, value in enumerate(found["deltas"])})
-            final.append(found)
-
-        with _bases.hooked(self.register_load_state_dict_pre_hook, check):
-            super().load_state_dict(state_dict)
-        _bases.load(self.bases, final[0])
-        for group in self.param_groups:
-            for name in OWN:
-                group.setdefault(name, self.defaults[name])
-        self.meter.load(final[0]["meter"])
-        pairs = zip(self._trained(), final[0]["deltas"], strict=False)
+    def load_own_state(self, found: StateDict) -> None:
+        self.meter.load(found["meter"])
+        pairs = zip(self._trained(), found["deltas"], strict=False)
         self._deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
-        self._normalised = Normalised.of(p for p, q in zip(self._trained(), final[0]["quiet"], strict=False) if q)
-        self._owners = {}
+        self._normalised = Normalised.of(p for p, q in zip(self._trained(), found["quiet"], strict=False) if q)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("bases", "n", "meter", "_deltas", "_normalised", "_explicit", "_isotropic")
+        names = ("n", "meter", "_deltas", "_normalised", "_explicit", "_isotropic")
         return super().__getstate__() | {name: self.__dict__[name] for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "bases" in state:
-            self.bases, self._owners = state["bases"], {}
-        super().__setstate__(state)
-        self.__dict__.pop("param_groups", None)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo table docs check test nightly lint types clean
+.PHONY: demo table docs check one suite test wheel nightly lint types clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,8 +36,22 @@ types: $(VENV)/.test
 check: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 @tests/fast.txt
 
-test: lint types
+# One file or one test: make one TEST=tests/merging/test_methods.py
+one: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST)
+
+suite: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test: lint types suite
+
+# The wheel, and that it works where nothing of this folder can be imported.
+wheel:
+	rm -rf dist build/wheel && mkdir -p build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/wheel && venv/bin/posterity --version && venv/bin/posterity fit --help > /dev/null
 
 # What takes hours: damaged files, kills, resumes after every step, mutated source code; and first, in some minutes and
 # with the network, the README in a fresh environment with a built wheel and exactly the extras it names.

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from posterity.rule import BayesianLearningRule
     from posterity.texts import tokenised
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "ActiveLearner": "exploration",

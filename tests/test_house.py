@@ -97,6 +97,20 @@ def test_rooms_keep_their_private_names() -> None:
     assert len(crossings) <= 5, sorted(crossings)
 
 
+CORE = {"torch", "numpy", "pandas", "safetensors", "typer", "rich", "yaml", "posterity"} | set(sys.stdlib_module_names)
+EXTRAS = {"models": {"sklearn", "scipy"}, "app": {"starlette", "uvicorn"}, "optim": {"triton"}}
+
+
+@every_file
+def test_a_plain_install_can_import_it(path: Path) -> None:
+    """What is imported with a module is a dependency, or in the extra of its room; the rest is imported when used."""
+    for node in parsed(path).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        found = {name.split(".")[0] for name in names}
+        assert found <= CORE | EXTRAS.get(room(path), set()), f"line {node.lineno}: {found}"
+
+
 LIKELIHOODS = (
     "Likelihood GaussianLikelihood BernoulliLikelihood CategoricalLikelihood PoissonLikelihood StudentTLikelihood"
 )

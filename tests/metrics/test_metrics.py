@@ -12,6 +12,7 @@ from torchmetrics.functional.regression import continuous_ranked_probability_sco
 
 from posterity import metrics
 from posterity.errors import InvalidInput
+from posterity.metrics.intervals import student_quantile
 
 TOLERANCE = 1e-6
 
@@ -245,3 +246,10 @@ PROBS, LABELS = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])
 def test_bad_input_is_named(call, message):
     with pytest.raises(InvalidInput, match=message):
         call()
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 4, 30, 1000])
+def test_student_quantiles_are_those_of_scipy(degrees):
+    for probability in (0.01, 0.6, 0.975, 0.999):
+        wanted = stats.t.ppf(probability, degrees)
+        assert student_quantile(probability, degrees) == pytest.approx(wanted, rel=1e-10)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from scipy.stats import t as student
 from torch import nn
 
 from posterity.adaptation.by_newton import retrained
@@ -29,6 +28,7 @@ from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import call
 from posterity.memory import MemoryMap
+from posterity.metrics.intervals import student_quantile
 from posterity.posterior.fitted_model import FittedModel
 from posterity.trees import evaluating
 
@@ -177,7 +177,7 @@ def _scores(model: nn.Module, trained: FittedModel, test: Batch) -> tuple[float,
 
 def _summary(found: list[list[tuple[float, float | None]]], examples: int) -> Measured:
     changes = torch.tensor([with_[0] - without[0] for without, with_ in found], dtype=torch.float64)
-    half = student.ppf(0.975, len(changes) - 1) * changes.std().item() / len(changes) ** 0.5
+    half = student_quantile(0.975, len(changes) - 1) * changes.std().item() / len(changes) ** 0.5
     mean = changes.mean().item()
     loss = sum(without[0] for without, _ in found) / len(found)
     accuracies = [(without[1], with_[1]) for without, with_ in found]

@@ -15,7 +15,7 @@ from posterity.families import (
     Gaussian,
     MixtureOfGaussians,
 )
-from posterity.gradients import Delta, Hessian, LinearLoss, MonteCarlo, Quadrature, Stein
+from posterity.gradients import AtPoints, Delta, Hessian, LinearLoss, MonteCarlo, Quadrature, Stein
 
 A = torch.tensor([0.4, -0.3], dtype=torch.float64)
 MEAN = torch.tensor([0.5, -1.0], dtype=torch.float64)
@@ -143,3 +143,10 @@ def test_what_cannot_be_is_refused():
         Delta(at="median")
     with pytest.raises(InvalidInput, match="a q over bits"):
         Delta(at="mode")(MEMBERS["fixed"], loss)
+
+
+def test_given_points_are_those_of_a_sample(q):
+    points = q.sample(7, torch.Generator().manual_seed(3))
+    close(AtPoints(points)(q, loss), MonteCarlo(7, generator=torch.Generator().manual_seed(3))(q, loss), 1e-12)
+    with pytest.raises(InvalidInput, match="points"):
+        AtPoints(points[0])

@@ -6,6 +6,7 @@ from posterity.gradients.curvatures import Curvature, GaussNewton, Hessian, Squa
 from posterity.gradients.delta import Delta
 from posterity.gradients.dropout import DropoutMasks
 from posterity.gradients.enumeration import Enumeration
+from posterity.gradients.given import AtPoints
 from posterity.gradients.losses import AnyLoss, ConjugateLoss, DataLoss, LinearLoss, Loss
 from posterity.gradients.monte_carlo import MonteCarlo
 from posterity.gradients.quadrature import Quadrature
@@ -15,6 +16,7 @@ from posterity.gradients.score import ScoreFunction
 __all__ = [
     "AnyFamily",
     "AnyLoss",
+    "AtPoints",
     "Conjugate",
     "ConjugateLoss",
     "Curvature",

@@ -176,6 +176,9 @@ class VOGN(VariationalOptimizer):
 class OGN(VOGN):
     """Online Gauss-Newton: VOGN with all gradients at the mean, where `sampled_params(train=True)` leaves it.
 
+        h ← β₂ h + (1 − β₂) (1/B) Σᵢ gᵢ²,   gᵢ the gradient of example i at m
+        m ← m − α (g/(1 − β₁ᵗ) + δ m) / (h + δ + γ)
+
     The posterior is that of a Laplace approximation which is kept up to date while training.
 
     Examples:

@@ -17,7 +17,7 @@ class Row:
 
     Args:
         name: What `posterity table NAME` calls it.
-        algorithm: The function of `posterity.algorithms`; its docstring is the derivation.
+        algorithm: The function of `posterity.algorithms`, or the optimizer; its docstring is the derivation.
         posterior: The family of q.
         approximations: What is approximated, in the words of the rule's options.
         reference: The independent implementation, in words.
@@ -38,9 +38,16 @@ class Row:
     unit: str = "absolute"
 
     @property
+    def title(self) -> str:
+        """The name of the algorithm, as the heading above its derivation."""
+        name = self.algorithm.__name__
+        return f"optim.{name}" if inspect.isclass(self.algorithm) else name
+
+    @property
     def derivation(self) -> str:
-        """The docstring of the algorithm, without its arguments."""
-        return (inspect.getdoc(self.algorithm) or "").split("\nArgs:")[0].strip()
+        """The docstring of the algorithm, without arguments and examples."""
+        text = inspect.getdoc(self.algorithm) or ""
+        return text.split("\nArgs:")[0].split("\nExamples:")[0].strip()
 
     @property
     def missing(self) -> bool:

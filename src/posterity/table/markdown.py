@@ -12,8 +12,8 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = ["| row | posterior | approximations | reference | allowed deviation |", "|---|---|---|---|---|"]
     for row in rows:
         allowed = f"{row.tolerance:g}" if row.unit == "absolute" else f"{row.tolerance:g} ({row.unit})"
-        anchor = f"[{row.name}](#{row.algorithm.__name__})"
+        anchor = f"[{row.name}](#{row.title.replace('.', '').lower()})"
         lines.append(f"| {anchor} | {row.posterior} | {row.approximations} | {row.reference} | {allowed} |")
-    derivations = {row.algorithm.__name__: row.derivation for row in rows}
+    derivations = {row.title: row.derivation for row in rows}
     lines += [f"\n### {name}\n\n{text}" for name, text in derivations.items()]
     return "\n".join(lines) + "\n"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from posterity import algorithms, graph
+from posterity import algorithms, graph, optim
 from posterity.errors import expected
 from posterity.table._row import Row
 from posterity.table.comparisons import (
     binary,
     chains,
     conjugate,
+    continual,
     hierarchies,
     kalman,
     messages,
     mixtures,
+    networks,
     optimisers,
     peers,
     processes,
@@ -27,6 +29,7 @@ _MIXTURE = "mixture of Gaussians"
 _SIGNS = "Bernoulli, ±1"
 _FIELD = "mean field"
 _PROCESS = "Gaussian process, a site for each observation"
+_SAME_DRAWS = "the rule from the same draws, 8 steps"
 
 ROWS: tuple[Row, ...] = (
     Row("gradient-descent", algorithms.gradient_descent, _FIXED, "delta",
@@ -113,6 +116,29 @@ ROWS: tuple[Row, ...] = (
         "scipy's optimum of Opper and Archambeau's bound", 1e-9, processes.cvi_classification, "scipy"),
     Row("cvi-sparse", graph.cvi, _PROCESS, "inducing points, ρ = 1",
         "Titsias' closed form, one step", 1e-9, processes.cvi_sparse),
+    Row("optim.SOBA", optim.SOBA, _DIAGONAL, "Monte Carlo, Stein, retraction, slow scale",
+        _SAME_DRAWS, 1e-12, networks.soba),
+    Row("optim.VariationalNewton", optim.VariationalNewton, _FULL, "Monte Carlo, Stein, retraction, slow scale",
+        _SAME_DRAWS, 1e-12, networks.variational_newton),
+    Row("optim.IVON", optim.IVON, _DIAGONAL, "as SOBA, but the mean step uses the new precision; heavy ball, debiasing",
+        _SAME_DRAWS, 1e-12, networks.ivon),
+    Row("optim.EVON", optim.EVON, "Gaussian, diagonal in an eigenbasis", "as IVON in a basis of the gradients",
+        _SAME_DRAWS, 1e-12, networks.evon),
+    Row("optim.VOGN", optim.VOGN, _DIAGONAL, "Monte Carlo, per-example squared gradients, slow scale",
+        _SAME_DRAWS, 1e-12, networks.vogn),
+    Row("optim.OGN", optim.OGN, _DIAGONAL, "delta, per-example squared gradients, slow scale",
+        "the rule, 8 steps", 1e-12, networks.ogn),
+    Row("optim.Vadam", optim.Vadam, _DIAGONAL, "Monte Carlo, otherwise as Adam",
+        _SAME_DRAWS, 1e-12, networks.vadam),
+    Row("optim.BayesianSAM", optim.BayesianSAM, _DIAGONAL,
+        "the mean's gradient uphill, root of the scale times |gradient| for the Hessian, slow scale, heavy ball",
+        _SAME_DRAWS, 1e-12, networks.bsam),
+    Row("optim.BayesBiNN", optim.BayesBiNN, _SIGNS, "Gumbel relaxation, heavy ball, debiasing",
+        _SAME_DRAWS, 1e-8, networks.bayesbinn),
+    Row("optim.Variational", optim.Variational, _DIAGONAL, "as Adam at draws, which also gives the width",
+        "the rule from the same draws, 60 steps", 1e-12, networks.variational),
+    Row("ewc-kprior-fromp", continual.ewc_kprior_fromp, _FULL, "none (quadratic loss)",
+        "each other, and the exact posterior of all data", 1e-9, continual.ewc_kprior_fromp),
 )  # fmt: skip
 
 

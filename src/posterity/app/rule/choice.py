@@ -28,6 +28,7 @@ from posterity.gradients import (
     Quadrature,
     RelaxedBernoulli,
     SquaredGradients,
+    Stein,
 )
 from posterity.rule import BayesianLearningRule
 
@@ -55,6 +56,7 @@ CURVATURES = {
     "squared": "squared gradient",
     "per-example": "squared gradients per example",
     "gauss-newton": "Gauss-Newton",
+    "stein": "gradients alone (Stein)",
 }
 NODES = (150, 16)  # of quadrature, by dimensions
 MOST_STEPS = 400
@@ -128,6 +130,10 @@ class Choice:
         require(self.start is None or len(self.start) == where.dims, "start", f"{where.dims} numbers", self.start)
         near = self.start is None or all(abs(value) <= 100.0 for value in self.start)
         require(near, "start", "numbers between −100 and 100", self.start)
+        random = self.estimator == "monte-carlo" or self.curvature != "stein"
+        require(
+            random, 'estimator of the curvature "stein"', "monte-carlo, as Stein's lemma needs draws", self.estimator
+        )
         data_points(where, self.points)
         require(0 <= self.minibatch <= len(self.data), "minibatch", f"0 to {len(self.data)}", self.minibatch)
 
@@ -220,6 +226,8 @@ class Choice:
             return GaussNewton()
         if self.curvature == "hessian":
             return Hessian()
+        if self.curvature == "stein":
+            return Stein()
         return SquaredGradients(per_example=self.curvature == "per-example")
 
     def public(self) -> dict[str, Any]:

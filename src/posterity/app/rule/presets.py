@@ -1,4 +1,4 @@
-"""The presets of the page: every row of Table 1, SAM, IVON, and comparisons to begin a lecture with."""
+"""The presets of the page: the rows of Table 1, SAM, and comparisons to begin a lecture with."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ _OPTIMISERS, _GAUSSIAN, _SIGNS = "Optimizers", "Variational inference", "Mixture
 _EXACT, _GRAPH = "Exact Bayes", "Message passing"
 _POINT, _DIAGONAL, _FULL = "Gaussian, fixed covariance", "diagonal Gaussian", "full Gaussian"
 _SCALE = {"family": "diagonal", "curvature": "squared", "slow_scale": 0.9, "square_root": True}
+_STEIN = {"estimator": "monte-carlo", "curvature": "stein", "samples": 8, "lr": 0.1, "retracted": True, "steps": 80}
 _LOGISTIC = {"loss": "logistic"}
 
 
@@ -107,7 +108,7 @@ PRESETS: dict[str, Preset] = {
         "q = adamw(lr=0.1, betas=(0.9, 0.99), weight_decay=0.5).run(theta, loss, steps=60)",
     ),
     "ogn": Preset(
-        "OGN", _OPTIMISERS, algorithms.ogn, ("ogn",), _DIAGONAL,
+        "OGN", _OPTIMISERS, algorithms.ogn, ("ogn", "optim.OGN"), _DIAGONAL,
         _rule(family="diagonal", curvature="per-example", lr=0.2, precision=1.0, steps=40, **_LOGISTIC),
         "q = ogn(lr=0.2).run(theta, loss, steps=40)",
     ),
@@ -116,8 +117,16 @@ PRESETS: dict[str, Preset] = {
         _rule(loss="valleys", family="point", estimator="sam", lr=0.03, radius=0.6, steps=60),
     ),
     "ivon": Preset(
-        "IVON", _OPTIMISERS, None, (), _DIAGONAL,
+        "IVON", _OPTIMISERS, None, ("optim.IVON",), _DIAGONAL,
         _rule(loss="valleys", family="diagonal", estimator="ivon", lr=0.1, slow_scale=0.9, samples=8, steps=100),
+    ),
+    "soba": Preset(
+        "SOBA", _OPTIMISERS, None, ("optim.SOBA",), _DIAGONAL,
+        _rule(loss="valleys", family="diagonal", **_STEIN),
+    ),
+    "variational-newton": Preset(
+        "Variational Newton", _OPTIMISERS, None, ("optim.VariationalNewton",), _FULL,
+        _rule(loss="banana", family="full", **_STEIN),
     ),
     "laplace": Preset(
         "Laplace", _GAUSSIAN, algorithms.laplace, ("laplace",), _FULL,
@@ -136,7 +145,7 @@ PRESETS: dict[str, Preset] = {
         _rule(loss="banana", family="full", estimator="quadrature", lr=0.2, retracted=True, steps=50),
     ),
     "vogn": Preset(
-        "VOGN", _GAUSSIAN, algorithms.vogn, ("vogn",), _DIAGONAL,
+        "VOGN", _GAUSSIAN, algorithms.vogn, ("vogn", "optim.VOGN"), _DIAGONAL,
         _rule(family="diagonal", estimator="monte-carlo", curvature="per-example", samples=4, lr=0.2, precision=1.0,
               steps=60, **_LOGISTIC),
     ),
@@ -181,7 +190,7 @@ PRESETS: dict[str, Preset] = {
         "q = bernoulli_rule(lr=0.1).run(theta, loss, steps=40)",
     ),
     "bayesbinn": Preset(
-        "BayesBiNN", _SIGNS, algorithms.bayesbinn, ("bayesbinn",), "Bernoulli, ±1",
+        "BayesBiNN", _SIGNS, algorithms.bayesbinn, ("bayesbinn", "optim.BayesBiNN"), "Bernoulli, ±1",
         _rule(loss="signs", family="signs", estimator="relaxed", samples=4, lr=0.1, start=(-0.6, -0.9), steps=60),
     ),
     "linear-regression": Preset(

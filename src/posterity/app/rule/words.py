@@ -69,6 +69,8 @@ def _curvature(choice: Choice) -> str:
         return "Σᵢ gᵢ²"
     if choice.curvature == "gauss-newton":
         return "Σᵢ JᵢᵀΛᵢJᵢ"
+    if choice.curvature == "stein":
+        return "S(θ − m) ∇ℓ(θ)ᵀ"
     return {"delta": "∇²ℓ(m)", "monte-carlo": "∇²ℓ(θ)"}.get(choice.estimator, "E[∇²ℓ]")
 
 
@@ -95,7 +97,7 @@ def code(choice: Choice) -> str:
 
 def _estimator(choice: Choice) -> str:
     bend = {"squared": "SquaredGradients()", "per-example": "SquaredGradients(per_example=True)"}
-    curvature = (bend | {"gauss-newton": "GaussNewton()"}).get(choice.curvature, "")
+    curvature = (bend | {"gauss-newton": "GaussNewton()", "stein": "Stein()"}).get(choice.curvature, "")
     return {
         "delta": f"Delta({curvature})",
         "delta-mode": 'Delta(at="mode")',

@@ -22,7 +22,7 @@ LR, RATE = 0.2, 0.1  # the steps of the mean and of the precision
 
 
 @dataclass(frozen=True)
-class Task:
+class Exercise:
     """A logistic regression, as a layer and as a loss of flat weights."""
 
     model: nn.Linear
@@ -30,7 +30,7 @@ class Task:
     targets: Tensor
 
     @classmethod
-    def of(cls, outputs: int = 1) -> Task:
+    def of(cls, outputs: int = 1) -> Exercise:
         """With so many labels an example, all the same."""
         inputs, targets = classification(n=N, d=D)
         model = nn.Linear(D, outputs, bias=False, dtype=torch.float64)
@@ -65,7 +65,7 @@ class Task:
         return lambda theta: total(theta) + force @ theta
 
 
-def draws(task: Task, optimizer: VariationalOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
+def draws(task: Exercise, optimizer: VariationalOptimizer) -> Iterator[tuple[Tensor, Tensor]]:
     """Train; for each step the weights that its gradient was taken at, and the mean after it."""
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -79,7 +79,7 @@ def draws(task: Task, optimizer: VariationalOptimizer) -> Iterator[tuple[Tensor,
         yield theta, task.weights
 
 
-def handed_over(task: Task, optimizer: VariationalOptimizer) -> Tensor:
+def handed_over(task: Exercise, optimizer: VariationalOptimizer) -> Tensor:
     """The precision matrix of the posterior that an optimizer hands over."""
     structure: Any = optimizer.structure({"weight": task.model.weight})
     matrix: Tensor = structure.precision_matrix()

@@ -25,7 +25,19 @@ from posterity.gradients.losses import as_function
 from posterity.optim import EVON, IVON, OGN, SOBA, VOGN, BayesBiNN, BayesianSAM, Vadam, Variational, VariationalNewton
 from posterity.rule import BayesianLearningRule
 from posterity.table.comparisons._data import furthest
-from posterity.table.comparisons._steps import DELTA, LR, RATE, START, STEPS, D, HalfSteps, N, Task, draws, handed_over
+from posterity.table.comparisons._steps import (
+    DELTA,
+    LR,
+    RATE,
+    START,
+    STEPS,
+    D,
+    Exercise,
+    HalfSteps,
+    N,
+    draws,
+    handed_over,
+)
 
 
 def soba() -> float:
@@ -50,7 +62,7 @@ def ogn() -> float:
 
 def _in_one_step(kind: Any, family: Any, curvature: Curvature, **options: Any) -> float:
     """Mean and precision move in one step of the rule."""
-    task, unit = Task.of(), torch.ones(D, dtype=torch.float64)
+    task, unit = Exercise.of(), torch.ones(D, dtype=torch.float64)
     optimizer = kind(task.model.parameters(), lr=LR, ess=N, hess_init=START, weight_decay=DELTA, **options)
     shaped = torch.diag if family is Gaussian else lambda v: v
     q = family(task.weights, shaped(N * (START + DELTA) * unit))
@@ -75,7 +87,7 @@ def ivon() -> float:
 
 
 def _ivon(delta: float, momentum: float) -> list[tuple[Tensor, Tensor]]:
-    task, betas = Task.of(), (momentum, 1 - RATE)
+    task, betas = Exercise.of(), (momentum, 1 - RATE)
     options: dict[str, Any] = {"hess_init": START, "betas": betas, "weight_decay": delta, "fused": False}
     optimizer = IVON(task.model.parameters(), lr=LR, ess=N, rescale_lr=False, **options)
     rule = HalfSteps(task.weights, N * (START + delta), momentum=momentum, debias=momentum > 0)
@@ -89,7 +101,7 @@ def _ivon(delta: float, momentum: float) -> list[tuple[Tensor, Tensor]]:
 
 def evon() -> float:
     """The steps of IVON for coordinates in the optimizer's basis, which it changes every fourth step."""
-    task = Task.of(outputs=2)
+    task = Exercise.of(outputs=2)
     options: dict[str, Any] = {"hess_init": START, "betas": (0.0, 1 - RATE), "weight_decay": DELTA, "refresh": 4}
     optimizer = EVON(task.model.parameters(), lr=LR / (START + DELTA), ess=N, **options)
     rule = HalfSteps(task.weights, N * (START + DELTA))
@@ -125,7 +137,7 @@ class _Sizes(Curvature):
 
 def bsam() -> float:
     """The mean moves first, by the gradient uphill of it, then the precision."""
-    task, rho, damping, beta = Task.of(), 0.1, 0.05, 0.8
+    task, rho, damping, beta = Exercise.of(), 0.1, 0.05, 0.8
     options: dict[str, Any] = {"hess_init": START, "weight_decay": DELTA, "damping": damping}
     optimizer = BayesianSAM(task.model.parameters(), lr=LR, ess=N, rho=rho, betas=(beta, 1 - RATE), **options)
     rule = HalfSteps(task.weights, N * START, lr=LR * (1 - beta), momentum=beta)
@@ -166,7 +178,7 @@ class _AtSoftSigns(Estimator):
 
 def bayesbinn() -> float:
     """Soft signs as the optimizer draws them."""
-    task, temperature, beta = Task.of(), 0.7, 0.8
+    task, temperature, beta = Exercise.of(), 0.7, 0.8
     options: dict[str, Any] = {"temperature": temperature, "natural_init": 0.5, "beta": beta}
     optimizer = BayesBiNN(task.model.parameters(), lr=LR, ess=N, **options)
     rule = BayesianLearningRule(_AtSoftSigns(task.weights, temperature), lr=LR, momentum=beta, debias=True)
@@ -180,7 +192,7 @@ def bayesbinn() -> float:
 
 def vadam() -> float:
     """Adam's approximations at draws, with a flat prior; the width begins at that of s₀, which Adam's scale forgets."""
-    task, betas = Task.of(), (0.9, 1 - RATE)
+    task, betas = Exercise.of(), (0.9, 1 - RATE)
     optimizer = Vadam(task.model.parameters(), lr=LR, ess=N, hess_init=START, betas=betas, weight_decay=0.0)
     adam = algorithms.adam(LR, betas=betas)
     state, pairs, total = adam.rule.start(adam.start(task.weights)), [], task.total()
@@ -192,9 +204,15 @@ def vadam() -> float:
     return furthest(*pairs)
 
 
+def _averaged(task: Exercise, rows: slice, mean: Tensor) -> Loss:
+    """The mean loss of a batch, with the prior's pull δm."""
+    total, pull = task.total(rows), DELTA * mean
+    return lambda theta: total(theta) / len(total.targets) + pull @ theta
+
+
 def variational() -> float:
     """Beside Adam: the mean of the rule with Adam's approximations at the draws, the width of its scale."""
-    task, batch, lr, steps = Task.of(), 4, 0.02, 60
+    task, batch, lr, steps = Exercise.of(), 4, 0.02, 60
     base = torch.optim.Adam(task.model.parameters(), lr=lr, betas=(0.9, 1 - RATE))
     optimizer = Variational(base, n=N, total_steps=steps, batch_size=batch, prior=N * DELTA)
     adam = algorithms.adam(lr, betas=(0.9, 1 - RATE))
@@ -206,9 +224,8 @@ def variational() -> float:
             theta = task.weights
             task.backward(rows)
         optimizer.step()
-        loss, pull = task.total(rows), DELTA * state.q.mean
         rule = replace(adam.rule, gradient=AtPoints(theta[None], SquaredGradients()))
-        state = rule.advance(state, lambda t, loss=loss, pull=pull: loss(t) / batch + pull @ t)
+        state = rule.advance(state, _averaged(task, rows, state.q.mean))
         pairs.append((task.weights, state.q.mean))
     # The posterior has the precision λ(h + δ), h = B v̂ over the share of the variance that a batch and noise leave.
     ess = N / optimizer.temperature

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW
 
 import posterity as po
 from posterity.errors import InvalidInput
-from posterity.optim import IVON, Variational
+from posterity.optim import Variational
 from posterity.optim._meter import COLD
 from posterity.optim.price import FRESH, Price, opening, progress
 from posterity.posterior import Diagonal, Posterior
@@ -311,30 +311,6 @@ def test_lambda_is_the_number_of_effective_parameters_over_twice_the_budget():
 
 def one():
     return nn.Parameter(torch.ones(3))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Variational(torch.optim.LBFGS([one()]), n=10), "without a closure, got LBFGS"),
-        (lambda: Variational([], n=10), "an empty list"),
-        (lambda: Variational("adamw", n=10), "expected a torch.optim.Optimizer, got 'str'"),
-        (lambda: Variational(AdamW([one()]), n=0), "n: expected"),
-        (lambda: Variational(AdamW([one()]), n=10, budget=0.0), "budget: expected"),
-        (lambda: Variational(AdamW([one()]), n=10, total_steps=0), "total_steps: expected"),
-        (lambda: Variational(AdamW([one()]), n=10, prior=1.0), "weight_decay=0"),
-        (lambda: Variational(IVON([one()], lr=0.1, ess=10), n=10), "without a posterior of its own"),
-    ],
-)
-def test_bad_input_is_named(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
-
-
-def test_a_parameter_in_two_bases_is_refused():
-    weight = one()
-    with pytest.raises(InvalidInput, match="each parameter in one optimizer"):
-        Variational([AdamW([weight]), SGD([weight], lr=0.1)], n=10)
 
 
 def test_the_state_of_another_base_is_refused_and_changes_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.optim._meter import DECAY
+from posterity.optim._options import check_memory, check_parameters
 from posterity.optim.engine import VariationalOptimizer
 from posterity.posterior import Diagonal, Posterior
 from posterity.startup import step_of
@@ -33,14 +35,31 @@ def checked(base: Any) -> list[Optimizer]:
             raise expected("base", "a torch.optim.Optimizer", type(each).__name__)
         if isinstance(each, VariationalOptimizer):
             raise expected("base", "an optimizer without a posterior of its own", type(each).__name__)
-        if isinstance(each, torch.optim.LBFGS):
-            raise InvalidInput("base: expected an optimizer that steps without a closure, got LBFGS")
+        if isinstance(each, torch.optim.LBFGS) or _needs_closure(each):
+            raise InvalidInput(f"base: expected an optimizer that steps without a closure, got {type(each).__name__}")
+        if isinstance(each, torch.optim.SparseAdam):
+            raise InvalidInput("base: expected an optimizer of dense gradients, such as Adam, got SparseAdam")
         parameters = [p for group in each.param_groups for p in group["params"]]
         require(bool(parameters), "base", "at least one parameter", "none")
+        check_parameters(parameters, shards=True)
+        again = len(parameters) - len(set(parameters))
+        require(not again, "base", "each parameter once", f"{again} twice in {type(each).__name__}")
         twice = owned.intersection(parameters)
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)
+    check_memory(owned)
     return bases
+
+
+def _needs_closure(base: Optimizer) -> bool:
+    """Whether `step` has an argument without a default, which nobody would give it here."""
+    required = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    arguments = inspect.signature(base.step).parameters.values()
+    return any(a.default is a.empty and a.kind in required for a in arguments)
 
 
 def checked_precision(prior: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,12 @@ COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
+MEASURED = ("scale", "total", "clipping", "spent", "owed")
+SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
+TOO_LARGE = (
+    "expected the mean loss of a batch, got gradients far too large for the curvature that noise in the weights meets: "
+    "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
+)
 
 
 @dataclass
@@ -42,6 +48,8 @@ class Meter:
     steps: int = 0  # that moved the mean
     peak: float = 0.0  # the largest learning rate so far
     due: Tensor | None = None  # the price of the step under way
+    spent: Tensor | float = 0.0  # Σ 2c since the start
+    owed: Tensor | float = 0.0  # what that would be if squares of gradients were curvatures, Σ P/λ
 
     @classmethod
     def of(
@@ -78,11 +86,36 @@ class Meter:
         self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
         self.measured += 1
         self.due = None if self.silent else price
+        if not self.silent:
+            self.spent = self.spent + 2 * price.to(self.total)
+            self.owed = self.owed + self.total / self.price.ess
 
     def stepped(self, lr: float) -> bool:
         """Count a step; whether it is time to look at all widths."""
         self.steps, self.peak = self.steps + 1, max(self.peak, lr)
         return not self.silent and (self.steps - COLD) % REFRESH == 0
+
+    def complaints(self, wait: bool = False) -> Iterator[str]:
+        """What is wrong with the run after a step.
+
+        Args:
+            wait: Whether to wait for a device that is not the CPU.
+        """
+        if self.total_steps is not None and self.steps == self.total_steps + 1:
+            yield f"expected at most total_steps={self.total_steps} steps, got more: the budget stays open"
+        if (wait or (self.total.device.type == "cpu" and self.steps % REFRESH == 0)) and self._too_large():
+            yield TOO_LARGE
+
+    def _too_large(self) -> bool:
+        """Whether gradients are those of a summed loss, as far as can be seen.
+
+        With the mean loss of B examples the curvature is B v̂, and 2c / Σ σ²v̂ is about B; with their summed loss it is
+        about 1. Σ 2c has a variance of Σ Σ σ²v̂ = owed / B.
+        """
+        if not self.known or self.by_price or self.batch < 16:
+            return False
+        spent, owed = float(self.spent), float(self.owed)
+        return owed * self.batch > SURE and spent < 2 / min(self.batch, 40) * owed
 
     def rescale(self) -> None:
         """Where nobody said how large batches are: let squares of gradients agree with the measured price."""
@@ -106,23 +139,22 @@ class Meter:
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""
         own = {name: getattr(self, name) for name in ("steps", "measured", "peak", "batch")}
-        return own | {name: float(getattr(self, name)) for name in ("scale", "total", "clipping")} | self.price.state()
+        return own | {name: float(getattr(self, name)) for name in MEASURED} | self.price.state()
 
     def load(self, numbers: Mapping[str, Any]) -> None:
         """Take back what `state` gave."""
         left = dict(numbers)
         self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
         self.peak, self.batch = left.pop("peak"), left.pop("batch")
-        self.scale, self.total, self.clipping = (
-            torch.full_like(self.scale, left.pop(name)) for name in ("scale", "total", "clipping")
-        )
+        for name in MEASURED:  # those of earlier versions lack the last two
+            setattr(self, name, torch.full_like(self.scale, left.pop(name, 0.0)))
         self.price.load(left)
 
 
 def check_numbers(numbers: Mapping[str, float]) -> None:
     """Raise unless all numbers of a state dict are finite, and positive where they must be."""
     for name, value in numbers.items():
-        fine = math.isfinite(value) and (value >= 0 or name in ("paid", "last"))
+        fine = math.isfinite(value) and (value >= 0 or name in ("paid", "last", "spent"))
         require(fine, f"state dict, {name}", "a finite number, not below 0", value)
 
 

@@ -201,8 +201,8 @@ class Variational(OverBases):
             meter.hold(lr, BEHIND if self._normalised else 1.0)
         for base in self.bases:
             _bases.step(base)
-        if meter.total_steps is not None and meter.steps == meter.total_steps + 1:
-            self._warn(f"expected at most total_steps={meter.total_steps} steps, got more: the budget stays open")
+        for message in meter.complaints():
+            self._warn(message)
 
     def _measure(self, parameters: list[Tensor], estimates: int) -> None:
         """The price of the samples since the last step, and how much of their gradients clipping has left."""
@@ -286,6 +286,8 @@ class Variational(OverBases):
         """Put the mean in place; before there is any noise, find the widths that a full budget would give."""
         require(self.meter.steps > 0, "posterior", "at least one step before it", "none")
         self._put_mean()
+        for message in self.meter.complaints(wait=True):
+            self._warn(message)
         if self.meter.silent:
             self._look()
             self.meter.price.ess = self.meter.price.held(self.meter.total, 1.0)

@@ -1,0 +1,199 @@
+"""`Variational` refuses what cannot work, warns of what is probably wrong, and leaves the weights at the mean."""
+
+import copy
+import math
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+import posterity as po
+from posterity.errors import InvalidInput
+from posterity.optim import IVON, Variational
+
+
+def one():
+    return nn.Parameter(torch.ones(3))
+
+
+class ByClosure(Optimizer):
+    """Steps from a closure alone."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure):
+        return closure()
+
+
+class ByClosureAfterAll(ByClosure):
+    """The same, which its signature does not tell."""
+
+    def step(self, closure=None):
+        if closure is None:
+            raise ValueError("a closure is needed")
+        return closure()
+
+
+def shared_memory():
+    weight = one()
+    return [SGD([weight], lr=0.1), SGD([nn.Parameter(weight.data[:2])], lr=0.1)]
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Variational([], n=10), "an empty list"),
+        (lambda: Variational("adamw", n=10), "expected a torch.optim.Optimizer, got 'str'"),
+        (lambda: Variational(IVON([one()], lr=0.1, ess=10), n=10), "without a posterior of its own"),
+        (lambda: Variational(torch.optim.LBFGS([one()]), n=10), "without a closure, got LBFGS"),
+        (lambda: Variational(AdamW([one()]), n=10, total_steps=0), "total_steps: expected"),
+        (lambda: Variational(AdamW([one()]), n=10, prior=1.0), "weight_decay=0"),
+        (lambda: Variational(AdamW([{"params": []}]), n=10), "base: expected at least one parameter"),
+        (lambda: Variational([AdamW([one()]), SGD([{"params": []}])], n=10), "base: expected at least one parameter"),
+        (lambda: Variational(SGD([one()] * 2, lr=0.1), n=10), "each parameter once, got '1 twice in SGD'"),
+        (lambda: Variational(shared_memory(), n=10), "do not share memory"),
+        (lambda: Variational(SGD([nn.Parameter(torch.ones(3) * 1j)]), n=10), "real floating-point"),
+        (lambda: Variational(ByClosure([one()]), n=10), "without a closure, got ByClosure"),
+        (lambda: Variational(torch.optim.SparseAdam([one()]), n=10), "dense gradients"),
+        *((lambda n=n: Variational(AdamW([one()]), n=n), "n: expected a positive") for n in (0, -1, math.nan, "10")),
+        *(
+            (lambda b=b: Variational(AdamW([one()]), n=9, budget=b), "budget: expected")
+            for b in (0, -1, math.nan, None)
+        ),
+        *((lambda b=b: Variational(AdamW([one()]), n=9, batch_size=b), "batch_size: expected") for b in (0, -1, 1.5)),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        make()
+
+
+def test_a_parameter_in_two_bases_is_refused():
+    weight = one()
+    with pytest.raises(InvalidInput, match="each parameter in one optimizer"):
+        Variational([AdamW([weight]), SGD([weight], lr=0.1)], n=10)
+
+
+def train(optimizer, model, loss, batches):
+    for x, y in batches:
+        with optimizer.sampled_params(train=True):
+            loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_base_that_raises_leaves_the_weights_at_the_mean():
+    weight = one()
+    optimizer = Variational(ByClosureAfterAll([weight]), n=10)
+    with optimizer.sampled_params(train=True):
+        weight.square().sum().backward()
+    with pytest.raises(ValueError, match="a closure is needed"):
+        optimizer.step()
+    assert torch.equal(weight.data, torch.ones(3))
+
+
+def classes(n=600, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 10, generator=generator)
+    return x, (x[:, 0] + torch.randn(n, generator=generator) > 0).long()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 30), nn.Tanh(), nn.Linear(30, 2))
+
+
+def rows(n, batch, steps):
+    return torch.randint(0, n, (steps, batch), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_summed_loss_is_told_from_a_mean_one(reduction):
+    (x, y), model = classes(), network()
+    optimizer = Variational(AdamW(model.parameters()), n=len(x), batch_size=50, total_steps=300)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for r in rows(len(x), 50, 300):
+            train(optimizer, model, partial(F.cross_entropy, reduction=reduction), [(x[r], y[r])])
+        optimizer.diagnostics()
+    messages = [str(each.message) for each in said]
+    wanted = ["Variational: expected the mean loss of a batch"] if reduction == "sum" else []
+    assert [message[: len(wanted[0])] for message in messages] == wanted
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda p: Adam([p]),
+        lambda p: AdamW([p]),
+        lambda p: IVON([p], lr=0.1, ess=10),
+        lambda p: Variational([AdamW([p]), SGD([one()])], n=10),
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(other):
+    weight, foreign = one(), one()
+    optimizer, stranger = Variational(AdamW([weight]), n=10), other(foreign)
+    batches = [(None, None)] * 3
+    train(optimizer, lambda _: weight, lambda f, _: f.square().sum(), batches)
+    foreign.grad = torch.ones(3)
+    if isinstance(stranger, IVON | Variational):
+        train(stranger, lambda _: foreign, lambda f, _: f.square().sum(), batches)
+    else:
+        stranger.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(InvalidInput, match="one of Variational, over AdamW, got"):
+        optimizer.load_state_dict(stranger.state_dict())
+    after = optimizer.state_dict()
+    assert after["meter"] == before["meter"]
+    assert after["param_groups"] == before["param_groups"]
+    assert torch.equal(after["bases"][0]["state"][0]["exp_avg"], before["bases"][0]["state"][0]["exp_avg"])
+
+
+def test_without_a_length_the_budget_follows_the_learning_rate():
+    """Where λ > N, the temperature N/λ is proportional to the share of the budget that is open."""
+    x, y = classes(200)
+    factors = {
+        "constant": lambda t: 1.0,
+        "warm-up": lambda t: (t + 1) / 100,
+        "up and down": lambda t: min(1.0, t / 20, 2 - t / 50),
+    }
+    temperatures = {}
+    for kind, factor in factors.items():
+        model = network()
+        base = AdamW(model.parameters(), lr=1e-3)
+        optimizer, schedule = Variational(base, n=200, batch_size=20), torch.optim.lr_scheduler.LambdaLR(base, factor)
+        for r in rows(200, 20, 100):
+            train(optimizer, model, F.cross_entropy, [(x[r], y[r])])
+            schedule.step()
+        temperatures[kind] = optimizer.temperature
+    # Ten epochs at a constant rate open (1 - 1/e)⁴ = 0.16 of the budget, as a warm-up does; the end of a decay all.
+    assert temperatures["warm-up"] == pytest.approx(temperatures["constant"], rel=0.5)
+    assert temperatures["up and down"] > 3 * temperatures["constant"]
+
+
+def test_behind_batch_normalisation_the_mean_predicts_with_and_without_new_statistics():
+    x, y = classes()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    base = AdamW(model.parameters(), lr=3e-3)
+    optimizer = Variational(base, n=len(x), batch_size=60, total_steps=150)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(base, 150)
+    for r in rows(len(x), 60, 150):
+        train(optimizer, model, F.cross_entropy, [(x[r], y[r])])
+        schedule.step()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    anew = copy.deepcopy(model)
+    torch.optim.swa_utils.update_bn(x.split(60), anew)
+    with torch.no_grad():
+        kept, recomputed = (F.cross_entropy(m.eval()(x), y).item() for m in (model, anew))
+    drawn = F.nll_loss(po.predict(model, posterior, x, samples=16).probs.log(), y).item()
+    # Running statistics average ten or so batches of 60, so that deviations are known to 1/√1200, about 3 %.
+    assert recomputed == pytest.approx(kept, abs=0.03)
+    assert drawn == pytest.approx(kept, abs=0.03)
+    assert kept < 0.65

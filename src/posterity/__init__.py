@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from posterity.adaptation import Stream, adapt, measure
     from posterity.app import serve, show_rule, write_html
+    from posterity.distributed import sharded
     from posterity.errors import PosterityError
     from posterity.exploration import ActiveLearner, ThompsonSampler, acquire
     from posterity.learning import (
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
         TemperatureScaling,
         predict,
     )
-    from posterity.processes import sharded
     from posterity.rule import BayesianLearningRule
     from posterity.texts import tokenised
 
@@ -92,7 +92,7 @@ _WHERE = {
     "merge": "merging",
     "predict": "prediction",
     "serve": "app",
-    "sharded": "processes",
+    "sharded": "distributed",
     "show_rule": "app",
     "swag": "learning",
     "tokenised": "texts",

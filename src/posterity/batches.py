@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
-from posterity import processes
+from posterity import distributed
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.inputs import Inputs, concatenate, move, take, tensors
 from posterity.noise import own_seed
@@ -211,24 +211,24 @@ class OwnPart:
     data: Iterable[Any]
 
     def __len__(self) -> int:
-        return len(self._numbers) if not processes.alone() else len(self.data)  # type: ignore[arg-type]
+        return len(self._numbers) if not distributed.alone() else len(self.data)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
         if isinstance(self.data, Batches):
-            return iter(self.data) if processes.alone() else self.data.some(self._numbers)
+            return iter(self.data) if distributed.alone() else self.data.some(self._numbers)
         every = _unpacked(self.data)
-        return every if processes.alone() else islice(every, self._numbers.start, self._numbers.stop)
+        return every if distributed.alone() else islice(every, self._numbers.start, self._numbers.stop)
 
     @property
     def first(self) -> int:
         """The number of the first of them."""
-        return 0 if processes.alone() else self._numbers.start
+        return 0 if distributed.alone() else self._numbers.start
 
     @property
     def _numbers(self) -> range:
         if not isinstance(self.data, Sized):
             raise expected("data shared between processes", "a known number of batches", type(self.data).__name__)
-        return processes.part(len(self.data))
+        return distributed.part(len(self.data))
 
 
 def _length(data: Any) -> int:

@@ -17,7 +17,7 @@ from posterity.cli._report import contents
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, write_sealed
 from posterity.runs import RunFolder, fitting
-from posterity.runs.data import Source
+from posterity.runs.data import DataSource
 from posterity.runs.readers import picture_files
 from runs.problems import flowers, line
 
@@ -122,7 +122,7 @@ def test_files_that_are_called_like_those_of_a_run_hide_no_pictures(tmp_path):
         (tmp_path / name).write_text(text)
     assert len(picture_files(tmp_path)) == 2
     with pytest.raises(InvalidInput, match="without pictures of the data"):
-        Source.of(tmp_path, tmp_path / "b")
+        DataSource.of(tmp_path, tmp_path / "b")
     write_sealed(tmp_path / "b" / "training.json", {"config": {}})
     assert [path.name for path in (file.parent for file in picture_files(tmp_path))] == ["a"]
 

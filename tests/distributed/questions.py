@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from distributed.launch import join, leave
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher
+from posterity.distributed import sharded
 from posterity.errors import InvalidInput
 from posterity.learning import laplace, log_marginal_likelihood
 from posterity.memory import dual, memory_map
 from posterity.memory.leave_one_out import leave_one_out
 from posterity.prediction import predict
-from posterity.processes import sharded
 
 N, BATCH = 50, 8  # seven batches, the last one small
 

@@ -5,7 +5,6 @@ from safetensors.torch import load_file
 
 from distributed.launch import spawn
 from distributed.questions import answers
-from posterity.processes import sharded
 
 
 def test_processes_that_share_their_passes_agree_with_one(tmp_path):
@@ -15,11 +14,3 @@ def test_processes_that_share_their_passes_agree_with_one(tmp_path):
     for name, t in alone.items():
         torch.testing.assert_close(found[name], t, rtol=1e-9, atol=1e-12, msg=lambda text: f"{name}: {text}")
     assert len(found["map, id"].unique()) == 50
-
-
-def test_without_others_nothing_changes():
-    alone = answers()
-    with sharded():
-        again = answers()
-    for name, t in alone.items():
-        assert torch.equal(again[name], t), name

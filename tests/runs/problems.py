@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_iris
 
-from posterity.runs.data import Data, Source
+from posterity.runs.data import Data, DataSource
 from posterity.runs.fitting import Config, prepare, train
 
 
@@ -25,7 +25,7 @@ def plan(folder, path, target="species", test=0.2, **config):
     """A short training of a linear model."""
     settings = {"model": "linear", "epochs": 4, "batch_size": 32, "lr": 0.5, "samples": 8, **config}
     held_out = test if isinstance(test, dict) else {"fraction": test, "seed": 0} if test else {}
-    return prepare(folder, Config(**settings), Data(Source.of(path, folder), target, test=held_out))
+    return prepare(folder, Config(**settings), Data(DataSource.of(path, folder), target, test=held_out))
 
 
 def trained(folder, path, **config):

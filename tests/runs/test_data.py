@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from posterity.errors import InvalidInput
-from posterity.runs.data import Data, Source
+from posterity.runs.data import Data, DataSource
 
 
 def data(path, frame, **about):
@@ -12,7 +12,7 @@ def data(path, frame, **about):
         frame.to_csv(path, index=False)
     else:
         frame.to_json(path, orient="records", lines=True)
-    return Data(Source.of(path, path.parent), "y", **about)
+    return Data(DataSource.of(path, path.parent), "y", **about)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])

@@ -12,7 +12,7 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler,
 
 from posterity.errors import InvalidInput
 from posterity.runs.columns import LEVELS, counts_rows, infer, restore
-from posterity.runs.preprocessing import Block, Preprocessing
+from posterity.runs.preprocessing import InputBlock, Preprocessing
 from posterity.runs.readers import Rows, read_rows
 from posterity.runs.targets import infer_target
 from posterity.runs.written import numbers
@@ -291,17 +291,17 @@ def test_counts_are_whole(wrong):
 
 def test_arrays_with_holes():
     block = np.array([[1.0, np.nan, np.inf], [3.0, np.nan, 5.0]])
-    found = Block.of(block, standardise=True)
+    found = InputBlock.of(block, standardise=True)
     assert (found.offset, found.scale) == ((2.0, 0.0, 5.0), (1.0, 1.0, 1.0))
     assert found.encode(block, []).tolist() == [[-1, 0, 0], [1, 0, 0]]
     with pytest.raises(InvalidInput, match="real numbers"):
-        Block.of(np.ones((2, 3), dtype=complex), standardise=True)
+        InputBlock.of(np.ones((2, 3), dtype=complex), standardise=True)
 
 
 def test_pictures_have_channels_first():
     random = np.random.default_rng(0)
     pictures = random.integers(0, 255, (6, 8, 5, 3)).astype(np.uint8)
-    block = Block.of(pictures, standardise=True)
+    block = InputBlock.of(pictures, standardise=True)
     found = block.encode(pictures, [])
     assert found.shape == (6, 3, 8, 5)
     np.testing.assert_allclose(found.mean((0, 2, 3)), 0, atol=1e-5)

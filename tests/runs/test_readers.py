@@ -9,7 +9,7 @@ import pytest
 
 from fuzz import fuzz
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
-from posterity.runs.data import Source
+from posterity.runs.data import DataSource
 from posterity.runs.readers import read_rows, with_block
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "y": ["no", "yes", "no"]})
@@ -137,7 +137,7 @@ def test_only_pictures_that_are_seen_count(tmp_path):
     (tmp_path / "cats" / ".thumbnails").mkdir(parents=True)
     for name in ("cats/a.png", "cover.png"):
         Image.new("L", (3, 2)).save(tmp_path / name)
-    before = Source.of(tmp_path, tmp_path)
+    before = DataSource.of(tmp_path, tmp_path)
     for name in ("cats/._a.png", "cats/.thumbnails/a.png", ".DS_Store", "Thumbs.db"):
         (tmp_path / name).write_bytes(b"what a system leaves behind")
     found = read_rows(tmp_path).table

@@ -21,7 +21,7 @@ from posterity.learning.length import FEWEST_STEPS
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.comparing import compare_runs
-from posterity.runs.data import Data, Source
+from posterity.runs.data import Data, DataSource
 from posterity.runs.decisions import RowDecisions, proposal
 from posterity.runs.doctor import examine
 from posterity.runs.mapping import map_run, suspects
@@ -309,7 +309,7 @@ def test_ids_of_dropped_rows_are_not_given_again(run, here, tmp_path):
 def test_rows_are_not_added_twice(run, here, tmp_path):
     pd.read_csv(here / "flowers.csv").head(4).to_csv(tmp_path / "new.csv", index=False)
     more, _, _ = adapt_run(run, tmp_path / "more", add=tmp_path / "new.csv")
-    tested = {"source": vars(Source.of(tmp_path / "new.csv", tmp_path))}
+    tested = {"source": vars(DataSource.of(tmp_path / "new.csv", tmp_path))}
     apart = fitting.train(plan(tmp_path / "apart", here / "flowers.csv", test=tested))
     for known, rows in ((run, here / "flowers.csv"), (more, tmp_path / "new.csv"), (apart, tmp_path / "new.csv")):
         with pytest.raises(InvalidInput, match="expected new rows"):
@@ -350,7 +350,7 @@ def test_comparing(run, here, tmp_path):
 
 def test_comparing_pairs_the_same_rows(run, here, tmp_path):
     table = pd.read_csv(here / "flowers.csv")
-    held_out = {"source": vars(Source.of(here / "flowers.csv", tmp_path))}
+    held_out = {"source": vars(DataSource.of(here / "flowers.csv", tmp_path))}
     made = []
     for rows in (60, 100):  # other training files, the same file to test with
         table.head(rows).to_csv(tmp_path / f"{rows}.csv", index=False)
@@ -368,7 +368,7 @@ def test_predictions_keep_the_names_of_rows_and_the_truth(here, tmp_path):
     table = pd.read_csv(here / "flowers.csv").rename(columns={"species": "decision"})
     table.insert(0, "number", range(1000, 1150))
     table.to_csv(tmp_path / "flowers.csv", index=False)
-    data = Data(Source.of(tmp_path / "flowers.csv", tmp_path), "decision", id_column="number")
+    data = Data(DataSource.of(tmp_path / "flowers.csv", tmp_path), "decision", id_column="number")
     config = fitting.Config(model="linear", epochs=2, lr=0.5)
     run = fitting.train(fitting.prepare(tmp_path / "run", config, data))
     found, _, _ = predict_run(run, run.read(tmp_path / "flowers.csv"), threshold=0.9)

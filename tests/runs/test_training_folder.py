@@ -7,7 +7,7 @@ import pytest
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
-from posterity.runs.data import Data, Source
+from posterity.runs.data import Data, DataSource
 from posterity.runs.decisions import RowDecisions
 from runs.problems import flowers, plan, trained
 
@@ -108,7 +108,7 @@ def test_two_handles_add_to_a_run_and_a_third_of_another_run_does_not(tmp_path, 
 def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
     x = np.linspace(-2, 2, 60)
     pd.DataFrame({"x": x, "n": np.exp(x).round().astype(int)}).to_csv(tmp_path / "n.csv", index=False)
-    data = Data(Source.of(tmp_path / "n.csv", tmp_path), "n")
+    data = Data(DataSource.of(tmp_path / "n.csv", tmp_path), "n")
     far = {"hess_init": 10.0, "prior": 10.0}  # the first step ends at rates of exp(100)
     config = fitting.Config(model="mlp", epochs=2, lr=3.0, options=far)
     found = fitting.train(fitting.prepare(tmp_path / "run", config, data, task="count"))

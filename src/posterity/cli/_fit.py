@@ -129,10 +129,10 @@ def locate(
     embeddings: Path | None,
 ) -> Data:
     """The rows of a file, once it is clear what to predict and what to hold out."""
-    from posterity.runs.data import Data, Source
+    from posterity.runs.data import Data, DataSource
     from posterity.runs.readers import read_rows
 
-    source = Source.of(path, folder, inputs=inputs, size=size, embeddings=embeddings)
+    source = DataSource.of(path, folder, inputs=inputs, size=size, embeddings=embeddings)
     if target is None:
         known = [str(name) for name in read_rows(path, inputs, size).table]
         target = next((name for name in _TARGETS if name in known), None)
@@ -154,13 +154,13 @@ def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pi
 
 
 def _held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int | None) -> dict[str, Any]:
-    from posterity.runs.data import Source
+    from posterity.runs.data import DataSource
 
     try:
         fraction = float(test)
     except ValueError:
         if Path(test).exists():
-            return {"source": vars(Source.of(Path(test), folder, inputs=inputs, size=size))}
+            return {"source": vars(DataSource.of(Path(test), folder, inputs=inputs, size=size))}
         if "=" not in test:
             raise expected("test", "a fraction, a file or COLUMN=VALUE", test) from None
         name, _, value = test.partition("=")
@@ -233,7 +233,7 @@ def _said(ctx: typer.Context, name: str) -> bool:
 
 def _same(plan: Plan, asked: dict[str, Any]) -> None:
     """Raise where a training to resume is under way with other settings than those that are asked for."""
-    from posterity.runs.data import Source
+    from posterity.runs.data import DataSource
 
     config, data, source = plan.config, plan.data, plan.data.source
     before = {**vars(source), **vars(data), **vars(config), **config.options, "task": plan.preprocessing.target.task}
@@ -242,7 +242,7 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
     written = {"data": source.path, "test": data.held_out()}
     readers: dict[str, Any] = {
         "hidden": widths,
-        "data": lambda path: Source.of(path, plan.folder).sha256,
+        "data": lambda path: DataSource.of(path, plan.folder).sha256,
         "test": lambda test: _told_apart(_held_out(test, plan.folder, config.seed, None, None)),
     }
     options = _options(asked.pop("option", None))

@@ -8,8 +8,8 @@ from torch import Tensor
 from posterity.curvature._layer_parameters import LayerParameter, WeightParameter
 from posterity.curvature._tape import Tape
 from posterity.curvature.passes import Pass
+from posterity.distributed import total
 from posterity.errors import InvalidInput
-from posterity.processes import total
 from posterity.trees import state_dtype
 
 LARGEST = 20_000  # rows of a factor; beyond, the factor alone would take gigabytes

@@ -13,11 +13,11 @@ from posterity.curvature._gradients import Gradient
 from posterity.curvature._tape import Tape
 from posterity.curvature.ggn import Data, diagonal_ggn, own_part
 from posterity.curvature.passes import Pass
+from posterity.distributed import totals
 from posterity.errors import expected, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
 from posterity.noise import own_seed
-from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 

@@ -13,11 +13,11 @@ from posterity.curvature._kronecker import Factors
 from posterity.curvature._single_linear import SingleLinear
 from posterity.curvature._tape import Tape
 from posterity.curvature.passes import Pass
+from posterity.distributed import total as over_processes
+from posterity.distributed import totals
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
 from posterity.likelihoods import likelihood as likelihood_of
-from posterity.processes import total as over_processes
-from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree
 

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from posterity.batches import Batches, OwnPart, batches
+from posterity.distributed import total
 from posterity.errors import InvalidInput, require
 from posterity.inputs import call
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior
-from posterity.processes import total
 from posterity.progress import track
 from posterity.trees import evaluating
 

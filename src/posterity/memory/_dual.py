@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from posterity.batches import Batch
 from posterity.curvature import prediction_covariance, pushforward
+from posterity.distributed import gather
 from posterity.likelihoods import Likelihood
 from posterity.memory.dual_models import DualGaussianProcess, DualLinearModel, gaussian_process, linear_model
 from posterity.memory.ids import unique
 from posterity.memory.reliability import largest_leverage
 from posterity.posterior import FittedModel, Posterior
-from posterity.processes import gather
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.cells import escaped_table
+from posterity.distributed import gather, largest, total
 from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.memory import store
 from posterity.memory._dual import Dual
@@ -25,7 +26,6 @@ from posterity.memory.scores import influence, score, test_loss_direction
 from posterity.memory.tracker import MemoryTracker
 from posterity.memory.what_if import WhatIf, what_if
 from posterity.posterior import FittedModel, Memory, Posterior
-from posterity.processes import gather, largest, total
 from posterity.trees import Tree
 
 GUIDE = 0.9  # quantile of error and leverage beyond which an example is not regular

@@ -95,7 +95,7 @@ def shift(trained: FittedModel, group: list[Part], *, deflate: bool) -> Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class SolvedSystem:
     """x, whether it solves the system, and the largest eigenvalue of ΣG that the iterations have seen."""
 
     x: Tensor
@@ -105,7 +105,7 @@ class Solution:
 
 def conjugate_gradients(
     covariance: Callable[[Tensor], Tensor], lost: Callable[[Tensor], Tensor], g: Tensor, steps: int = STEPS
-) -> Solution:
+) -> SolvedSystem:
     """Solve (Σ⁻¹ − G) x = g, given products with Σ and with G.
 
     Preconditioned with Σ, every search direction is Σ times a known vector, so that Σ⁻¹ is never needed. Where
@@ -133,14 +133,14 @@ def conjugate_gradients(
         moved = q - lost(p)
         bend = (p @ moved).item()
         if bend <= 0:
-            return Solution(covariance(g), False, math.inf)
+            return SolvedSystem(covariance(g), False, math.inf)
         lengths.append(size / bend)
         x, r = x + lengths[-1] * p, r - lengths[-1] * moved
         z = covariance(r)
         size, last = (r @ z).item(), size
         ratios.append(size / last)
         p, q = z + ratios[-1] * p, r + ratios[-1] * q
-    return Solution(x, size <= tolerance**2 * first, 1 - _smallest_eigenvalue(lengths, ratios))
+    return SolvedSystem(x, size <= tolerance**2 * first, 1 - _smallest_eigenvalue(lengths, ratios))
 
 
 def _smallest_eigenvalue(lengths: list[float], ratios: list[float]) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity import metrics
+from posterity.distributed import gather, largest, total
 from posterity.errors import Undefined
 from posterity.likelihoods import Likelihood
 from posterity.memory._dual import Dual
@@ -17,7 +18,6 @@ from posterity.memory.ids import unique
 from posterity.memory.perturbation import Deflate, change_of_outputs, change_of_variance, whether_to_deflate
 from posterity.memory.reliability import Reliability
 from posterity.posterior import FittedModel, Posterior
-from posterity.processes import gather, largest, total
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature.ggn import Data, own_part
+from posterity.distributed import totals
 from posterity.errors import require
 from posterity.inputs import call
-from posterity.processes import totals
 from posterity.progress import track
 from posterity.trees import Tree, evaluating, state_dtype
 

@@ -50,7 +50,7 @@ class Diagnostics:
 
 
 @dataclass(frozen=True)
-class Part:
+class DiagnosedWeights:
     """What is told about one parameter.
 
     Attributes:
@@ -71,7 +71,9 @@ class Part:
 
 
 @torch.no_grad()
-def diagnose(parts: Iterable[Part], *, steps: int, skipped: int, ess: float, loss: float | None) -> Diagnostics:
+def diagnose(
+    parts: Iterable[DiagnosedWeights], *, steps: int, skipped: int, ess: float, loss: float | None
+) -> Diagnostics:
     """Collect the diagnostics of all trained parameters."""
     parts = list(parts)
     require(bool(parts), "params", "at least one that requires a gradient", "only frozen ones")
@@ -124,7 +126,7 @@ def _kl(p: Tensor, precision: Tensor, prior_mean: Tensor, prior_precision: Tenso
     return 0.5 * float(((s / s0).log() + s0 / s - 1 + s0 * (p.double() - prior_mean.double()) ** 2).sum())
 
 
-def _bias(part: Part) -> float:
+def _bias(part: DiagnosedWeights) -> float:
     return 0.5 * float(torch.as_tensor(part.rho) * part.state["spread"]) if "spread" in part.state else 0.0
 
 

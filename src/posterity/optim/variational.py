@@ -15,7 +15,7 @@ from torch.optim.optimizer import StateDict
 from posterity.errors import require, require_positive, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.optim import _bases
-from posterity.optim._diagnostics import Diagnostics, Part, diagnose
+from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, plain, scaling
 from posterity.optim._normalised import Normalised
@@ -322,7 +322,9 @@ class Variational(OverBases):
         """
         self._settle()
         known = [(p, self.precision_of(p, self.base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
-        parts = (Part(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known)
+        parts = (
+            DiagnosedWeights(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known
+        )
         skipped = max(int(group["skipped"]) for group in self.param_groups)
         return replace(
             diagnose(parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=loss),

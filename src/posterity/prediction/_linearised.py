@@ -18,7 +18,7 @@ from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, attempt
 from posterity.noise import Key, normal
 from posterity.prediction._question import Advance, PredictiveMethod, Question
-from posterity.prediction._running import Running, Statistics, require_finite
+from posterity.prediction._running import OutputStatistics, Running, require_finite
 from posterity.trees import state_dtype
 
 ROOM = 2**22  # numbers in the draws that are made at a time
@@ -31,10 +31,10 @@ def linearised(question: Question) -> Iterator[PredictiveMethod]:
     require_whole("samples", question.samples, 0 if gaussian else 1)
     covariance = _covariance(question)
 
-    def answer(inputs: Inputs) -> Statistics:
+    def answer(inputs: Inputs) -> OutputStatistics:
         f, V = _tangent(question, covariance, inputs)
         if gaussian and not question.keep:
-            return Statistics(f, V.diagonal(dim1=-2, dim2=-1))
+            return OutputStatistics(f, V.diagonal(dim1=-2, dim2=-1))
         running = Running(question.likelihood, question.keep)
         for noise in _noise(question, V):
             running.add(f + noise)
@@ -55,18 +55,18 @@ def probit(question: Question) -> Iterator[PredictiveMethod]:
         raise expected("method 'probit'", "a bernoulli or categorical likelihood", question.likelihood.name)
     covariance = _covariance(question)
 
-    def answer(inputs: Inputs) -> Statistics:
+    def answer(inputs: Inputs) -> OutputStatistics:
         f, V = _tangent(question, covariance, inputs)
         moderated = f / (1 + math.pi / 8 * V.diagonal(dim1=-2, dim2=-1)).sqrt()
-        return Statistics(question.likelihood.mean(moderated), None, question.likelihood.log_probs(moderated))
+        return OutputStatistics(question.likelihood.mean(moderated), None, question.likelihood.log_probs(moderated))
 
     yield one_by_one(answer)
 
 
-def one_by_one(answer: Callable[[Inputs], Statistics]) -> PredictiveMethod:
+def one_by_one(answer: Callable[[Inputs], OutputStatistics]) -> PredictiveMethod:
     """A method that answers one batch after the other."""
 
-    def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
+    def ask(group: Sequence[Inputs], advance: Advance) -> list[OutputStatistics]:
         answers = []
         for inputs in group:
             answers.append(answer(inputs))

@@ -17,7 +17,7 @@ from posterity.posterior.private import private
 from posterity.prediction._linearised import linearised, probit
 from posterity.prediction._prediction import Prediction
 from posterity.prediction._question import PredictiveMethod, Question
-from posterity.prediction._running import Statistics, joined
+from posterity.prediction._running import OutputStatistics, joined
 from posterity.prediction._sampled import sampled
 from posterity.prediction._stream import grouped, stream
 from posterity.progress import track
@@ -101,7 +101,7 @@ def predict(
 
 def _answers(
     method: PredictiveMethod, model: nn.Module, batches: Iterable[Inputs], total: int | None
-) -> list[Statistics]:
+) -> list[OutputStatistics]:
     device = next(model.parameters()).device
     bar = track(count(), "predict", total=None if total is None else total * method.steps)
 
@@ -109,7 +109,7 @@ def _answers(
         for _ in range(steps):
             next(bar)
 
-    answers: list[Statistics] = []
+    answers: list[OutputStatistics] = []
     with closing(bar):
         for group in grouped(batches):
             home = next(tensors(group)).device

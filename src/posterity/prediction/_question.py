@@ -12,7 +12,7 @@ from posterity.errors import require
 from posterity.inputs import Inputs
 from posterity.likelihoods import Likelihood, classes_last
 from posterity.posterior import Posterior
-from posterity.prediction._running import Statistics
+from posterity.prediction._running import OutputStatistics
 
 Advance = Callable[[int], None]  # to be called with the number of steps done
 
@@ -20,7 +20,7 @@ Advance = Callable[[int], None]  # to be called with the number of steps done
 class PredictiveMethod(NamedTuple):
     """A way to answer, ready for use."""
 
-    ask: Callable[[Sequence[Inputs], Advance], list[Statistics]]
+    ask: Callable[[Sequence[Inputs], Advance], list[OutputStatistics]]
     steps: int  # steps of one batch, for the progress bar
 
 

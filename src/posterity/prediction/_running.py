@@ -9,15 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from posterity.distributed import gather
 from posterity.errors import require
 from posterity.likelihoods import Likelihood
-from posterity.processes import gather
 from posterity.trees import state_dtype
 
 PENDING = 2**18  # output numbers that are worth an operation of their own
 
 
-class Statistics(NamedTuple):
+class OutputStatistics(NamedTuple):
     """What is known about each target of a batch."""
 
     mean: Tensor  # E[ E[y | f] ]
@@ -26,18 +26,18 @@ class Statistics(NamedTuple):
     expected_entropy: Tensor | None = None  # E[ H(y | f) ] of classes, (...)
     outputs: Tensor | None = None  # f of every draw, (draws, ...)
 
-    def gathered(self) -> Statistics:
+    def gathered(self) -> OutputStatistics:
         """The statistics of all processes that share a prediction, one after the other."""
         spread, log_probs, entropy = (None if t is None else gather(t) for t in self[1:4])
         outputs = None if self.outputs is None else gather(self.outputs, axis=1)
-        return Statistics(gather(self.mean), spread, log_probs, entropy, outputs)
+        return OutputStatistics(gather(self.mean), spread, log_probs, entropy, outputs)
 
-    def to(self, device: torch.device) -> Statistics:
+    def to(self, device: torch.device) -> OutputStatistics:
         """The same on a device."""
-        return Statistics(self.mean.to(device), *(None if t is None else t.to(device) for t in self[1:]))
+        return OutputStatistics(self.mean.to(device), *(None if t is None else t.to(device) for t in self[1:]))
 
 
-def joined(parts: Sequence[Statistics]) -> Statistics:
+def joined(parts: Sequence[OutputStatistics]) -> OutputStatistics:
     """The statistics of all batches, one after the other."""
     shapes = {tuple(part.mean.shape[1:]) for part in parts}
     require(len(shapes) == 1, "model outputs", "the same shape in every batch (pad sequences)", sorted(shapes))
@@ -46,7 +46,7 @@ def joined(parts: Sequence[Statistics]) -> Statistics:
         there = [value for value in values if value is not None]
         return torch.cat(there, axis) if there else None
 
-    return Statistics(
+    return OutputStatistics(
         torch.cat([part.mean for part in parts]),
         column([part.spread for part in parts]),
         column([part.log_probs for part in parts]),
@@ -101,16 +101,16 @@ class Running:
         self._mean = self._mean + shift * (m / self.count)
         self._squares = self._squares + (values - mean).square_().sum(0) + shift.square() * (n * m / self.count)
 
-    def finish(self) -> Statistics:
+    def finish(self) -> OutputStatistics:
         """The statistics of all draws, as of a mixture in which each has the same weight."""
         self._digest()
         require_finite(self._mean)
         kept = torch.cat(self._kept) if self._kept is not None else None
         spread = self._squares / self.count
         if self._log_sum.ndim == 0:
-            return Statistics(self._mean, spread, outputs=kept)
+            return OutputStatistics(self._mean, spread, outputs=kept)
         log_p = self._log_sum - math.log(self.count)
-        return Statistics(self._mean, spread, log_p, self._entropy / self.count, kept)
+        return OutputStatistics(self._mean, spread, log_p, self._entropy / self.count, kept)
 
 
 def require_finite(outputs: Tensor) -> None:

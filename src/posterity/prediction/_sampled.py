@@ -14,7 +14,7 @@ from posterity.inputs import Inputs, attempt
 from posterity.prediction._draws import Draws
 from posterity.prediction._forward import Runner
 from posterity.prediction._question import Advance, PredictiveMethod, Question
-from posterity.prediction._running import Running, Statistics
+from posterity.prediction._running import OutputStatistics, Running
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def sampled(question: Question) -> Iterator[PredictiveMethod]:
     def forward(inputs: Inputs) -> Tensor:
         return question.arranged(attempt(model, inputs))
 
-    def ask(group: Sequence[Inputs], advance: Advance) -> list[Statistics]:
+    def ask(group: Sequence[Inputs], advance: Advance) -> list[OutputStatistics]:
         running = [Running(question.likelihood, question.keep) for _ in group]
         for position, f in run(forward, group):
             running[position].add(f)

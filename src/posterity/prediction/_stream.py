@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posterity import processes
+from posterity import distributed
 from posterity.batches import Batches, OwnPart, as_tensor, batches, inputs_of, some_of
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import Inputs, length, take, tensors
@@ -35,14 +35,14 @@ def stream(data: Any, batch_size: int) -> tuple[Iterable[Inputs], int | None]:
         data = batches(data, batch_size=batch_size)
     elif isinstance(data, Dataset):
         data = DataLoader(data, batch_size=batch_size)
-    if isinstance(data, DataLoader) and not processes.alone():
-        data = some_of(data, processes.part(len(data)))
+    if isinstance(data, DataLoader) and not distributed.alone():
+        data = some_of(data, distributed.part(len(data)))
     if isinstance(data, Batches):
         data = OwnPart(data)
     if isinstance(data, (OwnPart, DataLoader)):
         return (inputs_of(item) for item in data), _count(data)
     if isinstance(data, Iterable):
-        require(processes.alone(), "inputs shared between processes", "a known number of batches", "an iterable")
+        require(distributed.alone(), "inputs shared between processes", "a known number of batches", "an iterable")
         return (inputs_of(item) for item in data), None
     raise expected("inputs", "a tensor, a mapping of tensors, a Dataset or a DataLoader", type(data).__name__)
 
@@ -61,7 +61,7 @@ def _split(inputs: Inputs, batch_size: int) -> tuple[Iterator[Inputs], int]:
     lengths = {len(t) for t in tensors(inputs)}
     require(lengths == {n}, "inputs", f"{n} examples in every tensor", sorted(lengths))
     starts = range(0, n, batch_size)
-    own = processes.part(len(starts))
+    own = distributed.part(len(starts))
     starts = starts[own.start : own.stop]
     return (take(inputs, slice(start, start + batch_size)) for start in starts), len(starts)
 

@@ -16,7 +16,7 @@ from posterity.errors import InvalidInput, expected
 from posterity.features.cache import FOLDER as FEATURES
 from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
-from posterity.runs.data import Data, Source, refuse_hiding
+from posterity.runs.data import Data, DataSource, refuse_hiding
 from posterity.runs.decisions import RowDecisions
 from posterity.runs.fitting import give_up, held_out, refuse_occupied
 from posterity.runs.predicting import evaluated
@@ -88,7 +88,7 @@ def _with_added(
     if add is None:
         return data, run.preprocessing, None
     before = data.select(run.folder, "train").ids
-    source = Source.of(add, run.folder, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
+    source = DataSource.of(add, run.folder, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
     if source.sha256 in data.hashes():
         raise InvalidInput(f"{add}: expected new rows, got a file that the run has learnt from or is tested with")
     data = data.plus(source, run.folder)

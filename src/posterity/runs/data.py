@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, RefusedFile, expected
+from posterity.errors import InvalidInput, RefusedFile, expected, renamed
 from posterity.files import sha256
 from posterity.runs.columns import as_text, from_json
 from posterity.runs.encoding import Encoding
@@ -32,7 +32,7 @@ class Selection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A file or folder of data, and what it hashed to when it was first read.
 
     Args:
@@ -60,7 +60,7 @@ class Source:
         inputs: str | None = None,
         size: int | None = None,
         embeddings: Path | None = None,
-    ) -> Source:
+    ) -> DataSource:
         """A source as it is now."""
         if not path.exists():
             raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
@@ -79,13 +79,13 @@ class Source:
         rows = read_rows(path, self.inputs, self.size, target, like)
         if self.embeddings is None:
             return rows
-        vectors = Source(**self.embeddings)
+        vectors = DataSource(**self.embeddings)
         return with_block(rows, vectors.locate(run), vectors.inputs)
 
-    def seen_from(self, run: Path, other: Path) -> Source:
+    def seen_from(self, run: Path, other: Path) -> DataSource:
         """The same source for a run in another folder."""
         relative = os.path.relpath(run.absolute() / self.relative, other.absolute())
-        vectors = None if self.embeddings is None else vars(Source(**self.embeddings).seen_from(run, other))
+        vectors = None if self.embeddings is None else vars(DataSource(**self.embeddings).seen_from(run, other))
         return replace(self, relative=relative, embeddings=vectors)
 
     def locate(self, run: Path) -> Path:
@@ -116,7 +116,7 @@ class Data:
         encoding: How texts or pictures become vectors, see `Encoding`; None where no frozen network does it.
     """
 
-    source: Source
+    source: DataSource
     target: str
     id_column: str | None = None
     test: dict[str, Any] = field(default_factory=dict)
@@ -134,9 +134,9 @@ class Data:
         if split == "test":
             if "source" not in self.test:
                 return self._known(own, notes, held_out)
-            return self._known(self._read(run, Source(**self.test["source"]), len(own.ids), own), notes)
+            return self._known(self._read(run, DataSource(**self.test["source"]), len(own.ids), own), notes)
         parts = [self._known(own, notes, ~held_out)]
-        parts += [self._known(self._read(run, Source(**a["source"]), a["first"], own), notes) for a in self.added]
+        parts += [self._known(self._read(run, DataSource(**a["source"]), a["first"], own), notes) for a in self.added]
         return self._changed(_joined(parts))
 
     def place(self, run: Path, ids: pd.Series[int]) -> tuple[str, pd.Series[int]]:
@@ -150,12 +150,12 @@ class Data:
             return self.source.sha256, ids
         return self.test["source"]["sha256"], ids - len(self._read(run, self.source).ids)
 
-    def plus(self, source: Source, run: Path) -> Data:
+    def plus(self, source: DataSource, run: Path) -> Data:
         """The same with another source among the training rows, its ids beyond all that there have ever been."""
         everything = [self._read(run, self.source)]
         if "source" in self.test:
-            everything.append(self._read(run, Source(**self.test["source"]), len(everything[0].ids)))
-        everything += [self._read(run, Source(**a["source"]), a["first"]) for a in self.added]
+            everything.append(self._read(run, DataSource(**self.test["source"]), len(everything[0].ids)))
+        everything += [self._read(run, DataSource(**a["source"]), a["first"]) for a in self.added]
         first = 1 + max(int(part.ids.max()) for part in everything)
         return replace(self, added=(*self.added, {"source": vars(source), "first": first}))
 
@@ -168,7 +168,7 @@ class Data:
         """The same data for a run in another folder."""
 
         def moved(entry: dict[str, Any]) -> dict[str, Any]:
-            return entry | {"source": vars(Source(**entry["source"]).seen_from(run, other))}
+            return entry | {"source": vars(DataSource(**entry["source"]).seen_from(run, other))}
 
         return replace(
             self,
@@ -204,7 +204,7 @@ class Data:
         try:
             about = settings.get("encoding")
             encoding = None if about is None else Encoding(**about)
-            return cls(**{**from_json(settings), "source": Source(**settings["source"]), "encoding": encoding})
+            return cls(**{**from_json(settings), "source": DataSource(**settings["source"]), "encoding": encoding})
         except (KeyError, TypeError) as why:
             raise RefusedFile(f"run: expected a description of its data, got one that makes none ({why})") from why
 
@@ -239,7 +239,7 @@ class Data:
             held_out[members] = False
             held_out[members[: min(round(self.test["fraction"] * len(members)), len(members) - 1)]] = True
 
-    def _read(self, run: Path, source: Source, first: int = 0, own: Selection | None = None) -> Selection:
+    def _read(self, run: Path, source: DataSource, first: int = 0, own: Selection | None = None) -> Selection:
         """All rows of a source, whether they have a target or not; pictures in the form of the run's own."""
         rows = source.read(run, self.target, None if own is None else own.rows.form, self.encoding)
         return Selection(rows, self._ids(rows, first))
@@ -320,3 +320,6 @@ def hash_of(path: Path) -> str:
     for file in picture_files(path):
         digest.update(f"{file.relative_to(path).as_posix()}\0{sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+__getattr__ = renamed(__name__, {"Source": "DataSource"})

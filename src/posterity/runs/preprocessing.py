@@ -28,7 +28,7 @@ class Examples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class InputBlock:
     """An array for each row: (value − offset)/scale, offsets and scales by number (vectors) or by channel (pictures).
 
     Pictures have their channels first, and bytes become numbers in [0, 1] before anything else.
@@ -39,7 +39,7 @@ class Block:
     scale: tuple[float, ...]
 
     @classmethod
-    def of(cls, block: np.ndarray[Any, Any], standardise: bool) -> Block:
+    def of(cls, block: np.ndarray[Any, Any], standardise: bool) -> InputBlock:
         """The block, learnt from its training rows."""
         values = _channels_first(block)
         axes = (0, *range(2, values.ndim))
@@ -79,7 +79,7 @@ class Preprocessing:
 
     columns: tuple[Column, ...]
     target: Target
-    block: Block | None = None
+    block: InputBlock | None = None
 
     @classmethod
     def of(
@@ -121,7 +121,7 @@ class Preprocessing:
                 continue
             as_text = True if name == text else False if rows.block is not None and encoded is None else None
             columns.append(infer(name, rows.table[name], standardise=standardise, text=as_text))
-        block = None if rows.block is None else Block.of(rows.block, standardise)
+        block = None if rows.block is None else InputBlock.of(rows.block, standardise)
         if block is None and not any(column.width for column in columns):
             raise InvalidInput("data: expected at least one column to learn from, got none that says anything")
         return cls(tuple(columns), infer_target(target, rows.table[target], task, standardise), block)
@@ -190,7 +190,7 @@ class Preprocessing:
             return cls(
                 tuple(restore(column) for column in settings["columns"]),
                 restore_target(settings["target"]),
-                None if block is None else Block(**{name: tuple(value) for name, value in block.items()}),
+                None if block is None else InputBlock(**{name: tuple(value) for name, value in block.items()}),
             )
         except (KeyError, TypeError, ValueError) as why:
             raise RefusedFile(

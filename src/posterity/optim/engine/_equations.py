@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posterity.optim import kernels
-from posterity.optim._diagnostics import Part
+from posterity.optim._diagnostics import DiagnosedWeights
 from posterity.optim._distributed import home, local, whole
 from posterity.optim._options import Options
 from posterity.optim.engine._parameters import Group, Parameters, followed
@@ -119,8 +119,8 @@ class Equations:
         found = torch.as_tensor(precision, dtype=state_dtype(p.dtype), device=p.device)
         return whole(found).to(home(p)).expand(p.shape)
 
-    def part_of(self, p: Tensor, group: Group) -> Part:
+    def part_of(self, p: Tensor, group: Group) -> DiagnosedWeights:
         """What `diagnostics` needs to know about one parameter."""
         options, state, prior = self.options_of(group), self.state.get(p, {}), self._parameters.prior_of(p, group)
         rho = self.numbers(p, options)["rho2"] if "spread" in state else 0.0
-        return Part(whole(p), self.precision_of(p, group), prior, state, self.clipped(p, options), rho)
+        return DiagnosedWeights(whole(p), self.precision_of(p, group), prior, state, self.clipped(p, options), rho)

@@ -30,7 +30,7 @@ from posterity.trees import state_dtype
 
 
 @dataclass
-class Kept:
+class KeptGradient:
     """What is kept about one parameter from its first sample to the step."""
 
     buffer: Tensor  # the mean while a sample is in place, the last sample otherwise
@@ -73,7 +73,7 @@ class Statistics:
     watched: bool = False  # whether totals and norms are measured for every sample, which costs a pass over gradients
     totals: list[Tensor] = field(default_factory=list)  # of each sample since the last step, if watched: Σ noise · its
     # own gradient over all weights (of this process), before anybody scales the gradient
-    kept: dict[Tensor, Kept] = field(default_factory=dict)
+    kept: dict[Tensor, KeptGradient] = field(default_factory=dict)
     finished: int = 0  # samples to learn from since the last step
     closed: int = 0  # estimates that zero_grad has ended inside a context
     compared: bool = False  # whether the gradients of replicas have been found equal
@@ -82,11 +82,11 @@ class Statistics:
 
     # ── before, while and after a sample is in place ─────────────────────────────────────────────────────────────
 
-    def keep(self, p: Tensor) -> Kept:
+    def keep(self, p: Tensor) -> KeptGradient:
         """What is kept about a parameter, which may have another type or layout than at its last sample."""
         here = local(p.detach())
         if p not in self.kept:
-            self.kept[p] = Kept(here.clone())  # without a sample there is no noise
+            self.kept[p] = KeptGradient(here.clone())  # without a sample there is no noise
         kept = self.kept[p]
         kept.buffer = like(here, kept.buffer)
         for name, t in kept.sums().items():
@@ -257,7 +257,7 @@ class Statistics:
 
 
 @torch.no_grad()
-def _take_product(kept: Kept, sample: Tensor, watched: bool, gradient: Tensor) -> None:
+def _take_product(kept: KeptGradient, sample: Tensor, watched: bool, gradient: Tensor) -> None:
     """Add noise times gradient for a gradient that is about to be accumulated."""
     kept.accumulate(sample, kept.buffer, gradient)
     if watched:

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("native.c")
 GRAIN = 16  # blocks of noise that are worth a thread
 
 
-class Work(ctypes.Structure):
+class NativeWork(ctypes.Structure):
     """`Work` of `native_memory.h`."""
 
     _arrays = ("table", "marks", "numbers", "gradients", "products", "kinds", "blocks", "keys", "measured")
@@ -73,7 +73,7 @@ class NativeLauncher(Kernels):
         self._measured = torch.zeros(len(entries), 2)
         given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor, table.products.tensor)
         addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
-        self._work = Work(*addresses, len(entries), len(marks), len(self._blocks))
+        self._work = NativeWork(*addresses, len(entries), len(marks), len(self._blocks))
 
     def draw(
         self,

@@ -24,14 +24,17 @@ CASES: dict[str, dict[str, Any]] = {
     "dare_linear": {"density": 0.5, "normalize": False, "rescale": True},
     "dare_ties": {"density": 0.5, "normalize": True, "rescale": True},
     "slerp": {"t": 0.3},
+    "ties, summed": {"density": [0.4, 0.8, 1.0], "normalize": False, "lambda": 0.5},
+    "dare_ties, summed": {"density": [0.5, 0.7, 0.9], "normalize": False, "rescale": True},
+    "task_arithmetic, normalised": {"normalize": True, "lambda": 0.5},
 }
 
 
-def answer(method: str, options: dict[str, Any], base: torch.Tensor, models: list[torch.Tensor]) -> dict[str, Any]:
+def answer(case: str, options: dict[str, Any], base: torch.Tensor, models: list[torch.Tensor]) -> dict[str, Any]:
     """What mergekit makes of the tensors, with the masks that it drew meanwhile."""
     from mergekit.merge_methods import merge_tensors
 
-    masks = []
+    masks, method = [], case.split(",")[0]
     draw = torch.bernoulli
 
     def recorded(*arguments: Any, **keywords: Any) -> torch.Tensor:

@@ -77,3 +77,12 @@ def test_what_is_not_such_a_checkpoint_is_refused():
     flat["param_groups"][0]["hess"] = torch.ones(3)
     with pytest.raises(InvalidInput, match="30 numbers, got 3"):
         load_ivon_opt(optimizer, flat, steps=1)
+
+
+def test_arguments_of_ivon_opt_are_taken():
+    model = torch.nn.Linear(2, 1)
+    optimizer = IVON(model.parameters(), lr=0.1, ess=10, beta1=0.8, beta2=0.9, sync=False)
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    assert IVON(model.parameters(), lr=0.1, ess=10, beta2=0.9).param_groups[0]["betas"] == (0.9, 0.9)
+    with pytest.raises(InvalidInput, match=r"sync: expected False, got True; .* noise='per_rank'"):
+        IVON(model.parameters(), lr=0.1, ess=10, sync=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posterity.errors import expected, require
 from posterity.merging._method import Chunk, Chunks, Method, Scope, weighted_sum
-from posterity.merging.ties import Convention, check_convention, check_density, elect_and_average
+from posterity.merging.ties import Convention, check_convention, check_density, densities, elect_and_average
 from posterity.noise import Key, normal
 
 
@@ -21,7 +21,7 @@ class Dare(Method):
     """θ = θ₀ + Σ_t α_t s_t m_t Δ_t, with random masks m_t ~ Bernoulli(density).
 
     Args:
-        density: Probability of keeping a change.
+        density: Probability of keeping a change; or one for each model, in their order.
         rescale: "paper": s = 1/density, which keeps the expectation; "l1": s_t = ‖Δ_t‖₁ / ‖m_t Δ_t‖₁ over each
             tensor, as mergekit does, which keeps the norm.
         seed: Seed of the masks; the same seed drops the same changes, in memory or streamed.
@@ -32,7 +32,7 @@ class Dare(Method):
         Yu, Yu, Yu, Huang and Li, "Language models are super Mario: absorbing abilities from homologous models", 2024.
     """
 
-    density: float = 0.5
+    density: float | Sequence[float] = 0.5
     rescale: Literal["paper", "l1"] = "paper"
     seed: int = 0
     convention: Convention | None = None
@@ -46,18 +46,22 @@ class Dare(Method):
         if self.convention is not None:
             check_convention(self.convention)
 
+    def check(self, weights: Sequence[float]) -> None:
+        super().check(weights)
+        densities(self.density, len(weights))
+
     @property
     def scope(self) -> Scope:
         return "element" if self.rescale == "paper" else "tensor"
 
     def mask(self, model: int, chunk: Chunk) -> Tensor:
         """m_t of one model: true where its standard normal lies below the quantile of the density."""
-        like = chunk.models[model]
-        if self.density == 1:
+        like, density = chunk.models[model], densities(self.density, len(chunk.models))[model]
+        if density == 1:
             return torch.ones_like(like, dtype=torch.bool)
         key = Key(self.seed, 0, model, chunk.parameter)
         noise = normal(key, like.numel(), start=chunk.start, device=like.device)
-        quantile = torch.special.ndtri(torch.tensor(self.density, dtype=torch.float64)).item()
+        quantile = torch.special.ndtri(torch.tensor(density, dtype=torch.float64)).item()
         return (noise < quantile).reshape(like.shape)
 
     def measure(self, chunks: Chunks) -> list[float]:
@@ -73,7 +77,7 @@ class Dare(Method):
         return [delta.mul_(self.mask(t, chunk)) for t, delta in enumerate(chunk.deltas)]
 
     def combine(self, chunk: Chunk, measured: Any) -> Tensor:
-        factors = measured or [1 / self.density] * len(chunk.models)
+        factors = measured or [1 / density for density in densities(self.density, len(chunk.models))]
         left = [delta.mul_(factor) for delta, factor in zip(self._kept(chunk), factors, strict=True)]
         if self.convention is None:
             return chunk.anchor + weighted_sum(chunk.weights, left)

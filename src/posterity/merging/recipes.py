@@ -14,6 +14,7 @@ from posterity.errors import RefusedFile, expected, require
 from posterity.merging._method import Method, number
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.lora import is_adapter, merge_adapters
+from posterity.merging.mergekit import translated
 from posterity.merging.methods import method_of
 from posterity.merging.stream import merge_checkpoints
 
@@ -49,7 +50,7 @@ class Recipe:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The content of a recipe file; nothing in it is executed."""
+    """The content of a recipe file, ours or mergekit's, with our keys; nothing in it is executed."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(LIMIT + 1)
@@ -61,7 +62,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise RefusedFile(f"{path}: expected a recipe, got {error.strerror}") from None
     if not isinstance(content, dict):
         raise RefusedFile(f"{path}: expected keys such as method, base and models, got {type(content).__name__}")
-    return content
+    return translated(content)
 
 
 def read_value(text: str) -> Any:
@@ -89,10 +90,10 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     Args:
         content: The keys `method`, `models` and `out`, and as needed `base`, `options`, `prior_precision`,
             `temperature`, `shard_size`, `rank`. A model is a path, or a mapping with `path`, `weight`, `curvature` and
-            `n`.
+            `n`. A configuration of mergekit, with `merge_method`, is translated first.
         folder: Where relative paths start.
     """
-    folder = Path(folder)
+    folder, content = Path(folder), translated(content)
     _check_keys("recipe", content, KEYS)
     for key in ("method", "models", "out"):
         require(content.get(key) is not None, "recipe", f"a key {key!r}", sorted(content))
@@ -100,7 +101,9 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)
     require(isinstance(options, Mapping), "options", "a mapping", options)
     options = {str(name): _option(value) for name, value in options.items()}
-    settings = {key: number(key, content[key]) for key in ("prior_precision", "temperature") if key in content}
+    settings: dict[str, float] = {
+        key: number(key, content[key]) for key in ("prior_precision", "temperature") if key in content
+    }
     if "shard_size" in content:
         settings["shard_size"] = _bytes(content["shard_size"])
     rank = content.get("rank")

@@ -92,6 +92,18 @@ def check_torch_options(kind: str, given: Mapping[str, Any], capturable: bool) -
             raise InvalidInput(f"{name}: expected False for {kind}, got True; {reasons[name]}")
 
 
+def betas_of_ivon_opt(betas: tuple[Any, Any], given: dict[str, Any]) -> tuple[Any, Any]:
+    """β₁ and β₂, where ivon-opt's arguments `beta1`, `beta2` and `sync` may be among the others; they are taken out."""
+    if given.pop("sync", False):
+        raise InvalidInput(
+            "sync: expected False, got True; DistributedDataParallel averages the gradients, and noise='per_rank' "
+            "draws a sample on each process"
+        )
+    if given.keys().isdisjoint(("beta1", "beta2")):
+        return betas
+    return given.pop("beta1", betas[0]), given.pop("beta2", betas[1])
+
+
 def check_number(what: str, value: Any, wanted: str) -> None:
     """A number of Python's or numpy's in one of the `RANGES`, and no tensor, word or truth value."""
     plain = isinstance(value, Real) and not isinstance(value, bool)

@@ -17,6 +17,7 @@ from posterity.errors import require_whole
 from posterity.optim._distributed import Noise, every, summed
 from posterity.optim._options import (
     GaussianOptions,
+    betas_of_ivon_opt,
     check_betas,
     check_flag,
     check_whole_or_none,
@@ -114,7 +115,8 @@ class IVON(VariationalOptimizer):
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
-        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
+        **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused. Also
+            `beta1` and `beta2`, as ivon-opt calls the two of `betas`.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -159,7 +161,7 @@ class IVON(VariationalOptimizer):
             lr=lr,
             ess=ess,
             hess_init=hess_init,
-            betas=betas,
+            betas=betas_of_ivon_opt(betas, torch_options),
             weight_decay=weight_decay,
             clip_radius=clip_radius,
             debias=debias,

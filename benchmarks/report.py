@@ -31,7 +31,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Iterable[Line]]) -> list[Line]:
     """The results of a study: computed now, or collected from earlier raw files."""
     if options.collect:
-        return [json.loads(line) for path in options.collect for line in Path(path).read_text().splitlines()]
+        return [line for path in options.collect for line in read(path)]
     lines = []
     for line in runs(options):
         line["machine"] = machine()
@@ -40,6 +40,16 @@ def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Ite
             with Path(options.raw).open("a") as file:
                 file.write(json.dumps(line) + "\n")
     return lines
+
+
+def read(path: str) -> list[Line]:
+    """The lines of a raw file."""
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def earlier(path: str | None) -> list[Line]:
+    """The lines of a raw file that a study goes on with; none where there is no such file yet."""
+    return read(path) if path is not None and Path(path).exists() else []
 
 
 def machine() -> str:

@@ -4,8 +4,8 @@ Classes: log loss, ECE (15 bins) and accuracy of logistic regression (standardis
 comes and calibrated (isotonic, five folds). Amounts: RMSE, NLL and the share of held-out amounts inside 90 % intervals.
 A quarter of each table is held out, another in each cut. Nothing is tuned here: the network and the encoding of numbers
 were chosen on other tables (glass, Pima, penguins, Titanic, orange juice, attrition, cells, HMDA, Chile, credit, HPC
-jobs, spam, churn). Tables come with scikit-learn and statsmodels, or lie in the data folder; `--tables` chooses among
-them, and `--raw` splits the study.
+jobs, spam, churn). Tables come with scikit-learn and statsmodels, or lie in the data folder; `--tables`, `--ways` and
+`--seeds` choose among them. With `--raw` a study that was stopped goes on where it was, and `--collect` shows it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from posterity import metrics
 from posterity.cli import app
 
 TARGET = "target"
+OURS = "posterity fit"
+CLASS_WAYS = ("logistic", "boosting", "boosting, calibrated", OURS)
+AMOUNT_WAYS = ("Bayesian ridge", OURS)
 Z = 1.6449
 
 
@@ -128,26 +131,24 @@ def prepared(train: pd.DataFrame, scale: bool) -> ColumnTransformer:
     return ColumnTransformer([("numbers", numbers, numeric), ("words", levels, words)])
 
 
-def peers(train: pd.DataFrame, test: pd.DataFrame, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """The classifiers of scikit-learn."""
+def peer(by: str, train: pd.DataFrame, test: pd.DataFrame, seed: int) -> dict[str, float]:
+    """A classifier of scikit-learn."""
     boosted = HistGradientBoostingClassifier(random_state=seed)
     models = {
-        "logistic": make_pipeline(prepared(train, True), LogisticRegression(max_iter=3000)),
-        "boosting": make_pipeline(prepared(train, False), boosted),
-        "boosting, calibrated": make_pipeline(
-            prepared(train, False), CalibratedClassifierCV(boosted, method="isotonic", cv=5)
-        ),
+        "logistic": LogisticRegression(max_iter=3000),
+        "boosting": boosted,
+        "boosting, calibrated": CalibratedClassifierCV(boosted, method="isotonic", cv=5),
     }
-    for name, model in models.items():
-        started = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(train.drop(columns=TARGET), train[TARGET])
-            probs = model.predict_proba(test.drop(columns=TARGET))
-        place = {label: k for k, label in enumerate(model.classes_)}
-        p, y = torch.tensor(probs).clamp_min(1e-15), torch.tensor([place[label] for label in test[TARGET]])
-        figures = {"accuracy": metrics.accuracy(p, y), "nll": metrics.nll(p, y), "ece": metrics.ece(p, y)}
-        yield name, {**figures, "seconds": time.perf_counter() - started}
+    model = make_pipeline(prepared(train, scale=by == "logistic"), models[by])
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(train.drop(columns=TARGET), train[TARGET])
+        probs = model.predict_proba(test.drop(columns=TARGET))
+    place = {label: k for k, label in enumerate(model.classes_)}
+    p, y = torch.tensor(probs).clamp_min(1e-15), torch.tensor([place[label] for label in test[TARGET]])
+    figures = {"accuracy": metrics.accuracy(p, y), "nll": metrics.nll(p, y), "ece": metrics.ece(p, y)}
+    return {**figures, "seconds": time.perf_counter() - started}
 
 
 def ridge(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
@@ -165,18 +166,29 @@ def ridge(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
     }
 
 
+def answers(by: str, train: pd.DataFrame, test: pd.DataFrame, amount: bool, seed: int) -> dict[str, float]:
+    """The figures of one way on one cut."""
+    if by == OURS:
+        return ours(train, test, "amount" if amount else "classes", seed)
+    return ridge(train, test) if amount else peer(by, train, test, seed)
+
+
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
-    for name in options.tables:
-        everything, amount = table(name, options.data), name in AMOUNTS
-        for seed in options.seeds:
+    """Every way on every cut of every table, without those that the raw file has already."""
+    done = {(line["table"], line["seed"], line["by"]) for line in report.earlier(options.raw)}
+    for seed in options.seeds:
+        for name in options.tables:
+            amount = name in AMOUNTS
+            ways = [by for by in (AMOUNT_WAYS if amount else CLASS_WAYS) if by in options.ways]
+            if all((name, seed, by) in done for by in ways):
+                continue
+            everything = table(name, options.data)
             groups = None if amount else everything[TARGET]
             train, test = train_test_split(everything, test_size=0.25, random_state=seed, stratify=groups)
-            about = {"table": name, "rows": len(everything), "seed": seed}
-            if amount:
-                yield {**about, "by": "Bayesian ridge", **ridge(train, test)}
-            else:
-                yield from ({**about, "by": by, **figures} for by, figures in peers(train, test, seed))
-            yield {**about, "by": "posterity fit", **ours(train, test, "amount" if amount else "classes", seed)}
+            for by in ways:
+                if (name, seed, by) not in done:
+                    about = {"table": name, "rows": len(everything), "seed": seed, "by": by}
+                    yield {**about, **answers(by, train, test, amount, seed)}
 
 
 def publish(lines: list[report.Line], out: str | None) -> None:
@@ -187,7 +199,7 @@ def publish(lines: list[report.Line], out: str | None) -> None:
         found.setdefault((line["table"], line["by"]), []).append(line)
     for names, figures in ((CLASSES, ("nll", "ece", "accuracy")), (AMOUNTS, ("rmse", "nll", "coverage"))):
         here = [name for name in names if any(line["table"] == name for line in lines)]
-        ways = list(dict.fromkeys(by for name, by in found if name in names))
+        ways = [by for by in (CLASS_WAYS if names is CLASSES else AMOUNT_WAYS) if any(b == by for _, b in found)]
         if not here:
             continue
         for figure in figures:
@@ -225,6 +237,8 @@ def main() -> None:
     arguments = report.parser(__doc__)
     everything = [*CLASSES, *AMOUNTS]
     arguments.add_argument("--tables", nargs="+", choices=everything, default=everything)
+    ways = list(dict.fromkeys([*CLASS_WAYS, *AMOUNT_WAYS]))
+    arguments.add_argument("--ways", nargs="+", choices=ways, default=ways)
     arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     options = arguments.parse_args()
     lines = report.gather(options, runs)

@@ -9,7 +9,7 @@ from torch import nn
 from posterity.errors import InvalidInput
 from posterity.learning import fit, folds
 from posterity.learning.folds import OutOfFold, out_of_fold
-from posterity.learning.length import best_epochs
+from posterity.learning.length import best_epochs, stretch
 from posterity.likelihoods import likelihood
 
 
@@ -30,7 +30,7 @@ CATEGORICAL = likelihood("categorical")
 def test_the_optimizer_is_adamw():
     weights = torch.randn(5, requires_grad=True)
     same = weights.detach().clone().requires_grad_()
-    ours = folds._AdamW([weights])
+    ours = folds._AdamW([weights], folds.LR)
     settings = {"lr": folds.LR, "betas": folds.BETAS, "eps": folds.EPSILON, "weight_decay": folds.DECAY}
     reference = torch.optim.AdamW([same], foreach=False, **settings)
     for _ in range(20):
@@ -85,9 +85,9 @@ def test_more_parts_than_rows():
 def test_the_length_of_the_final_training():
     nothing = torch.empty(0)
     found = OutOfFold(nothing, nothing, 60, 0.5, True)
-    assert best_epochs(found, 3, "ivon") == 50  # 2 · 60 · 5/4 steps
-    assert best_epochs(found, 3, "adamw") == 100
-    assert best_epochs(OutOfFold(nothing, nothing, 3000, 0.5, False), 3, "ivon") == best_epochs(None, 3, "ivon") == 667
+    assert best_epochs(found, 3, stretch("ivon")) == 50  # 2 · 60 · 5/4 steps
+    assert best_epochs(found, 3, stretch("adamw")) == 100
+    assert best_epochs(OutOfFold(nothing, nothing, 3000, 0.5, False), 3, 2.0) == best_epochs(None, 3, 2.0) == 667
 
 
 def test_fit_finds_its_length():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from posterity.runs.fitting import Config, Plan
 
 METHODS = (  # said here so that `--help` need not load torch
-    "ivon, variational, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
+    "variational, ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
     "ogn, variational_newton, bsam; for weights of ±1 bayesbinn; without a posterior adamw, sgd, sam, ste"
 )
 _TARGETS = ("y", "labels", "label", "targets", "target")
@@ -35,7 +35,7 @@ def fit(
     ] = "0.2",
     model: Annotated[str | None, typer.Option(help="tabular, linear, mlp, cnn, or module:factory of your own.")] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
-    method: Annotated[str, typer.Option(help=f"{METHODS}.")] = "ivon",
+    method: Annotated[str, typer.Option(help=f"auto (variational for tables, ivon otherwise), {METHODS}.")] = "auto",
     task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="A column of whole numbers that name the rows.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for each.")] = None,
@@ -53,8 +53,8 @@ def fit(
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default by cross-validation.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation, which also finds wrong labels.")] = 5,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, or more for long tables.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; by default a short probe suggests one.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, for tables 128 or more.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; by default the method's own.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
     prior: Annotated[

@@ -27,12 +27,17 @@ def usual_epochs(steps_per_epoch: int) -> int:
     return max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
 
 
-def best_epochs(found: OutOfFold | None, steps_per_epoch: int, method: str, folds: int = FOLDS) -> int:
+def stretch(method: str) -> float:
+    """Steps of the final training for each step of a fold."""
+    return STRETCH.get(method, STRETCH_OF_OTHERS)
+
+
+def best_epochs(found: OutOfFold | None, steps_per_epoch: int, stretched: float, folds: int = FOLDS) -> int:
     """Epochs of the final training: those of the folds on more data, or the usual number where none memorised."""
     usual = usual_epochs(steps_per_epoch)
     if found is None or not found.memorises:
         return usual
-    steps = STRETCH.get(method, STRETCH_OF_OTHERS) * found.steps * folds / (folds - 1)
+    steps = stretched * found.steps * folds / (folds - 1)
     return min(usual, max(1, round(steps / steps_per_epoch)))
 
 
@@ -54,4 +59,4 @@ def searched_epochs(
         seed=settings.seed,
         progress=settings.progress,
     )
-    return best_epochs(found, steps_per_epoch, settings.method)
+    return best_epochs(found, steps_per_epoch, stretch(settings.method))

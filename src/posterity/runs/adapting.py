@@ -113,7 +113,7 @@ def _written(
     # The new covariance comes from the curvature at the new mean: it is about the tangent there.
     config = {**run.config, "prediction": "linearised"}
     test = held_out(run.folder, data, preprocessing, notes)
-    tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test)
+    tables, figures = evaluated(result.model, result.posterior, config, preprocessing, test, run.record.widths)
     record = replace(
         run.record,
         config=config,

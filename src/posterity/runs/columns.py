@@ -298,11 +298,16 @@ def _location(known: Vector) -> tuple[float, float]:
 
 
 def _edges(known: Vector) -> tuple[float, ...]:
-    """Edges of bins with equally many values, fewer of them where there are few values; few different ones are all."""
+    """Edges of bins with equally many values, fewer of them where there are few values; few different ones are all.
+
+    A value counts for no more than a bin: nine amounts of ten that are 0 leave bins for the tenth.
+    """
     count = min(_BINS, max(2, int(np.sqrt(len(known)) / 1.5)))
-    edges = np.unique(known)
+    edges, times = np.unique(known, return_counts=True)
     if len(edges) > count + 1:
-        edges = np.unique(np.quantile(known, np.linspace(0, 1, count + 1), method="inverted_cdf"))
+        below = np.cumsum(np.minimum(times, len(known) / count))
+        places = np.searchsorted(below, below[-1] * np.arange(1, count) / count)
+        edges = np.unique(edges[[0, *places, -1]])
     return tuple(edges.tolist()) if len(edges) > 2 else ()
 
 

@@ -19,14 +19,15 @@ from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
-from posterity.learning.length import best_epochs
+from posterity.learning.folds import LR as LR_OF_FOLDS
+from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
 from posterity.runs.baseline import baseline
-from posterity.runs.batch_sizes import USUAL, usual_batch
 from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
+from posterity.runs.intervals import widths, with_noise
 from posterity.runs.networks import network
 from posterity.runs.predicting import SAMPLES, evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -35,6 +36,7 @@ from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
 from posterity.runs.table_network import MEMBERS
+from posterity.runs.table_settings import LR, STRETCH, usual_batch, usual_prior
 from posterity.runs.targets import Classes
 from posterity.startup import fitting_threads, put_off_compiler
 
@@ -46,7 +48,8 @@ LOCK = ".training.lock"  # held while a training goes on
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 HEAD = "mlp"  # the model on the vectors of a frozen network
 FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
-_GAUSSIAN = ("ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
+USUAL = 64  # examples a step, but for tables
+_GAUSSIAN = ("variational", "ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,10 @@ class Config:
     Args:
         model: "linear", "mlp", "tabular", "cnn" or "module:factory"; by default "cnn" for pictures, else "tabular".
         hidden: Widths of the hidden layers, where the model's own are not meant.
-        method: As in `posterity.fit`.
+        method: As in `posterity.fit`; "auto" is "variational" for the model "tabular", and "ivon" for others.
         epochs: Passes over the data; by default as many as cross-validation finds best.
         folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
-        batch_size: Examples a step; by default 64, and for long tables up to 1024.
+        batch_size: Examples a step; by default 64, and for tables 128, or up to 1024 where they are long.
         lr: Learning rate.
         options: What the method takes beyond that, such as ess, hess_init and prior.
         dropout: Rate of dropout layers; 0.1 for the method "dropout".
@@ -72,7 +75,7 @@ class Config:
 
     model: str | None = None
     hidden: tuple[int, ...] | None = None
-    method: str = "ivon"
+    method: str = "auto"
     epochs: int | None = None
     folds: int = FOLDS
     batch_size: int | None = None
@@ -274,13 +277,18 @@ def held_out(folder: Path, data: Data, preprocessing: Preprocessing, notes: list
 def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> Config:
     """The configuration with every open question answered."""
     n, outputs = len(train.ids), preprocessing.target.outputs
-    found = asdict(config) | {"options": dict(config.options)}
-    found["model"] = config.model or ("cnn" if len(preprocessing.shape) == 3 else "tabular")
+    model = config.model or ("cnn" if len(preprocessing.shape) == 3 else "tabular")
+    if config.method == "auto":
+        config = replace(config, method="variational" if model == "tabular" else "ivon")
+    found = asdict(config) | {"options": dict(config.options), "model": model}
     if config.method == "ivon":
         few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
-        members = MEMBERS if found["model"] == "tabular" else 1  # each of which learns from its part of the rows
+        members = MEMBERS if model == "tabular" else 1  # each of which learns from its part of the rows
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
-    found["batch_size"] = config.batch_size or usual_batch(n if len(preprocessing.shape) == 1 else 0)
+    if _folds_follow(model, config.method):
+        found["lr"] = LR if config.lr is None else config.lr
+        found["options"].setdefault("prior", usual_prior(n))
+    found["batch_size"] = config.batch_size or (usual_batch(n) if model == "tabular" else USUAL)
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.track is None:
@@ -309,14 +317,22 @@ def cross_validate(plan: Plan) -> Plan:
     if config.folds:
         make = lambda seed: build(plan, seed)  # noqa: E731 (what the folds ask for)
         target, folds = plan.preprocessing.target, min(config.folds, n)
-        found = cross_validated(make, plan.train, target, folds, config.batch_size or USUAL, config.seed)
+        lr = config.lr if _folds_follow(config.model, config.method) else None
+        about: dict[str, Any] = {"batch_size": config.batch_size or USUAL, "seed": config.seed}
+        found = cross_validated(make, plan.train, target, folds, lr=lr or LR_OF_FOLDS, **about)
     if config.epochs is None:
         config = replace(config, epochs=_length(n, config, found))
     return replace(plan, config=config, folds=found)
 
 
+def _folds_follow(model: str | None, method: str) -> bool:
+    """Whether the folds learn as the run will: by AdamW, with its learning rate."""
+    return model == "tabular" and method == "variational"
+
+
 def _length(n: int, config: Config, found: OutOfFold | None) -> int:
-    return best_epochs(found, -(-n // (config.batch_size or USUAL)), config.method, config.folds or FOLDS)
+    stretched = STRETCH if _folds_follow(config.model, config.method) else stretch(config.method)
+    return best_epochs(found, -(-n // (config.batch_size or USUAL)), stretched, config.folds or FOLDS)
 
 
 def _with_settings(plan: Plan) -> Plan:
@@ -336,7 +352,7 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         build(plan),
         plan.train,
         method=config.method,
-        likelihood=target.likelihood,
+        likelihood=with_noise(target, plan.train, plan.folds),
         epochs=config.epochs,
         batch_size=config.batch_size or USUAL,
         lr=config.lr,
@@ -358,11 +374,14 @@ def _begun(work: Path) -> bool:
 
 def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
     model, posterior = found.model, found.posterior
-    tables, figures = evaluated(model, posterior, vars(plan.config), plan.preprocessing, plan.test)
+    config, target = plan.config, plan.preprocessing.target
+    about: dict[str, Any] = {"method": config.prediction, "seed": config.seed}
+    found_widths = widths(model, posterior, plan.train, target, plan.folds, **about)
+    tables, figures = evaluated(model, posterior, vars(config), plan.preprocessing, plan.test, found_widths)
     if snapshots is not None:
         tables["memory-history"] = snapshots.table()
     if plan.folds is not None:
-        tables["folds"] = fold_scores(plan.folds, plan.train, plan.preprocessing.target)
+        tables["folds"] = fold_scores(plan.folds, plan.train, target)
     record = RunRecord(
         **plan.content(),
         status="interrupted" if found.interrupted else "finished",
@@ -370,8 +389,9 @@ def _write(plan: Plan, found: Run, snapshots: Snapshots | None) -> RunFolder:
         metrics=figures,
         steps=found.steps,
         seconds=sum(row.get("seconds", 0.0) for row in found.history),
-        baseline=baseline(plan.train, plan.test, plan.preprocessing.target),
+        baseline=baseline(plan.train, plan.test, target),
         notes=plan.notes,
+        widths=found_widths,
     )
     history = [dict(row) for row in found.history]
     return RunFolder.create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -21,7 +22,14 @@ COLUMNS = ("out_of_fold_nll", "label_error", "suggested_label", "suggestion_conf
 
 
 def cross_validated(
-    make: Callable[[int], nn.Module], train: Examples, target: Target, folds: int, batch_size: int, seed: int
+    make: Callable[[int], nn.Module],
+    train: Examples,
+    target: Target,
+    folds: int,
+    *,
+    batch_size: int,
+    lr: float,
+    seed: int,
 ) -> OutOfFold:
     """Train a network for each fold, from the seeds after that of the run.
 
@@ -31,12 +39,14 @@ def cross_validated(
         target: What is predicted.
         folds: Number of parts.
         batch_size: Examples a step.
+        lr: Learning rate.
         seed: Seed of the run.
     """
     networks = [make(seed + 1 + k) for k in range(folds)]
     device = next(networks[0].parameters()).device
     inputs, targets = train.inputs.to(device), train.targets.to(device)
-    return out_of_fold(networks, inputs, targets, likelihood(target.likelihood), batch_size=batch_size, seed=seed)
+    settings: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
+    return out_of_fold(networks, inputs, targets, likelihood(target.likelihood), **settings)
 
 
 def scores(found: OutOfFold, train: Examples, target: Target) -> pd.DataFrame:

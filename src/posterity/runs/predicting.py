@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from posterity.errors import expected, require
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction, predict
 from posterity.runs._folder import RunFolder
+from posterity.runs.intervals import bounds
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import FILE, Rows
 from posterity.runs.targets import Classes, Target
@@ -53,7 +54,7 @@ def predict_run(
     answer = predict(run.model(), run.posterior, inputs, samples, method=config["prediction"], seed=config["seed"])
     named = run.dataset.id_column in rows.table
     ids = rows.table[run.dataset.id_column].to_numpy() if named else np.arange(len(rows))
-    table = prediction_table(answer, target, ids, level)
+    table = prediction_table(answer, target, ids, level, run.record.widths)
     figures: dict[str, float] = {}
     known = _known(rows, target)
     given = rows.table.get(target.name, pd.Series(None, index=rows.table.index, dtype=object))
@@ -64,7 +65,7 @@ def predict_run(
         taken = target.name in table or target.name == DECISION
         table.insert(1, "given" if taken else target.name, given.to_numpy())
         truth = target.encode(given[known].reset_index(drop=True))
-        figures = scores(_rows(answer, torch.from_numpy(known)), target, truth, level)
+        figures = scores(_rows(answer, torch.from_numpy(known)), target, truth, level, run.record.widths)
     if rows.block is not None and FILE in rows.table and FILE not in table:
         table.insert(1, FILE, rows.table[FILE].to_numpy())
     if threshold is not None:
@@ -72,12 +73,19 @@ def predict_run(
     return table, figures, notes
 
 
-def prediction_table(p: Prediction, target: Target, ids: np.ndarray[Any, Any], level: float = LEVEL) -> pd.DataFrame:
+def prediction_table(
+    p: Prediction,
+    target: Target,
+    ids: np.ndarray[Any, Any],
+    level: float = LEVEL,
+    widths: Sequence[float] | None = None,
+) -> pd.DataFrame:
     """Predictions in the terms of the data, one row each.
 
     Classes: prediction, confidence, a probability for each class; entropy in nats, split into aleatoric (what the
     model takes for chance) and epistemic (what more data would remove). Amounts and counts: mean, std, lower and
-    upper bound; epistemic and aleatoric are the two parts of the standard deviation.
+    upper bound (as wide as `intervals.widths` says); epistemic and aleatoric are the two parts of the standard
+    deviation.
     """
     table = pd.DataFrame({"id": ids})
     if isinstance(target, Classes):
@@ -89,7 +97,7 @@ def prediction_table(p: Prediction, target: Target, ids: np.ndarray[Any, Any], l
         parts = {"entropy": p.entropy, "aleatoric": p.aleatoric, "epistemic": p.mutual_information}
         return table.assign(**{name: value.double().numpy() for name, value in parts.items()})
     scale = getattr(target, "scale", 1.0)
-    low, high = p.quantiles([(1 - level) / 2, (1 + level) / 2])
+    low, high = bounds(p, level, widths)
     return table.assign(
         mean=target.decode(p.mean[:, 0].numpy()),
         std=scale * p.std[:, 0].double().numpy(),
@@ -105,7 +113,9 @@ def row_nll(p: Prediction, target: Target, truth: Tensor) -> np.ndarray[Any, Any
     return -p.log_prob(truth).reshape(-1).double().numpy() + math.log(getattr(target, "scale", 1.0))
 
 
-def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -> dict[str, float]:
+def scores(
+    p: Prediction, target: Target, truth: Tensor, level: float = LEVEL, widths: Sequence[float] | None = None
+) -> dict[str, float]:
     """Figures of merit, in the units of the data."""
     if isinstance(target, Classes):
         wrong = (p.probs.argmax(-1) != truth).double()
@@ -119,7 +129,7 @@ def scores(p: Prediction, target: Target, truth: Tensor, level: float = LEVEL) -
             "aurc": metrics.aurc(p.entropy, wrong),
         }
     scale = getattr(target, "scale", 1.0)
-    low, high = p.quantiles([(1 - level) / 2, (1 + level) / 2])
+    low, high = bounds(p, level, widths)
     return {
         "rmse": scale * metrics.rmse(p.mean, truth),
         "nll": row_nll(p, target, truth).mean().item(),
@@ -159,13 +169,14 @@ def evaluated(
     config: Mapping[str, Any],
     preprocessing: Preprocessing,
     test: Examples | None,
+    widths: Sequence[float] | None = None,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, float]]:
     """Predictions of the held-out rows as the table "predictions", and figures of merit."""
     if test is None:
         return {}, {}
     target = preprocessing.target
     answer = predict(model, posterior, test.inputs, config["samples"], method=config["prediction"], seed=config["seed"])
-    table = prediction_table(answer, target, test.ids.numpy())
+    table = prediction_table(answer, target, test.ids.numpy(), LEVEL, widths)
     table.insert(1, "label", target.decode(test.targets.reshape(-1).numpy()))
     table["nll"] = row_nll(answer, target, test.targets)
-    return {"predictions": table}, scores(answer, target, test.targets)
+    return {"predictions": table}, scores(answer, target, test.targets, LEVEL, widths)

@@ -32,6 +32,7 @@ class RunRecord:
         checkpoint: Where the weights came from, if not from training.
         parent: Folder and figures of the run that this one was adapted from.
         adaptation: What was changed, and how.
+        widths: How much wider than a Gaussian's the intervals of amounts are, see `intervals.widths`.
     """
 
     config: dict[str, Any]
@@ -47,6 +48,7 @@ class RunRecord:
     checkpoint: str | None = None
     parent: Mapping[str, Any] | None = None
     adaptation: Mapping[str, Any] | None = None
+    widths: list[float] | None = None
 
     def content(self) -> dict[str, Any]:
         """The record as JSON; what does not apply is left out."""

@@ -1,10 +1,11 @@
-"""What IVON costs: one full cycle (sample, restore, step) beside AdamW, and a whole training step of a small network.
+"""What IVON and Variational cost: one full cycle (sample, restore, step) beside AdamW, and a whole training step.
 
 Gradients are there beforehand in the first table, so that only the optimizer is measured. All variants run in turn, so
-that a busy machine hits all alike; medians of wall and of processor time, after the first ten steps, in which IVON
-measures its statistics every time. The first call begins with an empty cache folder and so shows the compiling of the
-kernels, which the next process is spared. ivon-opt is measured through another interpreter where
-POSTERITY_IVON_OPT_PYTHON names one that has it. `--device cuda` makes the tables of `gpu_cost.py` instead.
+that a busy machine hits all alike; medians of wall and of processor time. Measuring begins after ten steps, in which
+IVON measures its statistics every time, and twenty, in which Variational has no noise. The first call begins with an
+empty cache folder and so shows the compiling of the kernels, which the next process is spared. ivon-opt is measured
+through another interpreter where POSTERITY_IVON_OPT_PYTHON names one that has it. `--device cuda` makes the tables of
+`gpu_cost.py` instead.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 Cycle = Callable[[], None]
 Times = dict[str, list[float]]
-WARM = 12  # steps before the first measurement
+WARM = 24  # steps before the first measurement
 
 
 def parameters(count: int, tensors: int) -> list[nn.Parameter]:
@@ -81,7 +82,10 @@ def variants() -> dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer
         import ivon  # type: ignore[import-not-found]
 
         return {"AdamW fused": adamw, "ivon-opt": lambda params: ivon.IVON(params, lr=0.1, ess=1e6)}
-    from posterity.optim import IVON
+    from posterity.optim import IVON, Variational
+
+    def variational(params: list[nn.Parameter], **options: bool) -> Variational:
+        return Variational(torch.optim.AdamW(params), n=1e6, batch_size=128, total_steps=10_000, **options)
 
     return {
         "AdamW fused": adamw,
@@ -90,6 +94,9 @@ def variants() -> dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer
         "IVON": lambda params: IVON(params, lr=0.1, ess=1e6),
         "IVON, until_step": lambda params: IVON(params, lr=0.1, ess=1e6),
         "IVON, tensor operations": lambda params: IVON(params, lr=0.1, ess=1e6, fused=False),
+        "Variational(AdamW)": variational,
+        "Variational(AdamW), until_step": variational,
+        "Variational(AdamW), tensor operations": lambda params: variational(params, fused=False),
     }
 
 
@@ -193,7 +200,7 @@ def main() -> None:
     names = ("parameters", "tensors", "batch", "repeats", "threads")
     other = elsewhere([text for name in names for text in (f"--{name}", str(getattr(options, name)))])
     columns = ["", "wall", "processor", "x AdamW (wall)", "x AdamW (processor)", "first call"]
-    text = report.header("The cost of IVON", threads=options.threads, repeats=options.repeats)
+    text = report.header("The cost of IVON and Variational", threads=options.threads, repeats=options.repeats)
     text += f"\nFull cycle, {options.parameters:,} parameters in {options.tensors} tensors, ns per parameter:\n\n"
     text += report.table(columns, rows(cycle, other.get("cycle", {}), options.parameters * 1e-9))
     text += f"\nWhole training step, MLP 784-500-300-10, batch {options.batch}, ms:\n\n"

@@ -252,7 +252,7 @@ def test_other_normalisations_leave_noise_everywhere():
     optimizer = Variational(AdamW(model.parameters()), n=400, batch_size=40, total_steps=60)
     x, y = logistic(400, 5)
     train(model, optimizer, F.cross_entropy, x.float(), y.long(), 40, 60)
-    assert not optimizer._normalised
+    assert not optimizer.normalised
 
 
 def test_the_posterior_says_what_it_is():

@@ -24,6 +24,7 @@ TOO_LARGE = (
     "expected the mean loss of a batch, got gradients far too large for the curvature that noise in the weights meets: "
     "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
 )
+SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
 @dataclass
@@ -83,12 +84,13 @@ class Meter:
 
     def measure(self, price: Tensor, clipping: Tensor) -> None:
         """Take in the price of a step, and what clipping has left of its gradients."""
+        self.clip(clipping)
+        self.due = None if self.silent else price
+
+    def clip(self, clipping: Tensor) -> None:
+        """Take in what clipping has left of the gradients of a step."""
         self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
         self.measured += 1
-        self.due = None if self.silent else price
-        if not self.silent:
-            self.spent = self.spent + 2 * price.to(self.total)
-            self.owed = self.owed + self.total / self.price.ess
 
     def stepped(self, lr: float) -> bool:
         """Count a step; whether it is time to look at all widths."""
@@ -129,12 +131,22 @@ class Meter:
 
         In this order: kernels take the price in the same pass over memory that draws the next sample.
         """
+        drawn, self.price.ess = self.price.ess, self.following(lr, share)
+        if self.due is not None:
+            self.pay(self.due, drawn)
+        self.due = None
+
+    def pay(self, price: Tensor, drawn: Tensor) -> None:
+        """Take in the price of a sample that was drawn at this λ."""
+        self.spent = self.spent + 2 * price.to(self.total)
+        self.owed = self.owed + self.total / drawn
+        self.price.pay(price, drawn)
+
+    def following(self, lr: float, share: float) -> Tensor:
+        """λ for the next sample."""
         epochs = self.steps * self.batch / self.price.n
         done = progress(lr, self.peak, epochs) if self.total_steps is None else self.steps / self.total_steps
-        ess = self.price.held(self.total, share * opening(done, epochs))
-        if self.due is not None:
-            self.price.pay(self.due)
-        self.price.ess, self.due = ess, None
+        return self.price.held(self.total, share * opening(done, epochs))
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""
@@ -173,7 +185,11 @@ def scaling(norms: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor, Tensor]:
         one = torch.ones(())
         return one, one
     then, now = (torch.stack([pair[i].to(pairs[0][0]) for pair in pairs]).norm() for i in (0, 1))
-    ratio = torch.where(then > 0, now / then, 1.0)
+    return parted(torch.where(then > 0, now / then, 1.0))
+
+
+def parted(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """What a GradScaler multiplied gradients with, and what clipping has left of them, from clipping / scale."""
     scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
 

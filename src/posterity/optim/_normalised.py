@@ -19,6 +19,8 @@ from torch import Tensor
 from posterity.optim._distributed import sharded
 
 ROUNDING = 1e-5  # of the largest gradient: what a bias has that a normalisation follows
+BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
+QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
 SHARE = 0.1  # of the cosine that chance would give, below which rows count as orthogonal
 
 
@@ -46,6 +48,11 @@ class Normalised:
 
     def __bool__(self) -> bool:
         return any(p in self for p in self._order) or bool(self._found)
+
+    @property
+    def share(self) -> float:
+        """Of the budget, for noise that is only behind the last of them, or everywhere."""
+        return BEHIND if self else 1.0
 
     def look(self, parameters: Sequence[Tensor]) -> None:
         """Take in the gradients at the mean of all parameters, in their order."""

@@ -25,6 +25,7 @@ class OverBases(VariationalOptimizer):
         base: A torch optimizer, or several that share the parameters.
         options: What is ours in their groups.
         mc_samples: Samples for each `step(closure)`.
+        fused: Whether kernels may take samples and steps.
         noise: Of the replicas of a model on many processes.
         process_group: The processes that hold replicas.
     """
@@ -35,13 +36,14 @@ class OverBases(VariationalOptimizer):
         options: Options,
         *,
         mc_samples: int,
+        fused: bool | None,
         noise: Noise,
         process_group: Any,
     ) -> None:
         self.bases = _bases.checked(base)
         self._owners: dict[Tensor, tuple[Optimizer, Group]] = {}
         super().__init__(
-            self.param_groups, options, mc_samples=mc_samples, fused=False, noise=noise, process_group=process_group
+            self.param_groups, options, mc_samples=mc_samples, fused=fused, noise=noise, process_group=process_group
         )
         self.defaults = self.bases[0].defaults | self.defaults  # where schedulers look for momentum and betas
 

@@ -82,12 +82,12 @@ class Price:
         found = (self.paid + squares / self.ess) / (self.per_ess + 1 / self.ess)
         return torch.minimum(torch.maximum(found, LEAST * squares), MOST * squares)
 
-    def pay(self, price: Tensor) -> None:
-        """Take in the price c of one step."""
+    def pay(self, price: Tensor, ess: Tensor) -> None:
+        """Take in the price c of one step, whose sample was drawn at this λ."""
         kept = 1 - 1 / WINDOW
         self.last = price.to(self.paid)
         self.paid = kept * self.paid + 2 * self.last
-        self.per_ess = kept * self.per_ess + 1 / self.ess
+        self.per_ess = kept * self.per_ess + 1 / ess
 
     def held(self, squares: Tensor, share: float) -> Tensor:
         """λ = max(N, P̂ / 2bₜ) for a share of the budget."""

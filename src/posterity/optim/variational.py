@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,9 @@ from posterity.likelihoods import Likelihood
 from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
-from posterity.optim._meter import COLD, DECAY, Meter, check_numbers, plain, scaling
-from posterity.optim._normalised import Normalised
+from posterity.optim._fused_adam import FusedAdam
+from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, plain, scaling
+from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim._over_bases import OverBases
 from posterity.optim.engine import _priors
@@ -27,10 +29,6 @@ from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.optim.price import WINDOW
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
-
-BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
-QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
-SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +63,8 @@ class Variational(OverBases):
             tensor with mean square s².
         mc_samples: Samples for each `step(closure)`.
         seed: Seed of the noise.
+        fused: Whether kernels may take samples and steps over Adam and AdamW, where there are some. They take over from
+            the first noise on, and leave steps of several samples, and of bases with hooks, to tensor operations.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
 
@@ -93,6 +93,7 @@ class Variational(OverBases):
         prior: float | Diagonal | Posterior | None = None,
         mc_samples: int = 1,
         seed: int = 0,
+        fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
     ) -> None:
@@ -102,13 +103,14 @@ class Variational(OverBases):
             if value is not None:
                 require_whole(name, value)
         self.n = float(n)
-        self._deltas: dict[Tensor, Tensor | float] = {}
-        self._normalised = Normalised()
+        self.deltas: dict[Tensor, Tensor | float] = {}
+        self.normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0
         super().__init__(
             base,
             VariationalOptions(seed=seed),
             mc_samples=mc_samples,
+            fused=fused,
             noise=noise,
             process_group=process_group,
         )
@@ -120,6 +122,20 @@ class Variational(OverBases):
     def _forget_transients(self) -> None:
         super()._forget_transients()
         self._samples.statistics.watched = True
+        self._fused = FusedAdam(self)
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    @contextmanager
+    def sampled_params(self, train: bool = False, *, until_step: bool = False) -> Iterator[None]:
+        """Hold a sample of the posterior in the parameters while the context is open.
+
+        Args:
+            train: Whether the gradients computed inside are to be learnt from at the next `step`.
+            until_step: Where fused kernels take a step from one sample, leave it in place until `step`; see `IVON`.
+        """
+        self._samples.until_step = until_step
+        with super().sampled_params(train):
+            yield
 
     # ── the width ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,10 +160,10 @@ class Variational(OverBases):
 
     def numbers(self, p: Tensor, options: VariationalOptions) -> Numbers:
         found = self._curvature(p)
-        silent = self.meter.silent or found is None or p not in self._deltas
+        silent = self.meter.silent or found is None or p not in self.deltas
         ess = math.inf if silent else self.meter.price.ess
         scale = 0.0 if found is None else found[1]
-        return {"ess": plain(ess), "scale": plain(scale), "delta": plain(self._deltas.get(p, math.inf))}
+        return {"ess": plain(ess), "scale": plain(scale), "delta": plain(self.deltas.get(p, math.inf))}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -192,16 +208,20 @@ class Variational(OverBases):
             return
         self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
         if self.meter.silent:
-            self._normalised.look(parameters)
+            self.normalised.look(parameters)
         self._pull(parameters)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
         if meter.stepped(lr):
             self._look()
         if not meter.silent:
-            meter.hold(lr, BEHIND if self._normalised else 1.0)
+            meter.hold(lr, self.normalised.share)
         for base in self.bases:
             _bases.step(base)
-        for message in meter.complaints():
+        self.stepped()
+
+    def stepped(self) -> None:
+        """Say what is wrong with the run, if anything is."""
+        for message in self.meter.complaints():
             self._warn(message)
 
     def _measure(self, parameters: list[Tensor], estimates: int) -> None:
@@ -237,7 +257,7 @@ class Variational(OverBases):
         self.meter.rescale()
         total = torch.zeros_like(self.meter.total)
         for p in self._trained():
-            self._deltas[p] = self._delta(p)
+            self.deltas[p] = self._delta(p)
             if self._curvature(p) is not None:
                 view = {name: local(t) for name, t in self.width_state(p).items()}
                 numbers = self.numbers(p, self.options_of(self.base_of(p)[1])) | {"ess": 1.0}
@@ -251,7 +271,7 @@ class Variational(OverBases):
             return self._isotropic / self.n
         square = summed(local(p.detach()).to(state_dtype(p.dtype)).square().sum(), p) / max(p.numel(), 1)
         delta = 1 / (self.n * square.clamp_min(SMALLEST))
-        return delta * QUIET if p in self._normalised else delta
+        return delta * QUIET if p in self.normalised else delta
 
     # ── the prior and the posterior ──────────────────────────────────────────────────────────────────────────────
 
@@ -264,6 +284,11 @@ class Variational(OverBases):
             self._isotropic = _bases.checked_precision(prior)
         else:
             super().set_prior(_bases.untempered(prior) if isinstance(prior, Posterior) else prior)
+
+    @property
+    def given_prior(self) -> float | None:
+        """The precision of a prior that was given as one number."""
+        return self._isotropic if self._explicit else None
 
     @property
     def temperature(self) -> float:
@@ -280,7 +305,7 @@ class Variational(OverBases):
         if "prior_precision" in state:
             return whole(state["prior_mean"]), whole(state["prior_precision"])
         mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
-        return mean, torch.full_like(mean, float(self._deltas[p]) * self.n)
+        return mean, torch.full_like(mean, float(self.deltas[p]) * self.n)
 
     def _settle(self) -> None:
         """Put the mean in place; before there is any noise, find the widths that a full budget would give."""
@@ -336,8 +361,8 @@ class Variational(OverBases):
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def own_state(self) -> StateDict:
-        deltas = [float(self._deltas.get(p, 0.0)) for p in self._trained()]
-        quiet = [p in self._normalised for p in self._trained()]
+        deltas = [float(self.deltas.get(p, 0.0)) for p in self._trained()]
+        quiet = [p in self.normalised for p in self._trained()]
         return {"meter": self.meter.state(), "deltas": deltas, "quiet": quiet}
 
     def check_own_state(self, found: StateDict) -> None:
@@ -346,9 +371,9 @@ class Variational(OverBases):
     def load_own_state(self, found: StateDict) -> None:
         self.meter.load(found["meter"])
         pairs = zip(self._trained(), found["deltas"], strict=False)
-        self._deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
-        self._normalised = Normalised.of(p for p, q in zip(self._trained(), found["quiet"], strict=False) if q)
+        self.deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
+        self.normalised = Normalised.of(p for p, q in zip(self._trained(), found["quiet"], strict=False) if q)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("n", "meter", "_deltas", "_normalised", "_explicit", "_isotropic")
+        names = ("n", "meter", "deltas", "normalised", "_explicit", "_isotropic")
         return super().__getstate__() | {name: self.__dict__[name] for name in names}

@@ -123,7 +123,7 @@ class Attachment:
         samples = self._samples
         if samples.context_open:
             if samples.train:
-                samples.statistics.measure(samples.means)  # hosts scale gradients inside the closure of a step
+                samples.measure()  # hosts scale gradients inside the closure of a step
             return
         samples.differentiate()
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not

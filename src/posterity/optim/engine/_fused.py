@@ -26,7 +26,9 @@ from posterity.optim.engine._statistics import norm
 from posterity.optim.kernels import (
     Coefficients,
     Entry,
+    IVONKernels,
     Kernels,
+    Marks,
     Piece,
     average,
     kernels_for,
@@ -38,6 +40,8 @@ from posterity.optim.kernels import (
 
 class Fused(Backend):
     """Samples and steps by fused kernels, wherever they can do it."""
+
+    _sums_products = True  # whether kernels sum products of several samples
 
     def __init__(self) -> None:
         self.missing = ""  # why there are no kernels
@@ -56,8 +60,7 @@ class Fused(Backend):
         samples = work.samples
         if not samples.train or not self._possible(work):
             return False
-        statistics = samples.statistics
-        alone = not (samples.redrawable or statistics.finished or statistics.closed or statistics.per_rank)
+        statistics, alone = samples.statistics, self._alone(samples)
         self.write_down(samples)
         launcher = self._ready(work)
         if launcher is None:
@@ -67,10 +70,15 @@ class Fused(Backend):
             self._remember_gradients()
             self._draw(launcher, samples, fresh, (), redrawable=True)
         else:
-            summed = statistics.finished > 0 and not statistics.per_rank
+            summed = self._sums_products and statistics.finished > 0 and not statistics.per_rank
             self._buffers = {p: statistics.buffer(p, True, summed) for p in self._parameters}
             self._draw(launcher, samples, fresh, self._sums(samples) if summed else (), summed=summed)
         return True
+
+    def _alone(self, samples: Lifecycle) -> bool:
+        """Whether a sample is the only one since the last step, so far."""
+        statistics = samples.statistics
+        return not (samples.redrawable or statistics.finished or statistics.closed or statistics.per_rank)
 
     def _draw(self, launcher: Kernels, samples: Lifecycle, fresh: bool, sums: tuple[Any, ...], **how: bool) -> None:
         drawn: list[int] = []
@@ -132,18 +140,24 @@ class Fused(Backend):
         self._set_numbers(launcher, work)
         taken: list[int] = []
         try:
-            launcher.step(gradients, held=samples.in_place, ahead=samples.ahead, done=taken)
+            self._take(launcher, work, gradients, taken)
         finally:  # also where it was interrupted after that
             if taken:
-                self._after_step(work.parameters)
+                self._after_step(work)
                 samples.stepped()
                 if samples.ahead:
                     samples.place_ahead(self._buffers)
         return True
 
+    def _take(self, launcher: Kernels, work: Work, gradients: list[Tensor | None], taken: list[int]) -> None:
+        """Take a step from the one sample, after which `taken` has grown."""
+        assert isinstance(launcher, IVONKernels)
+        samples = work.samples
+        launcher.step(gradients, held=samples.in_place, ahead=samples.ahead, done=taken)
+
     def update(self, work: Work, parameters: Sequence[tuple[Group, Tensor]], estimates: int) -> bool:
         statistics, launcher, given = work.samples.statistics, self._launcher, [p for _, p in parameters]
-        if launcher is None or any(map(sharded, given)) or not self._unmoved(work):
+        if not isinstance(launcher, IVONKernels) or any(map(sharded, given)) or not self._unmoved(work):
             return False
         if self._widths(work) != self._drawn:
             return False  # kernels would not draw the last sample again
@@ -162,12 +176,12 @@ class Fused(Backend):
             for p in given:
                 statistics.rescale(p)
             launcher.step(*self._sums(work.samples))
-        self._after_step(work.parameters)
+        self._after_step(work)
         return True
 
-    def _after_step(self, parameters: Parameters) -> None:
+    def _after_step(self, work: Work) -> None:
         increment_version(self._parameters)
-        self._show_state(parameters)
+        self._show_state(work)
 
     # ── a sample that stays in place ─────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +247,7 @@ class Fused(Backend):
             here = [local(p) for _, _, p in trainable if local(p).numel() or not sharded(p)]
             if self._possible(work) and usable(here):
                 self._launcher = self._build(work, trainable)
-            self._places, self._seen = self._addresses(work), list(self._all_tensors(work.parameters))
+            self._places, self._seen = self._addresses(work), list(self._all_tensors(work))
         return self._launcher
 
     def _coefficients(self, work: Work) -> list[Coefficients]:
@@ -261,7 +275,7 @@ class Fused(Backend):
         if self._addresses(work) != self._places:
             return False
         none = object()
-        pairs = chain(self._all_tensors(work.parameters), (none,)), chain(self._seen, (none,))
+        pairs = chain(self._all_tensors(work), (none,)), chain(self._seen, (none,))
         return not thorough or all(map(operator.is_, *pairs))
 
     @staticmethod
@@ -271,9 +285,9 @@ class Fused(Backend):
         addresses = [local(p).data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
         return [work.replicas.rank, *addresses]
 
-    @staticmethod
-    def _all_tensors(parameters: Parameters) -> Iterator[Any]:
+    def _all_tensors(self, work: Work) -> Iterator[Any]:
         """Parameters, counters and state: whatever addresses were taken of."""
+        parameters = work.parameters
         counters = (group[name] for group in parameters.groups for name in ("draws", "skipped"))
         state = chain.from_iterable(map(dict.values, parameters.state.values()))
         return chain(counters, *(group["params"] for group in parameters.groups), state)
@@ -281,10 +295,7 @@ class Fused(Backend):
     def _build(self, work: Work, trainable: list[tuple[int, int, Tensor]]) -> Kernels:
         statistics, groups, state = work.samples.statistics, work.parameters.groups, work.parameters.state
         device, entries, self._waiting = trainable[0][2].device, [], {}
-        self._told = int(groups[0]["skipped"])
-        for group in groups:
-            for name in ("draws", "skipped"):
-                group[name] = torch.as_tensor(group[name], dtype=torch.int64, device=device).clone()
+        self._count_on(device, groups)
         squares = [numbers.squares for numbers in self._coefficients(work)]
         for index, number, p in trainable:
             new = p not in state
@@ -297,11 +308,22 @@ class Fused(Backend):
             entries.append(Entry(tensors, number, index, squares[number], first_index(p)))
         self._parameters = [p for _, _, p in trainable]
         self._buffers = {p: statistics.kept[p].buffer for p in self._parameters}
-        self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
         kernels = kernels_for(device)
         assert not isinstance(kernels, str), kernels
+        return kernels(entries, self._marks(work))
+
+    def _count_on(self, device: torch.device, groups: Sequence[Group]) -> None:
+        """Let counters of draws and skipped steps be on the device."""
+        self._told = int(groups[0]["skipped"])
+        self._report = torch.zeros((), dtype=torch.int64, pin_memory=device.type == "cuda")
+        for group in groups:
+            for name in ("draws", "skipped"):
+                group[name] = torch.as_tensor(group[name], dtype=torch.int64, device=device).clone()
+
+    @staticmethod
+    def _marks(work: Work) -> list[Marks]:
         sample = work.replicas.rank
-        return kernels(entries, [(g["seed"], sample, g["draws"], g["skipped"]) for g in groups])
+        return [(g["seed"], sample, g["draws"], g["skipped"]) for g in work.parameters.groups]
 
     def newly_skipped(self, parameters: Parameters) -> bool:
         """Whether steps have been skipped that nobody was told of; the host may come to know later."""
@@ -314,13 +336,13 @@ class Fused(Backend):
         self._report.copy_(skipped, non_blocking=True)
         return more
 
-    def _show_state(self, parameters: Parameters) -> None:
+    def _show_state(self, work: Work) -> None:
         """Parameters have state from their first update on."""
         shown = [p for p, state in self._waiting.items() if state["step"] > 0]
         for p in shown:
-            parameters.state[p] = self._waiting.pop(p)
+            work.parameters.state[p] = self._waiting.pop(p)
         if shown:
-            self._seen = list(self._all_tensors(parameters))
+            self._seen = list(self._all_tensors(work))
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Statistics:
             if p.grad is not None:
                 kept.before, kept.version = p.grad, p.grad._version
             if self.watched and not self.per_rank:
-                kept.earlier = None if p.grad is None else _dot(p, mean, p.grad)
+                kept.earlier = None if p.grad is None else dot(p, mean, p.grad)
             if self.per_rank:
                 self.hooks.append(p.register_hook(partial(_take_product, kept, p.detach(), self.watched)))
             elif p.grad is not None and not summed:
@@ -152,7 +152,7 @@ class Statistics:
             if self.per_rank and kept.earlier is not None:  # taken inside the backward pass
                 parts.append(kept.earlier)
             elif not self.per_rank and p.grad is not None:
-                with_all = _dot(p, mean, p.grad)
+                with_all = dot(p, mean, p.grad)
                 parts.append(with_all if kept.before is None or kept.earlier is None else with_all - kept.earlier)
             kept.earlier = None
         if parts:
@@ -261,11 +261,11 @@ def _take_product(kept: KeptGradient, sample: Tensor, watched: bool, gradient: T
     """Add noise times gradient for a gradient that is about to be accumulated."""
     kept.accumulate(sample, kept.buffer, gradient)
     if watched:
-        total = _dot(sample, kept.buffer, gradient)
+        total = dot(sample, kept.buffer, gradient)
         kept.earlier = total if kept.earlier is None else kept.earlier + total
 
 
-def _dot(sample: Tensor, mean: Tensor, gradient: Tensor) -> Tensor:
+def dot(sample: Tensor, mean: Tensor, gradient: Tensor) -> Tensor:
     """Σ (sample − mean) · gradient, in the precision of the optimizer's state."""
     require_dense(gradient)
     dtype = state_dtype(gradient.dtype)

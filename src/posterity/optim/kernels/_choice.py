@@ -8,20 +8,29 @@ import torch
 from torch import Tensor
 
 from posterity.optim.kernels import _native
-from posterity.optim.kernels._contract import Kernels
+from posterity.optim.kernels._contract import AdamKernels, IVONKernels
 from posterity.optim.kernels._fused import Launcher, launchable
 from posterity.optim.kernels._native import NativeLauncher
+from posterity.optim.kernels._native_adam import NativeAdam
 from posterity.optim.kernels._pointer_table import supported
 
 
-def kernels_for(device: torch.device) -> type[Kernels] | str:
-    """The kernels of a device, or why it has none."""
-    if launchable(device):
-        return Launcher
+def kernels_for(device: torch.device) -> type[IVONKernels] | str:
+    """The kernels of IVON for a device, or why it has none."""
+    return Launcher if launchable(device) else _missing(device) or NativeLauncher
+
+
+def adam_kernels_for(device: torch.device) -> type[AdamKernels] | str:
+    """The kernels of `Variational` over Adam for a device, or why it has none."""
+    return _missing(device) or NativeAdam
+
+
+def _missing(device: torch.device) -> str:
+    """Why there are no native kernels."""
     if device.type != "cpu":
         return f"no kernels were found for {device.type}"
     found = _native.library()
-    return found if isinstance(found, str) else NativeLauncher
+    return found if isinstance(found, str) else ""
 
 
 def usable(parameters: Sequence[Tensor]) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from posterity.optim.kernels._pointer_table import Entry, Marks, Table, Tensors
+from posterity.optim._meter import Meter
+from posterity.optim.kernels._pointer_table import ADAM_NUMBERS, NUMBERS, Entry, Marks, Table, Tensors
 
 
 def largest(dtype: torch.dtype) -> float:
@@ -19,15 +22,17 @@ def largest(dtype: torch.dtype) -> float:
 
 
 class Kernels(ABC):
-    """Kernels at work on one table: a sample, its removal, a step.
+    """Kernels at work on one table: a sample, and its removal.
 
     Args:
         entries: The parameters; their tensors must stay where they are.
         marks: Seed, number of the sample, of draws and of skipped steps of each group; the last two on the device.
     """
 
+    numbers: tuple[str, ...] = NUMBERS  # of each group
+
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
-        self.table = Table(entries, marks)
+        self.table = Table(entries, marks, self.numbers)
 
     @abstractmethod
     def draw(
@@ -58,6 +63,21 @@ class Kernels(ABC):
             keep: Whether the buffers get the samples.
         """
 
+    def undo(self, done: list[int]) -> None:
+        """Put the means back after a `draw` that was interrupted.
+
+        Args:
+            done: What it has grown.
+        """
+        for launch in done:
+            for number in self.table.launches[launch].members.tolist():
+                tensors = self.table.entries[number].tensors
+                tensors["p"].copy_(tensors["buffer"])
+
+
+class IVONKernels(Kernels):
+    """With the step of IVON."""
+
     @abstractmethod
     def step(
         self,
@@ -80,13 +100,63 @@ class Kernels(ABC):
             done: Grows when the step has been taken.
         """
 
-    def undo(self, done: list[int]) -> None:
-        """Put the means back after a `draw` that was interrupted.
+
+@dataclass(frozen=True)
+class Course:
+    """Where a run of `Variational` is, beside its tensors.
+
+    Args:
+        meter: What it measures.
+        rates: The learning rates of all groups.
+        share: Of the budget, that is used at most.
+        deltas: δ of each entry, on the device; looks at all weights write it.
+        quiet: What δ is multiplied with.
+        given: Whether δ is that of a given prior, which no look changes.
+    """
+
+    meter: Meter
+    rates: Sequence[float | Tensor]
+    share: float
+    deltas: Tensor
+    quiet: Tensor
+    given: bool
+
+    @property
+    def lr(self) -> float:
+        """The largest learning rate, for which the host may have to wait."""
+        return max(map(float, self.rates))
+
+
+class AdamKernels(Kernels):
+    """With prices and steps of `Variational` over Adam."""
+
+    numbers = ADAM_NUMBERS
+
+    @abstractmethod
+    def follow(self, course: Course) -> None:
+        """Let the widths of the next sample be those of a course."""
+
+    @abstractmethod
+    def size(self, gradients: Tensors) -> None:
+        """Remember how large the gradients of the sample in place are, before anybody scales them."""
+
+    @abstractmethod
+    def scaled(self, gradients: Tensors) -> Tensor:
+        """What has become of gradients since `size`, as one factor."""
+
+    @abstractmethod
+    def step(
+        self, gradients: Tensors, course: Course, *, held: bool = False, ahead: bool = False, done: list[int]
+    ) -> bool:
+        """Measure the price, set λ, and update everything.
 
         Args:
-            done: What it has grown.
+            gradients: Of each entry.
+            course: Which the step moves on.
+            held: Whether the samples are still in place.
+            ahead: Whether to put the next samples in place.
+            done: Grows when the step has been taken.
+
+        Returns:
+            False if the host knows that a gradient is not finite: then nothing is changed.
         """
-        for launch in done:
-            for number in self.table.launches[launch].members.tolist():
-                tensors = self.table.entries[number].tensors
-                tensors["p"].copy_(tensors["buffer"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._contract import Kernels
+from posterity.optim.kernels._contract import IVONKernels
 from posterity.optim.kernels._pointer_table import FACTS, Entry, Marks, Tensors
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
@@ -31,7 +31,7 @@ def launchable(device: torch.device) -> bool:
     return available() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-class Launcher(Kernels):
+class Launcher(IVONKernels):
     """The Triton kernels at work on one table."""
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:

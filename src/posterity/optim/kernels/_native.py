@@ -12,9 +12,9 @@ import torch
 
 from posterity.noise import HALF, ROUNDS
 from posterity.optim.kernels import _library
-from posterity.optim.kernels._contract import Kernels, largest
+from posterity.optim.kernels._contract import IVONKernels, Kernels, largest
 from posterity.optim.kernels._fused import SOME
-from posterity.optim.kernels._pointer_table import COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
+from posterity.optim.kernels._pointer_table import ADAM_NUMBERS, COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
 
 SOURCE = Path(__file__).with_name("native.c")
 GRAIN = 16  # blocks of noise that are worth a thread
@@ -23,7 +23,10 @@ GRAIN = 16  # blocks of noise that are worth a thread
 class NativeWork(ctypes.Structure):
     """`Work` of `native_memory.h`."""
 
-    _arrays = ("table", "marks", "numbers", "gradients", "products", "kinds", "blocks", "keys", "measured")
+    _arrays = (
+        *("table", "marks", "numbers", "gradients", "products", "kinds", "blocks", "keys", "measured"),
+        *("widths", "sums", "given"),
+    )
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _arrays),
         *((name, ctypes.c_int64) for name in ("tensors", "groups", "count")),
@@ -31,14 +34,14 @@ class NativeWork(ctypes.Structure):
 
 
 class Way(ctypes.Structure):
-    """`Way` of `native.c`."""
+    """`Way` of `native_sample.h`."""
 
     _fields_ = tuple((name, ctypes.c_int) for name in ("held", "ahead", "sampled", "summed"))
 
 
 def definitions() -> list[str]:
     """The layout of the table, the rounds of the hash and some sizes, as macros of `native.c`."""
-    tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "MARK": MARKS}
+    tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "ADAM": ADAM_NUMBERS, "MARK": MARKS}
     places = [f"{table}_{name.upper()}={i}" for table, names in tables.items() for i, name in enumerate(names)]
     widths = [f"{table}_WIDTH={len(names)}" for table, names in tables.items()]
     shifts = [f"S{i}={shift}" for i, (shift, _) in enumerate(ROUNDS, 1)]
@@ -51,13 +54,16 @@ def definitions() -> list[str]:
 def library() -> ctypes.CDLL | str:
     """The library, compiled at the first call on a machine; or why there is none."""
     try:
-        return _library.load(SOURCE, definitions())
+        found = _library.load(SOURCE, definitions())
     except _library.NoLibrary as why:
         return str(why)
+    for name in ("adam_size", "adam_effective", "adam_step"):
+        getattr(found, name).restype = ctypes.c_double
+    return found
 
 
-class NativeLauncher(Kernels):
-    """The functions of `native.c` at work on one table.
+class Native(Kernels):
+    """Functions of `native.c` at work on one table.
 
     While the mean is in place, the buffers hold the last sample: nothing is drawn again.
     """
@@ -70,10 +76,34 @@ class NativeLauncher(Kernels):
         kinds = [[DTYPES.index(entry.kind.dtype), int(entry.squares)] for entry in entries]
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
-        self._measured = torch.zeros(len(entries), 2)
+        count, some = len(self._blocks), len(entries)
+        self._measured, self._widths = torch.zeros(some, 2), torch.zeros(some, 3)
+        self._sums, self._given = (torch.zeros(n, dtype=torch.float64) for n in (max(count, some), some + 2))
         given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor, table.products.tensor)
-        addresses = [t.data_ptr() for t in (*given, self._kinds, self._blocks, table.keys, self._measured)]
-        self._work = NativeWork(*addresses, len(entries), len(marks), len(self._blocks))
+        own = (self._kinds, self._blocks, table.keys, self._measured, self._widths, self._sums, self._given)
+        self._work = NativeWork(*(t.data_ptr() for t in (*given, *own)), some, len(marks), count)
+
+    def restore(self, done: list[int], *, keep: bool = False) -> None:
+        if not done:
+            self._run(self._library.swap, done)  # so that samples are kept in any case
+
+    def undo(self, done: list[int]) -> None:
+        super().undo(list(range(len(self.table.launches))) if done else [])
+
+    def _run(self, function: Any, done: list[Any], *arguments: Any) -> None:
+        """Call a function of the library and write down what it returned.
+
+        A list that is extended by a map of a C function does both before Python looks for signals again.
+        """
+        given = (ctypes.byref(self._work), *arguments, self._threads())
+        done.extend(map(function, *([value] for value in given)))
+
+    def _threads(self) -> int:
+        return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))
+
+
+class NativeLauncher(Native, IVONKernels):
+    """Samples and steps of IVON."""
 
     def draw(
         self,
@@ -89,10 +119,6 @@ class NativeLauncher(Kernels):
         if not keep:  # otherwise it is where it is wanted
             self._run(self._library.draw, [] if done is None else done, int(fresh), int(bool(products)))
 
-    def restore(self, done: list[int], *, keep: bool = False) -> None:
-        if not done:
-            self._run(self._library.swap, done)  # so that samples are kept in any case
-
     def step(
         self,
         gradients: Tensors,
@@ -105,17 +131,3 @@ class NativeLauncher(Kernels):
     ) -> None:
         self.table.set_gradients(gradients, products)
         self._run(self._library.step, [] if done is None else done, Way(held, ahead, sampled, bool(products)))
-
-    def undo(self, done: list[int]) -> None:
-        super().undo(list(range(len(self.table.launches))) if done else [])
-
-    def _run(self, function: Any, done: list[int], *arguments: Any) -> None:
-        """Call a function of the library and write down that it ran.
-
-        A list that is extended by a map of a C function does both before Python looks for signals again.
-        """
-        given = (ctypes.byref(self._work), *arguments, self._threads())
-        done.extend(map(function, *([value] for value in given)))
-
-    def _threads(self) -> int:
-        return max(1, min(torch.get_num_threads(), len(self._blocks) // GRAIN))

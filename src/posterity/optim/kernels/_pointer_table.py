@@ -37,9 +37,10 @@ class Coefficients(NamedTuple):
 
 
 TENSORS = ("p", "buffer", "momentum", "hessian", "prior_mean", "prior_precision", "linear", "quadratic")
-SCALARS = ("step", "forgetting", "level", "scatter", "spread")
+SCALARS = ("step", "forgetting", "level", "scatter", "spread", "updates")
 COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "start", "inner", "outer")  # of a parameter: int64
 NUMBERS = Coefficients._fields[:-1]  # of a group: float64
+ADAM_NUMBERS = ("lr", "beta1", "beta2", "eps", "decay", "coupled")  # likewise, of Adam under `Variational`
 FACTS = (*NUMBERS, "rate", "debias", "active", *(4 * ("",)))  # of a parameter in this step: float32, 64 bytes
 MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -108,10 +109,11 @@ class Table:
     Args:
         entries: The parameters.
         marks: Of each group: see `MARKS`, with counters for their addresses.
+        names: The numbers of each group.
     """
 
-    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
-        self.entries = entries
+    def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks], names: Sequence[str] = NUMBERS) -> None:
+        self.entries, self.names = entries, tuple(names)
         self.device = device = entries[0].tensors["p"].device
         self.counters = [t for _, _, *counters in marks for t in counters]  # kept alive with their addresses
         self.table = torch.tensor([entry.row for entry in entries], dtype=torch.int64, device=device)
@@ -121,19 +123,19 @@ class Table:
         self.flags = torch.zeros(2, dtype=torch.int32, device=device)
         self.gradients = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
         self.products = Uploaded(torch.zeros(len(entries), dtype=torch.int64, device=device))
-        self.numbers = Uploaded(torch.zeros(len(marks), len(NUMBERS), dtype=torch.float64, device=device))
+        self.numbers = Uploaded(torch.zeros(len(marks), len(names), dtype=torch.float64, device=device))
         self.launches = list(_launches(entries, device))
         self._looks: list[Any] = []  # of the gradients of the last step
         self._copies: list[Tensor | None] = []  # of some of them
         self._at: list[int] = []
 
     def set_numbers(self, numbers: list[list[float]]) -> None:
-        """Take the numbers of each group, in the order of `NUMBERS`."""
+        """Take the numbers of each group, in the order of their names."""
         self.numbers.set(numbers)
 
     def scale_lr(self, group: int, lr: Tensor) -> None:
         """Multiply the learning rate of a group with a tensor, which may be on the device."""
-        self.numbers.multiply((group, NUMBERS.index("lr")), lr)
+        self.numbers.multiply((group, self.names.index("lr")), lr)
 
     def set_gradients(self, gradients: Tensors, products: Tensors = ()) -> None:
         """Point to the gradients, of which one of another layout or type is copied first, and to products with them.

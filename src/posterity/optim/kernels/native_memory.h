@@ -17,7 +17,10 @@ typedef struct {
     const int32_t *kinds;         /* dtype and whether squared gradients estimate the Hessian, for each tensor */
     const int32_t *blocks;        /* pairs (tensor, block) */
     uint32_t *keys;               /* two words for each tensor's noise, and two for that of the sample ahead */
-    float *measured;              /* 1 / (1 - beta1^t) and 1 - beta2 of each tensor */
+    float *measured;              /* two numbers for the step of each tensor */
+    float *widths;                /* of the noise of each tensor: ess, what its curvature is multiplied with, and delta */
+    double *sums;                 /* a number for each block */
+    const double *given;          /* for Adam: ess, the examples behind a gradient, and delta of each tensor */
     int64_t tensors, groups, count; /* count of blocks */
 } Work;
 

@@ -1,0 +1,167 @@
+/* Samples, prices and steps of `posterity.optim.Variational` over Adam or AdamW, float32.
+ *
+ * Adam's averages stand in the columns of the momentum (of gradients) and of the Hessian (of their squares). Sums over
+ * all weights are taken block by block and then in the order of the blocks, so that threads change no bit of them.
+ */
+
+#include "native_sample.h"
+
+#define LANES 16
+
+INLINE const double *adam_of(const Work *work, int64_t t) {
+    return work->numbers + work->table[t * AT_WIDTH + AT_GROUP] * ADAM_WIDTH;
+}
+
+INLINE float *words_of(const Block *block, int column) { return (float *)block->row[column] + block->begin; }
+
+/* sigma^2 = 1 / (ess (B v / (1 - beta2^t) + delta)). */
+static void adam_widths(const Work *work, int64_t t) {
+    float steps = *(float *)work->table[t * AT_WIDTH + AT_STEP];
+    work->widths[3 * t] = (float)work->given[0];
+    work->widths[3 * t + 1] = (float)(work->given[1] / (1 - pow(adam_of(work, t)[ADAM_BETA2], steps)));
+    work->widths[3 * t + 2] = (float)work->given[2 + t];
+}
+
+void adam_draw(const Work *work, int fresh, int threads) { draw_samples(work, fresh, 0, threads, adam_widths); }
+
+static double ordered_sum(const double *sums, int64_t count) {
+    double total = 0;
+    for (int64_t k = 0; k < count; k++)
+        total += sums[k];
+    return total;
+}
+
+/* ── what is measured ────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Whether a gradient is too large to learn from. */
+int adam_check(const Work *work, int threads) {
+    int wrong = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(| : wrong)
+    for (int64_t k = 0; k < work->count; k++) {
+        Block block = find_block(work, work->count - 1 - k); /* the first blocks last, which the update begins with */
+        wrong |= work->gradients[block.t] && !finite(&block, work->gradients[block.t], 1);
+    }
+    return wrong;
+}
+
+/* The sum of squares of some of the gradients: whoever scales them scales it too. */
+double adam_size(const Work *work, int threads) {
+    double total = 0;
+    for (int64_t t = 0; t < work->tensors; t++) {
+        const float *gradient = (float *)work->gradients[t];
+        int64_t size = work->table[t * AT_WIDTH + AT_SIZE], stride = 1 + size / SOME;
+        for (int64_t j = 0; gradient && j < size; j += stride)
+            total += (double)gradient[j] * gradient[j];
+    }
+    return total;
+}
+
+/* The sum of squares of each tensor's means, into `sums`. */
+void adam_squares(const Work *work, int held, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t t = 0; t < work->tensors; t++) {
+        const float *p = (float *)work->table[t * AT_WIDTH + (held ? AT_BUFFER : AT_P)];
+        int64_t size = work->table[t * AT_WIDTH + AT_SIZE];
+        double lanes[LANES] = {0}, rest = 0;
+        for (int64_t j = 0; j + LANES <= size; j += LANES)
+            for (int i = 0; i < LANES; i++) lanes[i] += (double)p[j + i] * p[j + i];
+        for (int64_t j = size - size % LANES; j < size; j++)
+            rest += (double)p[j] * p[j];
+        work->sums[t] = rest + ordered_sum(lanes, LANES);
+    }
+}
+
+/* Sum h / (h + delta) over all weights. */
+double adam_effective(const Work *work, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for
+        for (int64_t t = 0; t < work->tensors; t++)
+            adam_widths(work, t);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < work->count; k++) {
+            Block block = find_block(work, k);
+            const float *restrict squares = words_of(&block, AT_HESSIAN);
+            float factor = work->widths[3 * block.t + 1], delta = work->widths[3 * block.t + 2];
+            double lanes[LANES] = {0};
+            float shares[BLOCK];
+            for (int j = 0; j < block.size; j++) shares[j] = squares[j] * factor / (squares[j] * factor + delta);
+            for (int j = 0; j < block.size; j++) lanes[j % LANES] += shares[j];
+            work->sums[k] = ordered_sum(lanes, LANES);
+        }
+    }
+    return ordered_sum(work->sums, work->count);
+}
+
+/* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Sum of noise times gradient. */
+static double price_of(int size, const float *restrict sample, const float *restrict mean, const float *restrict gradient) {
+    float lanes[LANES] = {0};
+    double total = 0;
+    int even = size - size % LANES;
+    for (int j = 0; j < even; j += LANES)
+        for (int i = 0; i < LANES; i++) lanes[i] += (sample[j + i] - mean[j + i]) * gradient[j + i];
+    for (int i = 0; i < LANES; i++) total += lanes[i];
+    for (int j = even; j < size; j++) total += (sample[j] - mean[j]) * gradient[j];
+    return total;
+}
+
+/* torch.optim.AdamW of one block; `coupled` is L2, of Adam's weight decay or of a prior. */
+static void adam_block(const Work *work, const Block *block, const float *restrict mean, float *restrict moved) {
+    const double *number = adam_of(work, block->t);
+    const float *restrict gradient = (float *)work->gradients[block->t] + block->begin;
+    float *restrict average = words_of(block, AT_MOMENTUM), *restrict squares = words_of(block, AT_HESSIAN);
+    float rate = work->measured[2 * block->t], root = work->measured[2 * block->t + 1];
+    float weight = (float)(1 - number[ADAM_BETA1]), beta2 = (float)number[ADAM_BETA2];
+    float rho2 = (float)(1 - number[ADAM_BETA2]), eps = (float)number[ADAM_EPS];
+    float kept = (float)(1 - number[ADAM_LR] * number[ADAM_DECAY]), coupled = (float)number[ADAM_COUPLED];
+    for (int j = 0; j < block->size; j++) {
+        float g = gradient[j] + coupled * mean[j];
+        float a = lerp(average[j], g, weight), v = squares[j] * beta2 + rho2 * g * g;
+        average[j] = a;
+        squares[j] = v;
+        moved[j] = mean[j] * kept - rate * a / (sqrtf(v) / root + eps);
+    }
+}
+
+/* Update everything; p gets the mean, or the sample `ahead` while the buffer gets the mean.
+ *
+ * Returns the sum of noise times gradient over all weights.
+ */
+double adam_step(const Work *work, Way way, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for
+        for (int64_t t = 0; t < work->tensors; t++) {
+            const int64_t *row = work->table + t * AT_WIDTH;
+            const double *number = adam_of(work, t);
+            if (work->gradients[t]) {
+                float steps = ++*(float *)row[AT_STEP];
+                ++*(float *)row[AT_UPDATES];
+                work->measured[2 * t] = (float)(number[ADAM_LR] / (1 - pow(number[ADAM_BETA1], steps)));
+                work->measured[2 * t + 1] = (float)sqrt(1 - pow(number[ADAM_BETA2], steps));
+            }
+            find_words(work, t, 1);
+            adam_widths(work, t);
+        }
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < work->count; k++) {
+            Block block = find_block(work, k);
+            float *p = words_of(&block, AT_P), *buffer = words_of(&block, AT_BUFFER), moved[BLOCK];
+            const float *mean = way.held ? buffer : p, *sample = way.held ? p : buffer;
+            size_t bytes = block.size * sizeof *p;
+            work->sums[k] = 0;
+            if (work->gradients[block.t]) {
+                const float *gradient = (float *)work->gradients[block.t] + block.begin;
+                work->sums[k] = price_of(block.size, sample, mean, gradient);
+                adam_block(work, &block, mean, moved);
+                memcpy(p, moved, bytes);
+            } else if (way.held)
+                memcpy(p, buffer, bytes);
+            if (way.ahead)
+                sample_block(work, &block, 1);
+        }
+    }
+    return ordered_sum(work->sums, work->count);
+}

@@ -156,6 +156,24 @@ def test_a_class_name_means_one_thing() -> None:
     assert len(shared) <= 1, shared
 
 
+VERBS = {"learning", "prediction", "memory", "adaptation", "exploration", "optim", "curvature", "posterior"}
+LIBRARY = {"cli/_demo/study.py"}  # the demonstration calls the library, as a script of a user would
+
+
+def test_commands_parse_and_print() -> None:
+    """A verb on a run lives in `runs`; commands import models and questions for their types alone."""
+    for path in FILES:
+        if room(path) == "cli" and ids(path) not in LIBRARY:
+            typed = {n for node in ast.walk(parsed(path)) if is_type_checking(node) for n in ast.walk(node)}
+            for node in ast.walk(parsed(path)):
+                if isinstance(node, ast.ImportFrom) and node not in typed:
+                    assert (node.module or "").removeprefix("posterity.").split(".")[0] not in VERBS, ids(path)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 @every_file
 def test_small_and_documented(path: Path) -> None:
     text = path.read_text()

@@ -1,4 +1,4 @@
-"""Texts in CSV files that a spreadsheet would run: escaped when written, and read back as they were.
+"""Cells of tables as text: numbers for people, and texts that a spreadsheet would run, escaped and read back.
 
 A cell that begins with =, +, -, @, a tab or a carriage return is a formula to a spreadsheet. An apostrophe before it
 makes it a text. Numbers stay as they are.
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
+
+
+def number(value: float) -> str:
+    """Four digits of a number, or all before its point where these are more and can still be read.
+
+    Examples:
+        >>> [number(value) for value in (50740.45, 0.123456, -0.0, 2e12)]
+        ['50740', '0.1235', '0', '2e+12']
+    """
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value + 0.0:.4g}"
 
 
 def escaped(text: str) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
+from posterity.app import write_html
 from posterity.app.from_run import from_run
 from posterity.cli import app
 from posterity.runs import RunFolder
@@ -51,6 +52,20 @@ def test_a_run_brings_everything(runs):
     assert {name: cell["value"] for name, cell in shown.items()} == pytest.approx(rows.loc[first[0]].to_dict())
     z = (rows.loc[first[0]] - rows.loc[source.table["id"]].mean()) / rows.loc[source.table["id"]].std()
     assert [cell["z"] for cell in shown.values()] == pytest.approx(z.tolist())
+
+
+def test_an_open_run_is_not_read_again(runs, monkeypatch, tmp_path):
+    run = RunFolder.open(runs[0] / "run")
+    kept = run.memory_map()
+    wanted = from_run(runs[0] / "run")
+
+    def refused(*_):
+        raise AssertionError("read again")
+
+    for name in ("open", "memory_map", "model"):
+        monkeypatch.setattr(RunFolder, name, refused)
+    pd.testing.assert_frame_equal(from_run(run, memory=kept).table, wanted.table)
+    assert write_html(run, tmp_path / "map.html", memory=kept).stat().st_size > 10_000
 
 
 def _decisions(source):

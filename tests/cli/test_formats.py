@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+from posterity.app.run_report import contents
 from posterity.cli import app
-from posterity.cli._report import contents
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, write_sealed
 from posterity.runs import RunFolder, fitting

@@ -21,6 +21,8 @@ from posterity.memory import MemoryMap
 if TYPE_CHECKING:
     from uvicorn import Server
 
+    from posterity.runs import RunFolder
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -41,7 +43,7 @@ class Served:
 
 
 def serve(
-    what: MemoryMap | Source | str | Path,
+    what: MemoryMap | Source | RunFolder | str | Path,
     *,
     port: int = 0,
     host: str = "127.0.0.1",
@@ -52,13 +54,13 @@ def serve(
     """Show a memory map in the browser.
 
     Args:
-        what: A `MemoryMap`, a `Source`, or the folder of a run.
+        what: A `MemoryMap`, a `Source`, a run, or its folder.
         port: Where to listen; 0 takes a free one.
         host: By default this machine alone. Any other address lets the network in, with the token; "0.0.0.0" listens
             at all of them, and answers to the machine's name and to its address.
         browser: Open the page in the browser.
         block: Stay until Ctrl-C; otherwise serve in a thread and return.
-        options: What `from_map` takes (or `from_run`, for a folder): test, examples, history, ...
+        options: What `from_map` takes (or `from_run`, for a run): test, examples, history, ...
 
     Returns:
         The server, with `url` and `stop()`.
@@ -123,11 +125,13 @@ def loader(what: Any, options: dict[str, Any]) -> Callable[[], Source]:
 
         source = from_map(what, **options)
         return lambda: source
-    if isinstance(what, (str, Path)):
+    from posterity.runs import RunFolder
+
+    if isinstance(what, (RunFolder, str, Path)):
         from posterity.app.from_run import from_run
 
         return partial(from_run, what, **options)
-    raise expected("what", "a MemoryMap, a Source or the folder of a run", type(what).__name__)
+    raise expected("what", "a MemoryMap, a Source, a run or its folder", type(what).__name__)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -19,6 +19,9 @@ from posterity.errors import PosterityError, require
 from posterity.files import write_bytes
 from posterity.memory import MemoryMap
 from posterity.progress import track
+
+if TYPE_CHECKING:
+    from posterity.runs import RunFolder
 
 TEXT = 600  # characters of a text that the file carries
 EPOCHS = 300_000  # most points over all epochs that it carries
@@ -49,7 +52,7 @@ style-src '{style_hash}'; img-src data: blob:; base-uri 'none'; form-action 'non
 
 
 def write_html(
-    what: MemoryMap | Source | str | Path, path: str | Path, *, previews: int = 2000, **options: Any
+    what: MemoryMap | Source | RunFolder | str | Path, path: str | Path, *, previews: int = 2000, **options: Any
 ) -> Path:
     """Write a memory map as one self-contained HTML file: for a notebook, a report or a colleague's mail.
 
@@ -58,10 +61,10 @@ def write_html(
     rows that it carries; influences on test examples need the server.
 
     Args:
-        what: A `MemoryMap`, a `Source`, or the folder of a run.
+        what: A `MemoryMap`, a `Source`, a run, or its folder.
         path: The file.
         previews: How many examples it carries images, texts or rows of, the likeliest wrong labels first.
-        options: What `from_map` takes (or `from_run`, for a folder): test, examples, ...
+        options: What `from_map` takes (or `from_run`, for a run): test, examples, ...
 
     Returns:
         The path.

@@ -24,18 +24,21 @@ from posterity.runs.targets import Classes, Target
 CURVES = {"loss": "train", "validation_loss": "test"}  # columns of the history, and what they are called here
 
 
-def from_run(folder: str | Path, *, beside: str | Path | None = None) -> Source:
+def from_run(
+    run: RunFolder | str | Path, *, beside: str | Path | None = None, memory: MemoryMap | None = None
+) -> Source:
     """Everything the browser can ask a run.
 
     Args:
-        folder: Folder of the run.
+        run: The run, or its folder.
         beside: Folder of a second run of the same rows; by default the one that this one was adapted from.
+        memory: Its memory map, where that is at hand.
 
     Returns:
         A `Source`; marks are kept in `decisions.csv` in the folder.
     """
-    run = RunFolder.open(folder)
-    m, train = run.memory_map(), run.select("train")
+    run = run if isinstance(run, RunFolder) else RunFolder.open(run)
+    m, train = memory or run.memory_map(), run.select("train")
     held_out = run.select("test") if run.dataset.test else None
     test = run.data("test") if held_out is not None and len(held_out.rows) else None
     parent = _parent(run)

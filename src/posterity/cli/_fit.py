@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, notes, number, say, stem
+from posterity.cells import number
+from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
 from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ METHODS = (  # said here so that `--help` need not load torch
     "variational, ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
     "ogn, variational_newton, bsam; for weights of ±1 bayesbinn; without a posterior adamw, sgd, sam, ste"
 )
-_TARGETS = ("y", "labels", "label", "targets", "target")
 
 
 def fit(
@@ -78,6 +78,7 @@ def fit(
     Exit code 130 after Ctrl-C: the run is usable, and --resume goes on.
     """
     from posterity.runs import fitting
+    from posterity.runs.locating import locate
 
     folder = out or (Path(f"{stem(data)}-run") if data else None)
     if folder is None:
@@ -117,30 +118,6 @@ def fit(
         raise typer.Exit(130)
 
 
-def locate(
-    path: Path,
-    folder: Path,
-    target: str | None,
-    test: str,
-    id_column: str | None,
-    seed: int,
-    inputs: str | None,
-    size: int | None,
-    embeddings: Path | None,
-) -> Data:
-    """The rows of a file, once it is clear what to predict and what to hold out."""
-    from posterity.runs.data import Data, DataSource
-    from posterity.runs.readers import read_rows
-
-    source = DataSource.of(path, folder, inputs=inputs, size=size, embeddings=embeddings)
-    if target is None:
-        known = [str(name) for name in read_rows(path, inputs, size).table]
-        target = next((name for name in _TARGETS if name in known), None)
-        if target is None:
-            raise InvalidInput(f"target: expected the column to predict (--target), one of {known}, got none")
-    return Data(source, target, id_column, _held_out(test, folder, seed, inputs, size))
-
-
 def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pixels: bool) -> tuple[Data, str]:
     """The rows with vectors of a frozen network for their texts or pictures, and what there is to say about that."""
     from posterity.runs.encoding import choose
@@ -151,23 +128,6 @@ def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pi
         return source, ""
     encoding, said = choose(path, text, encoder, pixels)
     return replace(source, encoding=encoding), said
-
-
-def _held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int | None) -> dict[str, Any]:
-    from posterity.runs.data import DataSource
-
-    try:
-        fraction = float(test)
-    except ValueError:
-        if Path(test).exists():
-            return {"source": vars(DataSource.of(Path(test), folder, inputs=inputs, size=size))}
-        if "=" not in test:
-            raise expected("test", "a fraction, a file or COLUMN=VALUE", test) from None
-        name, _, value = test.partition("=")
-        return {"column": name, "value": value}
-    if not 0 <= fraction < 1:
-        raise expected("test", "a fraction in [0, 1)", test)
-    return {"fraction": fraction, "seed": seed, "rare": True} if fraction else {}
 
 
 def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any], quiet: bool) -> Plan:
@@ -234,6 +194,7 @@ def _said(ctx: typer.Context, name: str) -> bool:
 def _same(plan: Plan, asked: dict[str, Any]) -> None:
     """Raise where a training to resume is under way with other settings than those that are asked for."""
     from posterity.runs.data import DataSource
+    from posterity.runs.locating import held_out
 
     config, data, source = plan.config, plan.data, plan.data.source
     before = {**vars(source), **vars(data), **vars(config), **config.options, "task": plan.preprocessing.target.task}
@@ -243,7 +204,7 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
     readers: dict[str, Any] = {
         "hidden": widths,
         "data": lambda path: DataSource.of(path, plan.folder).sha256,
-        "test": lambda test: _told_apart(_held_out(test, plan.folder, config.seed, None, None)),
+        "test": lambda test: _told_apart(held_out(test, plan.folder, config.seed, None, None)),
     }
     options = _options(asked.pop("option", None))
     for name, value in {**asked, **options}.items():

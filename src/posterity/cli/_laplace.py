@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from posterity.cli._fit import locate
 from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
 
 
@@ -38,6 +37,7 @@ def laplace(
     from posterity.cli._fit import widths
     from posterity.runs.fitting import Config, prepare, refuse_occupied
     from posterity.runs.laplace import laplace_run
+    from posterity.runs.locating import locate
 
     folder = out or Path(f"{stem(checkpoint)}-run")
     refuse_occupied(folder, overwrite)

@@ -61,7 +61,7 @@ def memory_map(
     if html is not None:
         from posterity.app import write_html
 
-        write_html(run, html, beside=beside)
+        write_html(opened, html, beside=beside, memory=found)
     counts = table["category"].value_counts().to_dict()
     if as_json:
         about = {"run": str(run), "rows": len(found), "categories": counts, "ranking": by or found.ranking}
@@ -74,7 +74,7 @@ def memory_map(
     if in_browser:
         from posterity.app import serve
 
-        serve(run, port=port, browser=open_browser, beside=beside)
+        serve(opened, port=port, browser=open_browser, beside=beside, memory=found)
 
 
 def _tell(found: MemoryMap, counts: Mapping[Any, int], worst: pd.DataFrame, by: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from posterity.cells import number
 from posterity.errors import expected
 
 if TYPE_CHECKING:
@@ -84,16 +85,6 @@ def figures(found: Mapping[str, float]) -> str:
     """Figures in a line, the most telling first."""
     order = sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     return ", ".join(f"{name} {number(found[name])}" for name in order)
-
-
-def number(value: float) -> str:
-    """Four digits of a number, or all before its point where these are more and can still be read.
-
-    Examples:
-        >>> [number(value) for value in (50740.45, 0.123456, -0.0, 2e12)]
-        ['50740', '0.1235', '0', '2e+12']
-    """
-    return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value + 0.0:.4g}"
 
 
 def show_table(table: pd.DataFrame) -> None:

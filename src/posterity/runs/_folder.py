@@ -17,7 +17,7 @@ from torch import nn
 
 from posterity import __version__
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.files import read_tensors, write_tensors
+from posterity.files import read_tensors, write_bytes, write_tensors
 from posterity.memory import MemoryMap, memory_map
 from posterity.memory import store as maps
 from posterity.posterior import FittedModel, Posterior
@@ -120,6 +120,17 @@ class RunFolder:
                 maps.save(place, memory.columns, memory.reliability, memory.guides)
                 new.add("memory-map", place)
         return RunFolder.open(self.folder)
+
+    def keep(self, name: str, data: bytes) -> Path:
+        """Write a file into the run, or into the current folder where the run is on a read-only disk; where it lies."""
+        try:
+            return self.updated(files={name: data}).path(name)
+        except RefusedFile:
+            raise
+        except OSError:
+            path = Path(f"{self.folder.name}-{name}")
+            write_bytes(path, data)
+            return path
 
     def verify(self) -> None:
         """Hash every file of the run; raise `RefusedFile` for the first that is not as it was written."""

@@ -44,7 +44,6 @@ def shared_memory():
     return [SGD([weight], lr=0.1), SGD([nn.Parameter(weight.data[:2])], lr=0.1)]
 
 
-@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -56,7 +55,6 @@ def shared_memory():
         (lambda: Variational(AdamW([one()]), n=10, prior=1.0), "weight_decay=0"),
         (lambda: Variational(AdamW([{"params": []}]), n=10), "base: expected at least one parameter"),
         (lambda: Variational([AdamW([one()]), SGD([{"params": []}])], n=10), "base: expected at least one parameter"),
-        (lambda: Variational(SGD([one()] * 2, lr=0.1), n=10), "each parameter once, got '1 twice in SGD'"),
         (lambda: Variational(shared_memory(), n=10), "do not share memory"),
         (lambda: Variational(SGD([nn.Parameter(torch.ones(3) * 1j)]), n=10), "real floating-point"),
         (lambda: Variational(ByClosure([one()]), n=10), "without a closure, got ByClosure"),

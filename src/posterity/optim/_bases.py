@@ -42,8 +42,6 @@ def checked(base: Any) -> list[Optimizer]:
         parameters = [p for group in each.param_groups for p in group["params"]]
         require(bool(parameters), "base", "at least one parameter", "none")
         check_parameters(parameters, shards=True)
-        again = len(parameters) - len(set(parameters))
-        require(not again, "base", "each parameter once", f"{again} twice in {type(each).__name__}")
         twice = owned.intersection(parameters)
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)

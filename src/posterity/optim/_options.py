@@ -6,7 +6,7 @@ Messages are in torch's own words where torch has some.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
@@ -189,6 +189,10 @@ class Options:
         """Raise unless each option, and all of them together, make sense."""
         for name, about in self.__dataclass_fields__.items():
             about.metadata["check"](getattr(self, name))
+
+    def doubts(self) -> Iterator[str]:
+        """What is allowed and hardly meant, each with its cure."""
+        yield from ()
 
     @property
     def gradient_scale(self) -> float:

@@ -35,6 +35,8 @@ from posterity.trees import state_dtype
 
 AUTO_BIAS = 0.05  # the largest relative bias of the Hessian that β₂ = "auto" lets stand
 AUTO_MEMORIES = 5.0  # at most so many time constants of the Hessian's average fit into training
+LARGE_DECAY, LARGE_PRIOR = 0.01, 100.0  # where weight decay looks like AdamW's, and the precision of its prior
+SHORT_STEP = 1e-6  # that no weight notices
 SCALARS = ("forgetting", "level", "scatter", "spread")  # what is kept about a whole parameter, see `observe`
 
 
@@ -56,6 +58,19 @@ class IVONOptions(GaussianOptions):
             require_whole('total_steps, for beta2="auto"', self.total_steps)
         if self.squares:
             require_whole('batch_size, for "gradsq"', self.batch_size)
+
+    def doubts(self) -> Iterator[str]:
+        prior, longest = self.ess * self.weight_decay, self.lr * self.lr_scale * self.clip_radius
+        if self.weight_decay >= LARGE_DECAY and prior >= LARGE_PRIOR:
+            yield (
+                f"weight_decay={self.weight_decay:g} with ess={self.ess:g} is a prior of precision {prior:g}, which "
+                "holds weights to almost zero: it is no decoupled decay as AdamW's; take 1e-4 or 1/ess"
+            )
+        if 0 < longest < SHORT_STEP:
+            yield (
+                f"clip_radius={self.clip_radius:g} allows no step longer than lr * (hess_init + weight_decay) * "
+                f"clip_radius = {float(longest):.0e}: set rescale_lr=False or a larger clip_radius"
+            )
 
     @property
     def squares(self) -> bool:
@@ -134,6 +149,7 @@ class IVON(VariationalOptimizer):
     widths = ("hessian", "prior_precision")
     written = ("momentum", "hessian")
     given = (*VariationalOptimizer.given, "linear", "quadratic")
+    calmer = "a smaller lr, a larger ess or hess_init, or a clip_radius such as 1"
 
     def __init__(
         self,

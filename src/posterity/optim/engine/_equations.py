@@ -36,6 +36,7 @@ class Equations:
     written: tuple[str, ...]  # names of the state that `update` changes
     given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
+    calmer = "a smaller lr"  # what keeps training from diverging
     shards = True  # whether parameters may be sharded
     capturable = False  # whether a CUDA graph can hold its steps
 

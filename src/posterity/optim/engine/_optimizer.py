@@ -16,6 +16,7 @@ from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
 from posterity.optim._distributed import Noise, Replicas, whole
+from posterity.optim._growth import DIVERGES, Growth
 from posterity.optim._options import Options, check_memory, check_parameters, check_torch_options
 from posterity.optim.engine import _priors
 from posterity.optim.engine._attach import Attachment
@@ -89,6 +90,7 @@ class VariationalOptimizer(Equations, Optimizer):
         self._samples = Lifecycle(Statistics(self._replicas.per_rank))
         self._fused, self._eager = Fused(), Eager()
         self._warned: set[str] = set()
+        self._growth = Growth()
 
     _replicas = Replicas()
 
@@ -207,6 +209,8 @@ class VariationalOptimizer(Equations, Optimizer):
         samples = self._samples
         require(not samples.context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
+        if self._growth.diverges(p for _, p in self._parameters):
+            self._warn(DIVERGES.format(self.calmer))
         torch.clear_autocast_cache()  # of weights that are about to change
         if not self._fused.step(self._work):
             self._put_mean()
@@ -269,7 +273,10 @@ class VariationalOptimizer(Equations, Optimizer):
         return Work(self._samples, self._parameters, self, self._replicas)
 
     def add_param_group(self, param_group: Group) -> None:
-        self.options_of({**self.defaults, **param_group}).check()
+        options = self.options_of({**self.defaults, **param_group})
+        options.check()
+        for doubt in options.doubts():
+            self._warn(doubt)
         super().add_param_group(param_group)
         try:
             check_parameters(param_group["params"], self.shards)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo table docs check one suite test wheel nightly lint types clean
+.PHONY: demo table docs notebooks check one suite test wheel nightly lint types clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ table: $(VENV)/.demo
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict
+
+# The tutorials as executed notebooks, in examples/notebooks.
+notebooks: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/notebooks/make.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -60,6 +64,7 @@ nightly: $(VENV)/.test
 	$(PYTHON) -m venv build/readme/venv
 	build/readme/venv/bin/pip install --quiet -c constraints.txt torch ".[$(shell sed -nE "s/.*pip install '\\.\\[([a-z,]+)\\]'.*/\\1/p" README.md)]"
 	cd build/readme && venv/bin/python ../../tests/paste_readme.py ../../README.md venv/bin
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/notebooks/make.py --check
 	rm -rf nightly-output && mkdir nightly-output
 	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_run_folder.py
 	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000

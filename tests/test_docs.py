@@ -1,14 +1,17 @@
-"""Every Python block of the README and the documentation runs, top to bottom, page by page."""
+"""Every Python block of the documentation runs, top to bottom, page by page; in tutorials the commands too."""
 
 import re
+import shlex
 import warnings
 from pathlib import Path
 
 import pytest
 
+from posterity.cli import app
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
@@ -19,6 +22,10 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
         if page.stem == "hosts":
             warnings.simplefilter("ignore")  # Lightning and others warn about what is theirs
         for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
-            first_line = page.read_text(encoding="utf-8")[: block.start(1)].count("\n")
-            source = "\n" * first_line + block.group(1)
-            exec(compile(source, str(page), "exec"), namespace)
+            if block[1] == "sh":
+                for line in block[2].splitlines() if page.parent.name == "tutorials" else ():
+                    assert line.startswith("posterity ")
+                    app(shlex.split(line, comments=True)[1:], standalone_mode=False)
+                continue
+            first_line = page.read_text(encoding="utf-8")[: block.start(2)].count("\n")
+            exec(compile("\n" * first_line + block[2], str(page), "exec"), namespace)

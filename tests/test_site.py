@@ -1,9 +1,14 @@
 """The documentation as a site: it builds strictly, loads nothing from elsewhere, and leaves no measurement out."""
 
+import functools
+import http.server
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FunctionType
 
@@ -29,6 +34,52 @@ def site(tmp_path_factory):
 def test_every_page_is_built(site):
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").is_file()
+
+
+REDIRECTS = runpy.run_path(str(DOCS / "redirects.py"))["REDIRECTS"]
+
+
+@pytest.mark.parametrize("old", REDIRECTS)
+def test_old_names_of_pages_lead_on(site, old):
+    page = (site / f"{old}.html").read_text(encoding="utf-8")
+    target, _, anchor = REDIRECTS[old].partition("#")
+    assert f'url={REDIRECTS[old]}"' in page
+    there = (site / f"{old}.html").parent / target
+    assert not anchor or f'id="{anchor}"' in there.read_text(encoding="utf-8")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def addresses(site):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield {"disk": site.as_uri(), "http": f"http://127.0.0.1:{server.server_port}"}
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("where", ["disk", "http"])
+def test_search_finds_a_page(addresses, where):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{addresses[where]}/tutorials/clean-a-table.html")
+        page.fill("[data-md-component=search-query]", "mergekit configurations")
+        page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+        assert page.locator(".md-search-result__item a").first.get_attribute("href").endswith("merge.html")
+        page.goto(f"{addresses[where]}/quickstart.html")
+        page.wait_for_url("**/index.html")
+        browser.close()
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -7,6 +7,7 @@ import torch
 from scipy.special import expit, softmax
 from torch import nn
 
+from networks import perceptron
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -91,7 +92,7 @@ def glm(weight, x, *, likelihood="bernoulli", precision=1.0, n=None, structure="
 def tanh_network(x, y, *, precision=1.0, hidden=6, seed=0, start=None):
     """A tanh network for binary labels, in float64, at an optimum of its objective (by L-BFGS, from `start`)."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(x.shape[1], hidden), nn.Tanh(), nn.Linear(hidden, 1)).double()
+    model = perceptron(x.shape[1], hidden, 1).double()
     if start is not None:
         model.load_state_dict(start.state_dict())
     optimizer = torch.optim.LBFGS(

@@ -9,6 +9,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, glm, logistic, newton_logistic
+from networks import perceptron
 from posterity.adaptation import (
     EWC,
     MultiHead,
@@ -136,7 +137,7 @@ def test_an_interrupted_adaptation_leaves_everything_as_it_was():
     torch.manual_seed(0)
     x, y = classes(60)
     x = x.float()
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    model = perceptron(4, 8, 3)
     posterior = po.laplace(model, (x, y), structure="diag", prior_precision=1.0)
     weights, mean = snapshot(model.state_dict()), snapshot(posterior.mean)
     calls = 0

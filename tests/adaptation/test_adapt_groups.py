@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, glm, logistic, newton_logistic, newton_softmax
+from networks import perceptron
 from posterity.adaptation import adapt, remember, select
 from posterity.adaptation.past import cover
 from posterity.batches import Batch
+from small_data import handwritten_digits
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +86,9 @@ def test_the_group_may_be_one_side_of_binary_labels():
 
 @pytest.fixture(scope="module")
 def digits():
-    raw = load_digits()
-    x, y = torch.tensor(raw.data / 16, dtype=torch.float32)[:1000], torch.tensor(raw.target)[:1000]
+    x, y = (part[:1000] for part in handwritten_digits(shuffled=False))
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
+    model = perceptron(64, 30, 10, hidden=nn.ReLU)
     po.fit(model, (x, y), method="adamw", epochs=15, lr=5e-3)
     return model, po.laplace(model, (x, y), structure="diag", prior_precision=1.0), x, y
 
@@ -117,7 +117,7 @@ def test_class_probabilities_are_no_labels_to_lose():
     x, _ = classes(60)
     torch.manual_seed(0)
     y = torch.randn(60, 3, dtype=torch.float64).softmax(1)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(4, 5, 3).double()
     posterior = po.laplace(model, (x, y), likelihood="categorical", structure="diag", prior_precision=1.0)
     assert adapt(model, posterior, data=(x, y), remove=[0, 1], epochs=1).posterior.n == 58
     memory = select(model, posterior, (x, y), 20)

@@ -9,6 +9,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, glm, logistic, newton_logistic, newton_softmax
+from networks import perceptron
 from posterity.adaptation import adapt, remember, select
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, Full, LastLayer, Posterior
@@ -190,7 +191,7 @@ def test_a_last_layer_is_solved_exactly():
 def test_a_last_layer_too_large_for_a_hessian_is_trained_alone(monkeypatch):
     torch.manual_seed(0)
     x, y = classes(80)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    model = perceptron(4, 6, 3).double()
     posterior = po.laplace(model, (x, y), structure="last_layer", inner="kron", prior_precision=1.0)
     monkeypatch.setattr("posterity.adaptation.heads.LARGEST", 20)
     result = adapt(model, posterior, data=(x, y), memory=80, remove=[0, 1], epochs=2)

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 import posterity as po
 from adaptation.problems import logistic, tanh_network
+from networks import perceptron
 from posterity.adaptation import adapt, remember, select
 from posterity.adaptation.combined import labels_of
 from posterity.adaptation.heads import find_head, grown
@@ -19,6 +19,7 @@ from posterity.adaptation.kprior import FunctionDivergence
 from posterity.adaptation.penalty import gradient
 from posterity.batches import Batch
 from posterity.trees import to_vector
+from small_data import handwritten_digits
 
 
 def network(outputs, hidden=(40,)):
@@ -30,9 +31,7 @@ def network(outputs, hidden=(40,)):
 
 @pytest.fixture(scope="module")
 def digits():
-    raw = load_digits()
-    order = torch.randperm(len(raw.target), generator=torch.Generator().manual_seed(0))
-    x, y = torch.tensor(raw.data / 16, dtype=torch.float32)[order], torch.tensor(raw.target)[order]
+    x, y = handwritten_digits()
     return (x[:1000], y[:1000]), (x[1000:], y[1000:])
 
 
@@ -239,7 +238,7 @@ def test_a_single_example_and_a_wholly_other_network():
     assert result.report.passes == result.report.steps == 100 + round(150 / (0.08 * 61))  # all data in every batch
     divergence = FunctionDivergence(remember(model, (x, y)), posterior.likelihood)
     for other in (
-        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)),  # no parameter of it has an ancestor
+        perceptron(3, 4, 3),  # no parameter of it has an ancestor
         nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),  # the same, but wider
     ):
         carried = adapt(model, posterior, data=(x, y), memory=60, into=other.eval(), epochs=200, lr=1e-2)

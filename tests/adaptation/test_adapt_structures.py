@@ -9,6 +9,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, logistic, newton_softmax, tanh_network
+from networks import perceptron
 from posterity.adaptation import adapt, remember, select
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior, Rotated
 from posterity.trees import snapshot, to_vector, trainable
@@ -131,7 +132,7 @@ def test_a_grown_head_has_the_structure_too(structure):
     torch.manual_seed(0)
     x, y = classes(60, k=4, seed=2)
     first = y < 3
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(4, 5, 3).double()
     old = (x[first], y[first])
     prior = {"0.weight": 1.0, "0.bias": 1.0, "2.weight": 4.0, "2.bias": 9.0}
     posterior = po.laplace(model, old, structure=structure, prior_precision=prior)
@@ -180,7 +181,7 @@ def test_one_uncertain_layer_stays_the_only_one(inner, layer):
 def test_another_network_has_the_structure_too():
     torch.manual_seed(0)
     x, y = classes(60)
-    model, other = (nn.Sequential(nn.Linear(4, h), nn.Tanh(), nn.Linear(h, 3)).double() for h in (5, 7))
+    model, other = (perceptron(4, h, 3).double() for h in (5, 7))
     for structure, kind in STRUCTURES.items():
         posterior = po.laplace(model, (x, y), structure=structure, prior_precision=1.0)
         result = adapt(model, posterior, data=(x, y), memory=60, into=other, epochs=3)
@@ -191,7 +192,7 @@ def test_another_network_has_the_structure_too():
 def test_where_the_structure_cannot_stay_the_report_says_so():
     torch.manual_seed(0)
     x, y = classes(40)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(4, 5, 3).double()
     posterior = po.laplace(model, (x, y), structure="kron", prior_precision=1.0)
     weights = snapshot(trainable(model))
     prior = Diagonal(
@@ -228,7 +229,7 @@ def test_a_prior_has_to_be_that_of_the_model():
 def test_more_may_be_removed_than_the_curvature_has():
     torch.manual_seed(0)
     x, y = classes(40)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(4, 5, 3).double()
     posterior = po.laplace(model, (x[:20], y[:20]), structure="full", prior_precision=1.0, n=40)  # others were smaller
     gone = 10 * x[20:30]
     memory = remember(model, (torch.cat((x[:30], gone)), torch.cat((y[:30], y[:10]))))

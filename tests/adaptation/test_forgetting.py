@@ -11,6 +11,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import logistic, newton_logistic
+from networks import perceptron
 from posterity.adaptation import adapt
 
 
@@ -162,7 +163,7 @@ def test_a_bad_chunk_leaves_the_stream_as_it_was():
 
 def test_a_network_in_a_stream_remembers_so_many():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    network = perceptron(2, 8, 1)
     settings = {"method": "ivon", "epochs": 5}
     stream = po.Stream(network, likelihood="bernoulli", forget=0.2, memory=20, **settings)
     for x, y in chunks(0.1, count=3):

@@ -8,6 +8,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import classes, newton_softmax
+from networks import perceptron
 from posterity.adaptation.warm_start import Corrected
 
 
@@ -44,7 +45,7 @@ def network():
     y = (x[:, 0] > 0).long()
     wrong = y.clone()
     wrong[:10] = 1 - wrong[:10]
-    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
+    model = perceptron(2, 8, 2)
     posterior = po.fit(model, (x, wrong), method="adamw", epochs=60, lr=1e-2, prior=1.0).posterior
     posterior = po.laplace(model, (x, wrong), structure="kron", prior_precision=1.0)
     return po.memory_map(model, posterior, (x, wrong)), (x, y)

@@ -10,6 +10,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import glm, logistic, newton_logistic, tanh_network
+from networks import perceptron
 from posterity.adaptation import (
     FunctionDivergence,
     Quadratic,
@@ -162,7 +163,7 @@ def published_fromp(weights, model, memories, variance, jitter):
 
 def test_fromp_equals_its_transcription():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(3, 5, 3).double()
     x = torch.randn(2, 6, 3, dtype=torch.float64)
     mean = snapshot(trainable(model))
     precision = {name: 0.5 + torch.rand_like(p) for name, p in mean.items()}
@@ -184,7 +185,7 @@ def test_fromp_equals_its_transcription():
 
 def test_fromp_keeps_full_precision_under_autocast_and_gives_the_settings_back():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    model = perceptron(3, 5, 3)
     mean = snapshot(trainable(model))
     prior = Diagonal.isotropic(mean, 0.1)
     posterior = Posterior.of(model, prior, prior=prior, n=40, ess=40, likelihood="categorical")

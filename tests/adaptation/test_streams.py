@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 import posterity as po
+from networks import perceptron
 from posterity.adaptation import (
     EWC,
     SI,
@@ -31,6 +32,7 @@ from posterity.adaptation import (
 )
 from posterity.errors import RefusedFile
 from posterity.learning import Callback
+from small_data import handwritten_digits
 
 OPTIONS = {"epochs": 20, "lr": 2e-2, "batch_size": 40}
 STRATEGIES = {
@@ -48,7 +50,7 @@ STRATEGIES = {
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 2))
+    return perceptron(12, 20, 2)
 
 
 def images(n=30):
@@ -154,7 +156,7 @@ def test_multi_head_tasks_are_learnt_with_a_functional_prior():
     x = x + 2 * nn.functional.one_hot(y, 6)
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
     torch.manual_seed(0)
-    model = MultiHead(nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 4)), heads=2)
+    model = MultiHead(perceptron(6, 10, 4), heads=2)
     scores = learn_stream(model, tasks, FunctionalPrior(OPTIONS, 1e-3, size=10))
     assert scores.average > 0.85
 
@@ -257,7 +259,7 @@ def test_the_heads_of_other_tasks_stay_as_wide_as_they_were(method, options):
     x, y = images(80)
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
     torch.manual_seed(0)
-    model = MultiHead(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), heads=2)
+    model = MultiHead(perceptron(6, 8, 4), heads=2)
     strategy = VCL({"epochs": 10, "batch_size": 20, **options}, 3.0, method=method)
     learn_stream(model, tasks, strategy, stop_after=1)
     head = strategy.anchor.precision["body.2.weight"]
@@ -300,7 +302,7 @@ def test_five_permutations_of_digits_are_remembered():
     x, x_test, y, y_test = train_test_split(raw.data / 16, raw.target, test_size=0.25, random_state=0)
     train, test = ((torch.tensor(a).float(), torch.tensor(b)) for a, b in ((x, y), (x_test, y_test)))
     torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10))
+    model = perceptron(64, 100, 100, 10, hidden=nn.ReLU)
     options = {"epochs": 30, "lr": 2e-3, "batch_size": 64, "schedule": "cosine", "clip": 0.01}
     strategy = FunctionalPrior(options, 1e-5, size=40, tau=5.0, jitter=1e-5)
     scores = learn_stream(model, permuted(train, test, 5, seed=2), strategy, seed=2)
@@ -309,13 +311,12 @@ def test_five_permutations_of_digits_are_remembered():
 
 
 def test_wide_weights_drown_a_task_unless_it_starts_narrow():
-    raw = load_digits()
-    x, y = torch.tensor(raw.data / 16).float(), torch.tensor(raw.target)
+    x, y = handwritten_digits(shuffled=False)
     tasks = permuted((x[:1000], y[:1000]), (x[1000:], y[1000:]), 1)
     found = {}
     for width in (VCL.width, 1.0):  # the prior has width 1, as weights have that no task has needed
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
+        model = perceptron(64, 30, 10, hidden=nn.ReLU)
         strategy = VCL({"epochs": 15, "batch_size": 100, "lr": 1e-2}, width=width)
         found[width] = learn_stream(model, tasks, strategy).average
     assert found[VCL.width] > 0.8

@@ -18,6 +18,7 @@ from app.raw import Raw
 from posterity.app import Served, Source, from_map, serve
 from posterity.learning import laplace
 from posterity.memory import MemoryMap, memory_map
+from small_data import handwritten_digits
 
 WRONG = 12  # the first labels are wrong
 Split = tuple[Tensor, Tensor]
@@ -25,9 +26,7 @@ Split = tuple[Tensor, Tensor]
 
 @pytest.fixture(scope="session")
 def digits() -> tuple[Split, Split]:
-    x, y = load_digits(return_X_y=True)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    x, y = torch.tensor(x / 16, dtype=torch.float32)[order], torch.tensor(y)[order]
+    x, y = handwritten_digits()
     y[:WRONG] = (y[:WRONG] + 3) % 10
     return (x[:240], y[:240]), (x[1400:1500], y[1400:1500])
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
+from networks import perceptron
 from posterity.checkpoints import open_checkpoint
 from posterity.cli import app, main
 from posterity.merging import gram_matrices, merge_state_dicts
@@ -25,7 +26,7 @@ def make():
 
 def network(seed):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return perceptron(3, 4, 2)
 
 
 def arrays(path):

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from curvature.cases import CASES, B, K
+from networks import perceptron
 from posterity.batches import batches
 from posterity.curvature import (
     diagonal_fisher,
@@ -72,7 +73,7 @@ def test_drawn_labels_are_right_on_average() -> None:
 
 def test_the_loss_of_a_sequence_is_the_sum_over_its_positions() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, K)).double()
+    model = perceptron(4, 5, K).double()
     x, y = torch.randn(B, 2, 4, dtype=torch.float64), torch.randint(0, K, (B, 2))
     total = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
     for n in range(B):

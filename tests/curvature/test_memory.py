@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from curvature.cases import covariance
+from networks import perceptron
 from posterity.batches import batches
 from posterity.curvature import (
     diagonal_ggn,
@@ -23,7 +24,7 @@ from posterity.curvature import (
 )
 
 B, K = 32, 10
-MLP = nn.Sequential(nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 50), nn.ReLU(), nn.Linear(50, K)).double()
+MLP = perceptron(40, 60, 50, K, hidden=nn.ReLU).double()
 CNN = nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(16 * 16, K)).double()
 
 

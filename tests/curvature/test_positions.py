@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from curvature.cases import K, covariance, dense
+from networks import perceptron
 from posterity.curvature import (
     FullCovariance,
     KroneckerCovariance,
@@ -42,7 +43,7 @@ def _map() -> nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], int]] = {
-    "steps": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, K)), lambda: torch.randn(B, T, 4), -1),
+    "steps": (lambda: perceptron(4, 5, K), lambda: torch.randn(B, T, 4), -1),
     "mixing": (Mixing, lambda: torch.randint(0, 6, (B, T)), -1),
     "map": (_map, lambda: torch.randn(B, 2, 1, 2), 1),
     "signal": (lambda: nn.Conv1d(2, K, 2), lambda: torch.randn(B, 2, T), -2),

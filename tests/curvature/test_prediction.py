@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
 
 from curvature.cases import CASES, B, K, covariance, dense, jacobians
+from networks import perceptron
 from posterity.curvature import (
     DiagonalCovariance,
     FullCovariance,
@@ -79,9 +79,7 @@ def test_little_memory_changes_nothing(name: str, shape: str) -> None:
 )
 def test_a_covariance_of_some_parameters_leaves_the_others_fixed(names: list[str]) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, K)
-    ).double()
+    model = perceptron(4, 6, 5, 4, K).double()
     x, e = torch.randn(B, 4, dtype=torch.float64), torch.randn(B, K, dtype=torch.float64)
     places = from_vector(torch.arange(sum(p.numel() for p in model.parameters())), trainable(model))
     j = jacobians(model, x)[..., torch.cat([places[name].flatten() for name in names])]
@@ -129,7 +127,7 @@ def test_a_covariance_times_a_direction(shape: str) -> None:
 
 def test_products_exist_for_outputs_with_more_axes() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, K)).double()
+    model = perceptron(4, 5, K).double()
     x, e = torch.randn(B, 2, 4, dtype=torch.float64), torch.randn(B, 2, K, dtype=torch.float64)
     sigma = covariance(model, "kronecker")
     j = jacobians(model, x)

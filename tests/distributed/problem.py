@@ -1,9 +1,9 @@
 """A small classification in float64, the same on every process; 13 rows and 3 rows do not divide by 2 or 4."""
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
+from networks import perceptron
 from posterity.optim import IVON
 
 N = 24
@@ -12,7 +12,7 @@ SETTINGS = {"lr": 0.3, "ess": 100.0, "hess_init": 0.5, "betas": (0.9, 0.8), "wei
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3)).double()
+    return perceptron(7, 13, 3).double()
 
 
 def examples(step, rank=0, world=1):

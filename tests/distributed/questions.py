@@ -3,10 +3,10 @@
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from distributed.launch import join, leave
+from networks import perceptron
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher
 from posterity.distributed import sharded
@@ -21,7 +21,7 @@ N, BATCH = 50, 8  # seven batches, the last one small
 
 def problem():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    model = perceptron(3, 6, 3).double()
     x = torch.randn(N, 3).double()
     return model, x, (x.argmax(1) + torch.randint(2, (N,))) % 3, torch.randperm(N) + 100
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import posterity as po
+from networks import perceptron
 from posterity.posterior import Diagonal, Ensemble, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -38,7 +39,7 @@ def classifier(structure: str, seed: int = 0) -> tuple[nn.Module, Posterior, Ten
     """A small network of three classes in float64, its Laplace posterior, and a pool."""
     torch.manual_seed(seed)
     x, y = torch.randn(40, 3).double(), torch.arange(40) % 3
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(3, 5, 3).double()
     return model, po.laplace(model, (x, y), structure=structure, prior_precision=1.0), torch.randn(12, 3).double()
 
 

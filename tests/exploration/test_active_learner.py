@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import PosterityError
 from posterity.exploration import ActiveLearner
 
@@ -136,7 +137,7 @@ def test_labels_are_not_written_over(digits, tmp_path):
 def test_a_network_keeps_learning(digits):
     x, y = digits
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+    model = perceptron(16, 32, 10, hidden=nn.ReLU).double()
     known = (x[START], y[START])
     run = po.fit(model, known, method="adamw", epochs=60, lr=1e-2, seed=0)
     posterior = po.laplace(run.model, known, structure="diag", prior_precision=1.0)

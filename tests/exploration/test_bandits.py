@@ -9,6 +9,7 @@ from scipy import stats
 from torch import nn
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import PosterityError
 from posterity.exploration import (
     UCB,
@@ -91,7 +92,7 @@ def test_draws_follow_the_posterior(noise_precision):
 
 def test_neural_linear_is_a_last_layer_laplace_posterior():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    network = perceptron(3, 8, 1).double()
     x, _, r = observations(arms=1)
     belief = NeuralLinear(network, 3, noise_precision=4.0, prior_precision=0.25, every=1000)
     belief.update(x, torch.zeros(60, dtype=torch.int64), r)
@@ -104,7 +105,7 @@ def test_neural_linear_is_a_last_layer_laplace_posterior():
 
 def test_neural_linear_learns_features():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+    network = perceptron(2, 32, 2, hidden=nn.ReLU)
     belief = NeuralLinear(network, 2, every=200, steps=300, seed=2**62)  # as large as a time in nanoseconds
     x = torch.rand(400, 2) * 2 - 1
     arms = torch.arange(400) % 2
@@ -118,7 +119,7 @@ def test_neural_linear_learns_features():
 
 def test_variational_network_learns_and_narrows():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 2))
+    network = perceptron(1, 16, 2)
     belief = VariationalNetwork(network, 1, noise_precision=10.0, lr=0.05, beta2=0.99, samples=64)
     probe = torch.linspace(-1, 1, 9).unsqueeze(1)
     wide = belief.moments(probe)[1].mean()
@@ -148,7 +149,7 @@ def test_rewards_may_come_late_and_in_any_order():
 
 def test_whole_rewards_do_not_round_those_that_follow():
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 2))
+    network = perceptron(1, 4, 2)
     for belief in (NeuralLinear(network, 1), VariationalNetwork(network, 1)):
         policy = Greedy(belief)
         numbers = policy.choose(torch.ones(4, 1)).numbers

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from networks import perceptron
 from posterity.optim import IVON
 
 N = 64
@@ -28,7 +29,7 @@ class Witness(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.net = perceptron(5, 8, 2)
         self.training_weights, self.evaluation_weights = [], []
 
     def forward(self, x):

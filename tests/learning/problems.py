@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
+
+from small_data import handwritten_digits
 
 Data = tuple[Tensor, Tensor]
 BINARY = ("bayesbinn", "ste")  # methods for networks without biases
@@ -12,11 +13,9 @@ BINARY = ("bayesbinn", "ste")  # methods for networks without biases
 
 def digits() -> tuple[Data, Data]:
     """Handwritten digits of 8 x 8 pixels: three quarters to train on, one to test."""
-    x, y = load_digits(return_X_y=True)
-    inputs, labels = torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = order[: 3 * len(order) // 4], order[3 * len(order) // 4 :]
-    return (inputs[train], labels[train]), (inputs[test], labels[test])
+    x, y = handwritten_digits()
+    cut = 3 * len(y) // 4
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
 
 def blobs(n: int = 100, classes: int = 3, seed: int = 0) -> Data:

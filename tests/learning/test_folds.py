@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.learning import fit, folds
 from posterity.learning.folds import OutOfFold, out_of_fold
@@ -15,7 +16,7 @@ from posterity.likelihoods import likelihood
 
 def network(seed, inputs=6, outputs=3):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
+    return perceptron(inputs, 32, outputs, hidden=nn.ReLU)
 
 
 def blobs(n=90, seed=0):

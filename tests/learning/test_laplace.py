@@ -14,6 +14,7 @@ from statsmodels.api import GLM, families
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from networks import perceptron
 from posterity.curvature import prediction_covariance
 from posterity.learning._laplace import laplace
 from posterity.learning.marginal_likelihood import log_marginal_likelihood
@@ -22,7 +23,7 @@ from posterity.trees import to_vector
 
 PEER = json.loads((Path(__file__).parent / "fixtures" / "laplace_torch.json").read_text())
 MODELS = {
-    "mlp_classification": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)),
+    "mlp_classification": lambda: perceptron(3, 4, 3),
     "mlp_regression": lambda: nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 2, bias=False)),
     "conv_classification": lambda: nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 2, 2, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
@@ -188,7 +189,7 @@ def test_last_layer_may_be_named_and_need_not_be_last_in_the_list():
 def test_last_layer_with_many_classes_is_kronecker_and_exact_in_its_factors():
     torch.manual_seed(0)
     classes = 301
-    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, classes))
+    model = perceptron(5, 7, classes)
     x = torch.randn(20, 5)
     posterior = laplace(model, (x, torch.arange(20)), structure="last_layer", prior_precision=1.0)
     features, p = model[:2](x).detach(), torch.softmax(model(x), -1).detach()
@@ -305,7 +306,7 @@ NAN = X.clone().fill_(torch.nan)
 )  # fmt: skip
 def test_bad_input_is_named(data, options, message):
     with pytest.raises(ValueError, match=message):
-        laplace(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), data, **options)
+        laplace(perceptron(3, 4, 3), data, **options)
 
 
 def test_models_that_cannot_be_fitted_are_named():

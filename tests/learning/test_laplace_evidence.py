@@ -8,6 +8,7 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge
 from torch import nn
 
+from networks import perceptron
 from posterity.batches import batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import InvalidInput
@@ -28,7 +29,7 @@ def _float64():
 def problem(targets=1):
     """A small network at arbitrary weights: the evidence is about the curvature there, whether a mode or not."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, targets))
+    model = perceptron(2, 3, targets)
     x = torch.randn(25, 2)
     return model, (x, (x[:, :1] * x[:, 1:]).expand(-1, targets) + 0.3 * torch.randn(25, targets))
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from learning.problems import blobs, line, mlp
+from networks import perceptron
 from posterity.learning import Callback, bayes_by_backprop, dropout, ensemble, fit, insert_dropout, swag
 from posterity.learning.learners import BayesByBackpropLearner, TrainingPlan
 from posterity.likelihoods import GaussianLikelihood
@@ -26,7 +27,7 @@ def flat(model):
 
 
 def fresh():
-    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+    return perceptron(2, 8, 3, hidden=nn.ReLU)
 
 
 class Path(Callback):

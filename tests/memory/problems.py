@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from torch import Tensor, nn
 
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import snapshot, trainable
+from small_data import handwritten_digits
 
 
 def diabetes() -> tuple[Tensor, Tensor]:
@@ -54,9 +55,8 @@ def breast_cancer() -> tuple[Tensor, Tensor]:
 
 def digits(n: int) -> tuple[Tensor, Tensor]:
     """The first n digits after shuffling (the file is not in random order), pixels in [0, 1], an intercept column."""
-    x, y = load_digits(return_X_y=True)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:n]
-    return torch.cat([torch.ones(n, 1), torch.tensor(x / 16)[order]], dim=1), torch.tensor(y)[order]
+    x, y = handwritten_digits()
+    return torch.cat([torch.ones(n, 1), x[:n].double()], dim=1), y[:n]
 
 
 def newton(

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import posterity as po
 from memory.problems import diabetes, digits, least_squares, linear, newton
+from networks import perceptron
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, Undefined
 from posterity.memory import MemoryMap, MemoryTracker, memory_map
 from posterity.posterior import Diagonal, Posterior
@@ -24,7 +25,7 @@ from posterity.trees import snapshot, to_vector, trainable
 @pytest.fixture(scope="module")
 def problem():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = perceptron(4, 5, 3).double()
     x, y = torch.randn(60, 4, dtype=torch.float64), torch.randint(0, 3, (60,))
     return model, x, y
 

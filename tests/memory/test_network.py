@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 import posterity as po
 from memory.problems import digits
+from networks import perceptron
 from posterity.memory import leave_one_out
 from posterity.trees import from_vector, snapshot, to_vector, trainable
 
@@ -23,7 +23,7 @@ def retrained():
     x, y = digits(N)
     x = x[:, 1:]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10)).double()
+    model = perceptron(64, 12, 10).double()
     like = snapshot(trainable(model))
 
     def total(theta, w):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
 from memory.problems import digits
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.memory import MemoryTracker, memory_map
 from posterity.memory.optimizer_state import covariance_of
@@ -20,7 +21,7 @@ from posterity.optim import EVON, IVON, SAM, VariationalNewton
 
 def problem(n=40):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    model = perceptron(4, 6, 3).double()
     return model, torch.randn(n, 4, dtype=torch.float64), torch.randint(0, 3, (n,))
 
 
@@ -172,7 +173,7 @@ def test_accumulated_scores_find_wrong_labels_that_the_network_has_memorised():
     wrong = torch.rand(1000, generator=generator) < 0.1
     y = torch.where(wrong, (clean + torch.randint(1, 10, (1000,), generator=generator)) % 10, clean)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10))
+    model = perceptron(64, 200, 10, hidden=nn.ReLU)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     tracker = MemoryTracker(model, optimizer, (x, y))
     for epoch in range(100):

@@ -8,6 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from networks import perceptron
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging.job import MergeSource
 from posterity.merging.lora import merge_adapters, recompress
@@ -16,7 +17,7 @@ from posterity.merging.methods import merge_state_dicts, method_of
 
 def base_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+    return perceptron(6, 8, 5)
 
 
 def make_adapter(folder, seed, rank=2, rslora=False, targets=("0", "2")):

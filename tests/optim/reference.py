@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from networks import perceptron
+
 
 @dataclass
 class Reference:
@@ -52,7 +54,7 @@ def array(tensor):
 
 def network(seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    return perceptron(4, 6, 3)
 
 
 def data(n=32, seed=0):

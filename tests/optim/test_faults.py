@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.optim import IVON, SAM, SOBA, BayesianSAM, Vadam, VariationalNewton
 
@@ -17,7 +18,7 @@ INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    return perceptron(3, 4, 1)
 
 
 def weights(model):

@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from networks import perceptron
 from posterity.optim import IVON, SOBA
 from posterity.optim.engine import Phase
 
 
 def make(kind=IVON, **options):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model = perceptron(3, 4, 1)
     return model, kind(model.parameters(), lr=0.1, ess=50, **options)
 
 

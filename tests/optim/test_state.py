@@ -9,6 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
 
+from networks import perceptron
 from optim.reference import data, loss, network
 from posterity.errors import InvalidInput
 from posterity.optim import IVON
@@ -145,7 +146,7 @@ def test_a_checkpoint_of_another_shape_is_refused_and_changes_nothing():
     optimizer = IVON(model.parameters(), **SETTINGS)
     cycle(model, optimizer, 0)
     torch.manual_seed(0)
-    wider = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    wider = perceptron(4, 8, 3)
     other = IVON(wider.parameters(), lr=0.7, ess=10)
     with pytest.raises(InvalidInput, match=r"expected shape \(8, 4\), got \(6, 4\)"):
         other.load_state_dict(optimizer.state_dict())

@@ -7,6 +7,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
+from networks import perceptron
 from optim.reference import network
 from posterity.errors import InvalidInput
 from posterity.optim import IVON, suggest
@@ -76,7 +77,7 @@ def test_a_rate_that_only_a_sweep_survives_is_not_suggested():
     x, y = (StandardScaler().fit_transform(part[rows]) for part in (data.data, data.target[:, None]))
     inputs, targets = torch.from_numpy(x).float(), torch.from_numpy(y).float()
     torch.manual_seed(12)
-    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    model = perceptron(10, 64, 64, 1, hidden=nn.ReLU)
     found = suggest(model, (inputs, targets), likelihood="gaussian", batch_size=64, seed=12)
     assert found.hess_init > 0.1  # a network that had diverged would not have minded any noise
     optimizer = torch.optim.SGD(model.parameters(), lr=found.lr, momentum=0.9, dampening=0.9)

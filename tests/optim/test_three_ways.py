@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+from networks import perceptron
 from posterity.optim import IVON
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -19,7 +19,7 @@ def problem():
 def train(way, steps=20):
     inputs, targets = problem()
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    model = perceptron(5, 8, 2)
     optimizer = IVON(model.parameters(), lr=0.3, ess=200, betas=(0.9, 0.999), hess_init=0.5)
 
     def loss():

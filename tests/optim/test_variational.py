@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.optim import Variational
 from posterity.optim._meter import COLD
@@ -110,7 +111,7 @@ def noisy_network(base=AdamW, scale=1.0, clip=None, accumulate=1, mc_samples=1, 
     torch.manual_seed(0)
     x, y = logistic(400, 5)
     x, y = x.float(), y.long()
-    model = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    model = perceptron(5, 20, 2)
     optimizer = Variational(
         base(model.parameters(), lr=1e-3), n=400, batch_size=40, total_steps=steps, mc_samples=mc_samples, **options
     )
@@ -159,7 +160,7 @@ def test_no_state_is_kept_beside_adam_and_squares_beside_others():
 def test_without_noise_the_steps_are_those_of_the_base():
     model, _, x, y = noisy_network(steps=COLD)
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    plain = perceptron(5, 20, 2)
     base, generator = AdamW(plain.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
     for _ in range(COLD):
         rows = torch.randint(0, 400, (40,), generator=generator)
@@ -174,10 +175,10 @@ def test_a_resumed_run_goes_on_to_the_bit(base):
     long = noisy_network(base, steps=2 * COLD + 7)
     torch.manual_seed(0)
     x, y = long[2:]
-    models = [nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2)) for _ in range(2)]
+    models = [perceptron(5, 20, 2) for _ in range(2)]
     make = lambda m: Variational(base(m.parameters(), lr=1e-3), n=400, batch_size=40, total_steps=2 * COLD + 7)  # noqa: E731
     torch.manual_seed(0)
-    models[0] = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    models[0] = perceptron(5, 20, 2)
     first, second = (make(m) for m in models)
     generator = torch.Generator().manual_seed(0)
     for step in range(2 * COLD + 7):
@@ -196,7 +197,7 @@ def test_a_resumed_run_goes_on_to_the_bit(base):
 
 def test_several_bases_share_a_network():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 20), nn.Tanh(), nn.Linear(20, 2))
+    model = perceptron(5, 20, 2)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if p.ndim == 1]
     bases = [torch.optim.Muon(matrices, lr=0.02), AdamW(rest, lr=1e-3)]

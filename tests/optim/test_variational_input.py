@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.optim import IVON, Variational
 
@@ -104,7 +105,7 @@ def classes(n=600, seed=0):
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(10, 30), nn.Tanh(), nn.Linear(30, 2))
+    return perceptron(10, 30, 2)
 
 
 def rows(n, batch, steps):

@@ -9,6 +9,7 @@ import torch
 from matplotlib.cbook import is_math_text
 from torch import nn
 
+from networks import perceptron
 from posterity import metrics, plots
 from posterity.errors import InvalidInput, MissingExtra
 from posterity.learning import laplace
@@ -167,7 +168,7 @@ def test_maps_ask_about_the_whole_plane(outputs, likelihood):
 
 
 def test_weights_of_a_point_estimate_beside_draws():
-    model, other = (nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)) for _ in range(2))
+    model, other = (perceptron(6, 5, 3) for _ in range(2))
     posterior = around(model, "categorical", precision=400.0)
     axes = render(plots.weight_distributions(posterior, dict(other.named_parameters()), draws=50))
     assert len(axes) == 4

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from networks import perceptron
 from posterior import cases
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood
@@ -95,7 +96,7 @@ def test_the_first_mismatch_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"parameter '0.weight': expected shape \(4, 3\), got \(5, 3\)"):
         posterior.check(cases.network(hidden=5))
     with pytest.raises(InvalidInput, match=r"a parameter '1.weight' of shape \(4,\), got no such parameter"):
-        posterior.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+        posterior.check(perceptron(3, 4, 2))
     wider = cases.network()
     wider.add_module("5", nn.Linear(2, 2).double())
     with pytest.raises(InvalidInput, match=r"got another parameter '5\.weight'"):

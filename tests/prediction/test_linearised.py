@@ -10,6 +10,7 @@ from scipy import integrate, special, stats
 from torch import nn
 from torch.func import functional_call, jacrev
 
+from networks import perceptron
 from posterity.errors import InvalidInput, Undefined
 from posterity.files import save_record
 from posterity.learning import laplace
@@ -241,7 +242,7 @@ def test_a_model_that_the_posterior_does_not_belong_to_is_named(method):
 def test_the_method_follows_the_posterior(tmp_path):
     torch.manual_seed(0)
     x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = perceptron(3, 4, 2)
     posterior = laplace(model, (x, y), structure="diag", prior_precision=1.0)
     assert posterior.predictive == "linearised"
     posterior.save(tmp_path / "kept")

@@ -8,6 +8,7 @@ import torch
 from scipy import special, stats
 from torch import nn
 
+from networks import perceptron
 from posterity.errors import Undefined
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import _forward, _stream, predict
@@ -79,7 +80,7 @@ def test_a_last_layer_with_many_outputs_takes_several_passes(monkeypatch):
 def test_heavier_networks_take_a_loop_sooner():
     """128 rows through 1 KiB of weights are one pass, through 100 KiB a loop."""
     for width, passes in ((8, 1), (800, 5)):
-        model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 16))
+        model = perceptron(16, width, 16, hidden=nn.ReLU)
         prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
         posterior = Posterior.of(model, prior, prior=prior, n=10, ess=10, likelihood="categorical")
         calls = []

@@ -38,3 +38,8 @@ def line(path, rows=60):
     table = pd.DataFrame({"x": x, "y": 100 + 20 * x + np.sin(40 * x)})
     table.to_csv(path, index=False)
     return table
+
+
+def bits(run):
+    """The numbers of a run's posterior."""
+    return {name: t.clone() for name, t in run.posterior.structure.tensors().items()}

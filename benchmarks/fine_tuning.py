@@ -10,7 +10,8 @@ what it wrote. Results are appended as they come, one JSON line each; a command 
 
 MiniLM (22 million weights) is fine-tuned on TREC, banking77 and clinc150, wholly and by LoRA of rank 8; SmolLM2-135M,
 dequantised from four bits, by LoRA on SST-5. All networks have dropout 0.1. Learning rates of AdamW and settings of
-IVON are chosen on TREC's validation texts with a seed that is not reported; `Variational(AdamW)` takes AdamW's own.
+IVON are chosen on TREC's validation texts with a seed that is not reported; `Variational(AdamW)` takes AdamW's own
+and watches the validation texts.
 A tenth of the training texts is held out where a task has no validation set; temperature scaling is fitted there.
 """
 
@@ -106,12 +107,15 @@ def build(job: Job, folders: list[Path], classes: int, device: str) -> nn.Module
     return model.to(device)
 
 
-def train(job: Job, model: nn.Module, data: tuple[Tensor, Tensor], device: str) -> po.Run:
-    """The training of a job."""
+def train(job: Job, model: nn.Module, parts: list[tuple[Tensor, Tensor]], device: str) -> po.Run:
+    """The training of a job; `Variational` watches the texts that temperature scaling is fitted on."""
+    data = parts[0]
     method = {"variational": VARIATIONAL}.get(job.method, job.method)
     settings: dict[str, Any] = dict(job.settings)
     if job.method == "adamw":
         settings["prior"] = DECAY * len(data[1])  # decoupled weight decay of 0.01
+    if job.method == "variational":
+        settings["validation"] = parts[1]
     epochs = EPOCHS[job.task] if job.epochs is None else job.epochs
     amp = "bf16" if device == "cuda" and job.network == "smollm" else None
     return po.fit(model, data, method=method, likelihood="categorical", epochs=max(1, int(epochs)), batch_size=BATCH,
@@ -130,7 +134,7 @@ def work(job: Job, folders: list[Path], logits: Path) -> list[report.Line]:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    run = train(job, model, parts[0], device)
+    run = train(job, model, parts, device)
     seconds = time.perf_counter() - begin
     memory = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
     common = {**asdict(job), "key": list(job.key), "seconds": seconds, "memory": memory, "steps": run.steps}

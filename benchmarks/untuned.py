@@ -34,7 +34,8 @@ from untuned_tasks import TASKS, WINDOW, Task
 from posterity.optim import Variational
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-HELD_OUT = 400  # rows that temperature scaling gets, taken from the training rows
+HELD_OUT = 400  # training rows that temperature scaling gets, or that `Variational` watches
+LAST = 0.03  # of a text, likewise: windows of a text overlap
 FOUR = [
     "Fashion-MNIST 12 000, BatchNorm CNN",
     "rotten tomatoes, GRU",
@@ -45,6 +46,7 @@ METHODS = {
     "AdamW": {},
     "Variational(AdamW)": {"variational": True},
     "AdamW + temperature": {"held_out": True},
+    "Variational(AdamW), watching": {"held_out": True, "variational": True},
     "AdamW, lr 3e-4": {"lr": 3e-4},
     "AdamW, lr 3e-3": {"lr": 3e-3},
     "SGD": {"base": "sgd"},
@@ -61,8 +63,14 @@ def jobs() -> list[tuple[str, str, int]]:
     pair = ("AdamW", "Variational(AdamW)")
     wanted = [(t, m, s) for s in range(3) for t in reported for m in pair]
     wanted += [(t, m, s) for s in range(3) for t in chosen for m in pair]
-    wanted += [(t, "AdamW + temperature", s) for s in range(3) for t in reported if TASKS[t].kind == "classes"]
-    wanted += [(t, m, 0) for t in FOUR for m in list(METHODS)[5:]]
+    wanted += [(t, "AdamW + temperature", s) for s in range(3) for t in reported]
+    wanted += [
+        (t, "Variational(AdamW), watching", s)
+        for s in range(3)
+        for t in reported + chosen
+        if TASKS[t].kind != "amounts"
+    ]
+    wanted += [(t, m, 0) for t in FOUR for m in list(METHODS)[-4:]]
     return wanted + [(t, m, 0) for t in reported for m in ("AdamW, lr 3e-4", "AdamW, lr 3e-3")]
 
 
@@ -115,6 +123,13 @@ def scores(samples: list[Tensor], y: Tensor, kind: str) -> tuple[float, float, f
     return float(right.mean()), float(F.nll_loss(log_probs, y)), float(gaps)
 
 
+def tempered(f: Tensor, temperature: float, kind: str) -> Tensor:
+    """Outputs at a temperature: logits divided by it, variances multiplied."""
+    if kind == "amounts":
+        return torch.stack([f[:, 0], f[:, 1] + math.log(temperature)], 1)
+    return f / temperature
+
+
 def bases(model: nn.Module, base: str, lr: float) -> list[torch.optim.Optimizer]:
     """The optimizers of a method."""
     if base == "sgd":
@@ -124,6 +139,19 @@ def bases(model: nn.Module, base: str, lr: float) -> list[torch.optim.Optimizer]
         rest = [p for p in model.parameters() if not any(p is q for q in hidden)]
         return [torch.optim.Muon(hidden, lr=0.02), torch.optim.AdamW(rest, lr=lr, weight_decay=0.01)]
     return [torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)]
+
+
+def split(data: Arrays, task: Task, seed: int, hold: bool) -> tuple[Tensor | None, Tensor]:
+    """Rows that are held out, if any are to be, and those to train on; of a text, where windows begin."""
+    generator = torch.Generator().manual_seed(seed)
+    if task.kind != "tokens":
+        order = torch.randperm(len(data["y"]), generator=generator)
+        count = min(HELD_OUT, len(order) // 10) if hold else 0
+        return (order[:count].to(DEVICE) if hold else None), order[count:]
+    rows = len(data["x"]) - WINDOW - 1
+    first = int((1 - LAST) * rows) if hold else rows + WINDOW
+    held = torch.arange(first, rows, WINDOW, device=DEVICE) if hold else None
+    return held, torch.randperm(first - WINDOW, generator=generator)
 
 
 def batches(pool: Tensor, size: int, seed: int) -> Iterator[Tensor]:
@@ -140,10 +168,8 @@ def run(packed: Path, name: str, method: str, seed: int, toy: int | None) -> dic
     torch.manual_seed(seed)
     data = {key: t.to(DEVICE) for key, t in load(packed, task.data).items()}
     model = task.network(data).to(DEVICE)
-    rows = len(data["x"]) - WINDOW - 1 if task.kind == "tokens" else len(data["y"])
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
-    held = order[: min(HELD_OUT, rows // 10)].to(DEVICE) if how.get("held_out") else None
-    pool, steps = order if held is None else order[len(held) :], toy or task.steps
+    held, pool = split(data, task, seed, how.get("held_out", False))
+    steps = toy or task.steps
     moves = bases(model, how.get("base", "adamw"), how.get("lr", 1e-3))
     warm = max(1, int(0.05 * steps))
     rate = lambda t: min((t + 1) / warm, 1) * 0.5 * (1 + math.cos(math.pi * max(0.0, (t - warm) / (steps - warm))))  # noqa: E731
@@ -153,6 +179,8 @@ def run(packed: Path, name: str, method: str, seed: int, toy: int | None) -> dic
     if how.get("variational"):
         n = len(data["x"]) if task.kind == "tokens" else len(pool)
         posterior = Variational(moves, n=n, total_steps=steps, batch_size=min(task.batch * tokens, n), seed=seed)
+        if held is not None:
+            posterior.watch(model, batch_of(data, task, held), likelihood="categorical")
     source = batches(pool, min(task.batch, len(pool)), seed)
     for _ in range(steps):
         x, y = batch_of(data, task, next(source))
@@ -173,11 +201,11 @@ def run(packed: Path, name: str, method: str, seed: int, toy: int | None) -> dic
     test = torch.arange(0, size, tokens, device=DEVICE)
     mean, y = outputs(model, data, task, test, "test_")
     found: dict[str, Any] = {"mean": scores([mean], y, task.kind)}
-    if held is not None:
+    if posterior is None and held is not None:
         f, target = outputs(model, data, task, held, "")
         grid = [2 ** (k / 4) for k in range(-4, 17)]
-        best = min(grid, key=lambda t: float(F.cross_entropy(f / t, target)))
-        found["scores"] = scores([mean / best], y, task.kind)
+        best = min(grid, key=lambda t: float(losses(tempered(f, t, task.kind), target, task.kind).mean()))
+        found["scores"] = scores([tempered(mean, best, task.kind)], y, task.kind)
     elif posterior is not None:
         samples = []
         for _ in range(8 if task.kind == "tokens" else 32):

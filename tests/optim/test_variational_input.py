@@ -196,3 +196,9 @@ def test_behind_batch_normalisation_the_mean_predicts_with_and_without_new_stati
     assert recomputed == pytest.approx(kept, abs=0.03)
     assert drawn == pytest.approx(kept, abs=0.03)
     assert kept < 0.65
+
+
+def test_accepts_a_base_that_already_has_a_scheduler():
+    base = torch.optim.AdamW([one()])
+    torch.optim.lr_scheduler.LambdaLR(base, lambda step: 0.5)
+    assert Variational(base, n=10).param_groups[0]["lr"] == base.defaults["lr"] / 2

@@ -67,7 +67,8 @@ def fit(
         batch_size: Examples a batch, unless `data` is a loader.
         lr: Learning rate before the schedule; by default the method's.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.
-        validation: Data that are looked at after each epoch, with the model at its mean.
+        validation: Data that are looked at after each epoch, with the model at its mean. The method "variational" also
+            lets them set how much noise its weights get: more where predictions of them are overconfident.
         patience: Stop when the validation loss has not improved for so many epochs, and keep the best state.
         n: Number N of examples that the posterior counts; by default the distinct ones in `data`, whatever
             augmentation makes of them.

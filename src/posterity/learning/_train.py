@@ -105,6 +105,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         callbacks=[*settings.callbacks, *_bar(settings.progress)],
         checkpoints=None if settings.checkpoint is None else _checkpoints(settings, model, plan),
     )
+    if validation is not None and objective.plain:
+        learner.watch(settings.validation, lambda: loop.objective.likelihood)
     if loop.checkpoints is not None:
         state = loop.checkpoints.open(settings.resume)
         if state is not None:

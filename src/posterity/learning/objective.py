@@ -50,7 +50,7 @@ class Objective:
         """Σ w: by how much the summed loss of these targets is divided."""
         if not self.likelihood.has_class_axis or y.is_floating_point():
             return torch.tensor(float(y.shape[:-1].numel()), device=y.device)
-        if self._plain:
+        if self.plain:
             return torch.tensor(float(y.numel()), device=y.device)
         weight = self._valid(y).float()
         if self.class_weights is not None:
@@ -62,7 +62,7 @@ class Objective:
         if not self.likelihood.has_class_axis:
             return self.likelihood.loss(f, y.to(f.dtype)).sum()
         f = classes_last(f)
-        if self._plain and not y.is_floating_point():
+        if self.plain and not y.is_floating_point():
             return self.likelihood.loss(f, y.long()).sum()
         if self.class_weights is None and self.label_smoothing == 0:
             target: Tensor = y.to(f.dtype) if y.is_floating_point() else self._known(y)
@@ -105,7 +105,7 @@ class Objective:
         return replace(self, likelihood=self.likelihood.with_noise_precision(precision))
 
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
         """Whether every label counts alike, as it does unless somebody says otherwise."""
         return self.class_weights is None and self.label_smoothing == 0 and self.ignore_index is None
 

@@ -56,7 +56,7 @@ def _needs_closure(base: Optimizer) -> bool:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         inspect.Parameter.KEYWORD_ONLY,
     )
-    arguments = inspect.signature(base.step).parameters.values()
+    _, *arguments = inspect.signature(type(base).step).parameters.values()  # schedulers wrap that of the instance
     return any(a.default is a.empty and a.kind in required for a in arguments)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
+from posterity.optim import watch
 from posterity.optim._distributed import local
 from posterity.optim.price import Price, opening, progress
 
@@ -49,6 +50,8 @@ class Meter:
     steps: int = 0  # that moved the mean
     peak: float = 0.0  # the largest learning rate so far
     due: Tensor | None = None  # the price of the step under way
+    done: float = 0.0  # share of training
+    watched: bool = False  # whether rows that are not trained on set the budget, so that it need not open late
     spent: Tensor | float = 0.0  # Σ 2c since the start
     owed: Tensor | float = 0.0  # what that would be if squares of gradients were curvatures, Σ P/λ
 
@@ -145,8 +148,28 @@ class Meter:
     def following(self, lr: float, share: float) -> Tensor:
         """λ for the next sample."""
         epochs = self.steps * self.batch / self.price.n
-        done = progress(lr, self.peak, epochs) if self.total_steps is None else self.steps / self.total_steps
-        return self.price.held(self.total, share * opening(done, epochs))
+        self.done = self.steps / self.total_steps if self.total_steps else progress(lr, self.peak, epochs)
+        return self.price.held(self.total, share if self.watched else share * opening(self.done, epochs))
+
+    def watch(self) -> None:
+        """Let looks at rows that are not trained on set the budget from now on."""
+        self.watched = True
+        if not self.steps:
+            self.price.budget = watch.START
+
+    def look_due(self) -> bool:
+        """Whether it is time for one."""
+        every = watch.EVERY if self.total_steps is None else max(10, self.total_steps // watch.LOOKS)
+        ends = self.total_steps is not None and self.steps >= self.total_steps
+        return self.watched and not self.silent and not ends and self.done > watch.FROM and self.steps % every == 0
+
+    def adjust(self, temperature: float, gain: float, share: float) -> None:
+        """Take in what a look has found."""
+        price = self.price
+        paid = float(price.parameters(self.total) / (2 * price.ess))
+        if float(price.ess) <= self.price.n:  # a larger budget changes nothing, and would take long to shrink again
+            price.budget = min(price.budget, max(paid / share, watch.LEAST))
+        price.budget = watch.adjusted(price.budget, temperature, gain, paid)
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""

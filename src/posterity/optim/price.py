@@ -95,9 +95,9 @@ class Price:
 
     def state(self) -> dict[str, float]:
         """Plain numbers, for a state dict."""
-        return {name: float(getattr(self, name)) for name in ("ess", "paid", "per_ess", "last")}
+        return {name: float(getattr(self, name)) for name in ("ess", "paid", "per_ess", "last", "budget")}
 
     def load(self, state: dict[str, float]) -> None:
         """Take back what `state` gave."""
         for name, value in state.items():
-            setattr(self, name, torch.full_like(self.ess, value))
+            setattr(self, name, value if name == "budget" else torch.full_like(self.ess, value))

@@ -22,7 +22,7 @@ from posterity.optim._fused_adam import FusedAdam
 from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, plain, scaling
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
-from posterity.optim._over_bases import OverBases
+from posterity.optim._watching import Watching
 from posterity.optim.engine import _priors
 from posterity.optim.engine._parameters import Group
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
@@ -38,7 +38,7 @@ class VariationalOptions(Options):
     seed: int = option(check_seed)
 
 
-class Variational(OverBases):
+class Variational(Watching):
     """A posterior beside any optimizer: the base moves the mean as ever, with gradients taken at weights with noise.
 
         θ = m + σ ε,   σ² = 1 / (λ (h + δ)),   h = B v̂

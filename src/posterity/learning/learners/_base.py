@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -105,6 +105,9 @@ class Learner(ABC):
     def penalty(self) -> Tensor | None:
         """What the method adds to the mean loss."""
         return None
+
+    def watch(self, data: Any, likelihood: Callable[[], Likelihood]) -> None:  # noqa: B027 (a hook)
+        """Learn from rows that are not trained on how wide the posterior should be, where the method can."""
 
     def epoch_done(self, progress: float) -> None:  # noqa: B027 (a hook)
         """Called after each epoch, at the fraction `progress` of training."""

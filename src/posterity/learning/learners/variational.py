@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from torch import nn
 from torch.optim import AdamW
@@ -57,6 +59,11 @@ class VariationalLearner(Learner):
             prior=given,
             seed=plan.seed,
         )
+
+    def watch(self, data: Any, likelihood: Callable[[], Likelihood]) -> None:
+        law = likelihood()
+        if law.is_classification or law.noise_precision is not None:
+            self.optimizer.watch(self.model, data, likelihood=likelihood)
 
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)

@@ -1,0 +1,145 @@
+"""A budget that follows rows that are not trained on."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import posterity as po
+from posterity.errors import InvalidInput
+from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
+from posterity.optim import Variational
+from posterity.optim.watch import LEAST, MOST, ROWS, START, Watch, adjusted
+
+
+def labels(n, right, seed=0):
+    """Inputs in two classes; a share of the labels is right."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=generator)
+    y = (x[:, 0] > 0).long()
+    wrong = torch.rand(n, generator=generator) > right
+    return x, torch.where(wrong, 1 - y, y)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
+
+
+def train(steps, watched, seed=0, train_rows=(64, 0.75), checkpoint=None):
+    """A network on few rows with wrong labels, which it memorises."""
+    model, (x, y) = network(), labels(*train_rows)
+    optimizer = Variational(torch.optim.AdamW(model.parameters(), lr=0.02), n=len(x), total_steps=200, batch_size=16)
+    if watched is not None:
+        optimizer.watch(model, watched)
+    if checkpoint is not None:
+        model.load_state_dict(checkpoint[0])
+        optimizer.load_state_dict(checkpoint[1])
+    for step in range(optimizer.meter.steps, steps):
+        rows = torch.randint(0, len(x), (16,), generator=torch.Generator().manual_seed(step))
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+class TestTemperature:
+    def test_of_classes_is_that_of_temperature_scaling(self):
+        x, y = labels(400, 0.8)
+        model = nn.Linear(4, 2)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[-3.0, 0, 0, 0], [3.0, 0, 0, 0]]))
+        watch = Watch.of(model, (x, y), "categorical")
+        found, gain = watch.temperature([watch.outputs()])
+        scaling = po.TemperatureScaling.fit(model(x).detach(), y)
+        assert found == pytest.approx(scaling.temperature, rel=2 ** (1 / 16) - 1)  # half a step of the grid
+        before, after = (F.cross_entropy(model(x) / t, y).item() for t in (1.0, found))
+        assert gain == pytest.approx(before - after, abs=1e-6)
+
+    def test_of_amounts_is_the_ratio_of_error_to_variance(self):
+        y = 3 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        watch = Watch.of(nn.Linear(1, 1), (torch.zeros(200, 1), y), GaussianLikelihood(precision=1.0))
+        found, gain = watch.temperature([torch.zeros_like(y)] * 4)
+        law = torch.distributions.Normal
+        assert found == pytest.approx(y.square().mean().item())
+        expected = (law(0, math.sqrt(found)).log_prob(y) - law(0, 1).log_prob(y)).mean().item()
+        assert gain == pytest.approx(expected)
+
+    def test_averages_probabilities_of_draws(self):
+        watch = Watch.of(nn.Linear(1, 2), (torch.zeros(2, 1), torch.tensor([0, 1])), CategoricalLikelihood())
+        sure = torch.tensor([[20.0, 0.0], [20.0, 0.0]])
+        assert watch.temperature([sure.double()])[1] > 1  # sure, and wrong once in two
+        assert watch.temperature([sure.double(), -sure.double()])[1] == pytest.approx(0, abs=1e-9)
+
+
+class TestBudget:
+    def test_stays_within_bounds(self):
+        budget = START
+        for _ in range(30):
+            budget = adjusted(budget, 4.0, gain=9.0, paid=0.0)
+        assert budget == MOST
+        for _ in range(30):
+            budget = adjusted(budget, 0.1, gain=9.0, paid=0.0)
+        assert budget == LEAST
+
+    def test_grows_where_labels_contradict_and_predictions_are_better_for_it(self):
+        """The rows that judge are neither trained on nor watched."""
+        x, y = labels(2000, 0.75, seed=2)
+        losses, budgets = [], []
+        for watched in (None, labels(200, 0.75, seed=1)):
+            model, optimizer = train(200, watched)
+            p = po.predict(model, optimizer.posterior(model, likelihood="categorical"), x, samples=32)
+            losses.append(F.nll_loss(p.log_probs, y).item())
+            budgets.append(optimizer.meter.price.budget)
+        assert losses[1] < losses[0]
+        assert budgets[1] > 3 * START
+
+    def test_resumes_to_the_bit(self):
+        watched = labels(100, 0.75, seed=1)
+        whole, at_once = train(120, watched)
+        model, optimizer = train(70, watched)
+        model, optimizer = train(120, watched, checkpoint=copy.deepcopy((model.state_dict(), optimizer.state_dict())))
+        assert optimizer.meter.price.budget == at_once.meter.price.budget != START
+        assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), model.parameters()))
+
+    def test_leaves_mean_and_mode_in_place(self):
+        model, optimizer = train(60, labels(100, 0.75, seed=1))
+        assert model.training
+        posterior = optimizer.posterior(model, likelihood="categorical")
+        assert all(torch.equal(posterior.mean[name], p) for name, p in model.named_parameters())
+
+
+class TestInput:
+    def test_many_rows_are_cut(self):
+        assert len(Watch.of(nn.Linear(4, 2), labels(2 * ROWS, 1.0), "categorical").rows) == ROWS
+
+    def test_refuses_a_law_without_temperature(self):
+        with pytest.raises(InvalidInput, match=r"likelihood: expected classes or Gaussian noise.*got 'poisson'"):
+            Watch.of(nn.Linear(4, 1), (torch.zeros(3, 4), torch.zeros(3, 1)), "poisson")
+
+    def test_refuses_another_model(self):
+        model = network()
+        optimizer = Variational(torch.optim.AdamW(model.parameters()), n=10)
+        with pytest.raises(InvalidInput):
+            optimizer.watch(network(), labels(10, 1.0))
+
+
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}])
+def test_fit_watches_validation_data_unless_its_loss_means_something_else(settings):
+    budgets = []
+    run = po.fit(network(), labels(64, 0.75), method="variational", validation=labels(50, 0.75, seed=1), epochs=8,
+                 batch_size=16, callbacks=[Budget(budgets)], progress=False, **settings)  # fmt: skip
+    assert run.steps == 32
+    assert (START in budgets) == (settings == {})
+
+
+class Budget(po.learning.callbacks.Callback):
+    def __init__(self, seen):
+        self.seen = seen
+
+    def step(self, moment):
+        self.seen.append(moment.optimizer.meter.price.budget)

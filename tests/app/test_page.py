@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from app.pages import drag, eventually, ink, model, visit
+from posterity.adaptation import measure
 from posterity.app import Source, write_html
 from posterity.runs.decisions import RowDecisions
 
@@ -155,6 +156,18 @@ def test_what_if_in_the_page(page, maps, digits):
     assert page.locator(".answer .flag").first.inner_text()
     page.locator(".ask").nth(1).click()
     page.wait_for_selector(".answer:nth-child(2)[data-change]")
+
+
+def test_a_what_if_is_measured_in_the_page(page, maps, digits):
+    drag(page, TOP)
+    ids = [int(i) for i in model(page, "m.selection.map((row) => m.ids[row])")]
+    page.keyboard.press("w")
+    page.locator(".measure").click()
+    page.wait_for_selector(".measured[data-change]")
+    truth = measure(maps[1], remove=ids, on=digits[1]).change
+    assert float(page.locator(".measured").get_attribute("data-change")) == pytest.approx(truth, rel=1e-6)
+    assert "accuracy" in page.locator(".measured").inner_text()
+    assert page.locator(".measured progress").count() == 0
 
 
 def test_neighbours_and_influences(page, maps, digits):

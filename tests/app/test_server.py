@@ -2,6 +2,8 @@
 
 import base64
 import json
+import threading
+import time
 import zlib
 
 import numpy as np
@@ -9,7 +11,9 @@ import pandas as pd
 import pytest
 
 from app.raw import Raw
+from posterity.adaptation import measure
 from posterity.app import Preview, Source, from_map, serve
+from posterity.app.jobs import Jobs
 from posterity.app.packing import bits
 from posterity.app.pictures import pixels_of
 from posterity.errors import InvalidInput, PosterityError
@@ -141,3 +145,41 @@ def _table():
     return pd.DataFrame(
         {"id": [0, 1], "label": [0, 1], "prediction": [0, 1], "error": [0.1, 0.2], "leverage": [0.1, 0.2]}
     )
+
+
+def test_measurements_run_in_the_background(raw, maps, digits, source):
+    mask = np.zeros(len(source.table), dtype=bool)
+    mask[:5] = True
+    body = {"remove": base64.b64encode(bits(mask)).decode(), "relabel": {"7": 2}}
+    status, _, content = raw.post("/api/measure", json.dumps(body).encode())
+    assert status == 200
+    path = f"/api/measure/{json.loads(content)['job']}"
+    found = {"result": None, "error": ""}
+    while not (found["result"] or found["error"]):
+        found = json.loads(raw(path)[2])
+        time.sleep(0.05)
+    truth = measure(maps[1], remove=source.table["id"][:5], relabel={7: 2}, on=digits[1])
+    assert found["result"]["change"] == pytest.approx(truth.change, rel=1e-6)
+    assert found["result"]["accuracy"] == pytest.approx(truth.accuracy)
+
+
+def test_measurements_of_nothing_and_of_no_number(raw):
+    status, _, content = raw.post("/api/measure", b'{"remove": "", "relabel": {}}')
+    assert status == 422
+    assert b"expected" in content
+    assert raw("/api/measure/999")[0] == 422
+
+
+def test_jobs_fail_one_by_one_and_are_bounded():
+    jobs, gate = Jobs(), threading.Event()
+    failing = jobs.start(lambda progress: (_ for _ in ()).throw(InvalidInput("no such row")))
+    while not jobs.about(failing).ended:
+        time.sleep(0.01)
+    assert jobs.about(failing).error == "no such row"
+    numbers = [jobs.start(lambda progress: gate.wait(60) and {"done": 1}) for _ in range(8)]
+    with pytest.raises(InvalidInput, match="at most 8"):
+        jobs.start(lambda progress: None)
+    gate.set()
+    while not all(jobs.about(n).ended for n in numbers):
+        time.sleep(0.01)
+    assert jobs.about(numbers[-1]).result == {"done": 1}

@@ -67,6 +67,10 @@ def test_the_story_of_a_newcomer(run, here):
     assert len(pd.read_csv("map.csv")) == 80
     decisions = pd.read_csv("decisions.csv").assign(decision=["drop", "drop", "keep", "keep", "keep"])
     decisions.to_csv("decisions.csv", index=False)
+    said = posterity("what-if", "run", "--decisions", "decisions.csv", "--measure", "--repeats", "2")
+    assert "2 rows dropped, 0 relabelled; effect on 20 held-out rows:" in said
+    assert "estimated: mean loss" in said
+    assert "measured:  mean loss of 20 examples" in said
     said = posterity("adapt", "run", "--decisions", "decisions.csv", "--out", "run2")
     assert "0 rows added, 2 dropped, 0 relabelled; 78 rows now" in said
     assert "verdict:" in posterity("compare", "run", "run2")
@@ -99,6 +103,9 @@ def test_json_everywhere(run):
     assert len(json.loads(posterity("map", "run", "--json", "--top", "3"))["top"]) == 3
     drop = json.loads(posterity("map", "run", "--json", "--top", "1"))["top"][0]["id"]
     pd.DataFrame({"id": [drop], "decision": ["drop"]}).to_csv("one.csv", index=False)
+    asked = json.loads(posterity("what-if", "run", "--drop", str(drop), "--json"))
+    assert (asked["dropped"], asked["measured"]) == (1, None)
+    assert (asked["estimate"]["change"] is None) == bool(asked["estimate"]["warning"])
     adapted = json.loads(posterity("adapt", "run", "--decisions", "one.csv", "--out", "run3", "--overwrite", "--json"))
     assert adapted["adaptation"]["removed"] == 1
     assert json.loads(posterity("compare", "run", "run3", "--json"))["rows"] == 20

@@ -85,8 +85,8 @@ def test_removing_a_group():
     weights = torch.ones(1, 600, dtype=x.dtype)
     weights[0, :30] = 0.0
     true = x @ (newton(x, onehot, 1.0, model.weight.detach(), weights)[0] - model.weight.detach()).T
-    estimated = m.what_if(remove=range(30))
-    first = m.what_if(remove=range(30), deflate=False)
+    estimated = m.what_if(remove=range(30), passes=0)
+    first = m.what_if(remove=range(30), deflate=False, passes=0)
     assert pearson(estimated.on((x, y)).change, true) > 0.99
     assert (estimated.on((x, y)).change - true).norm() < 0.5 * (first.on((x, y)).change - true).norm()
     assert estimated.on().ids.tolist() == list(range(30))
@@ -97,7 +97,7 @@ def test_removing_a_class_is_a_large_change_and_said_to_be():
     x, y = digits(600)
     model, posterior, _ = fitted(x, y, 1.0, "categorical", 10)
     m = memory_map(model, posterior, (x, y))
-    change = m.what_if(remove=m.table.query("label == 7")["id"])
+    change = m.what_if(remove=m.table.query("label == 7")["id"], passes=0)
     assert "leverage" in change.reliability.warning
     assert change.on((x[y == 7], y[y == 7])).loss_change > 1
     assert abs(change.on((x[y != 7], y[y != 7])).loss_change) < 0.1
@@ -110,7 +110,7 @@ def test_many_new_labels_are_a_large_change_and_said_to_be(structure):
     model, right = (linear(torch.tensor(_by_scikit_learn(x, labels))) for labels in (wrong, y))
     posterior = po.laplace(model, (x, wrong), structure=structure, prior_precision=1.0)
     m = memory_map(model, posterior, (x, wrong))
-    few, many = (m.what_if(relabel={i: int(y[i]) for i in range(count)}) for count in (6, 60))
+    few, many = (m.what_if(relabel={i: int(y[i]) for i in range(count)}, passes=0) for count in (6, 60))
     assert few.reliability.reliable == (structure == "full")  # a Kronecker covariance knows their leverage, no more
     assert ("10% of the data" if structure == "full" else "leverage") in many.reliability.warning
     assert many.reliability.max_leverage > few.reliability.max_leverage > 0  # that of VΛ, though no curvature is lost
@@ -126,6 +126,34 @@ def test_kronecker_groups_of_some_leverage_rank():
     x, y = digits(600)
     model, _, _ = fitted(x, y, 1.0, "categorical", 10)
     m = memory_map(model, po.laplace(model, (x, y), structure="kron", prior_precision=1.0), (x, y))
-    change = m.what_if(remove=m.table.query("label == 7")["id"])
+    change = m.what_if(remove=m.table.query("label == 7")["id"], passes=0)
     assert change.reliability.max_leverage > 0.2
     assert "rankings" in change.reliability.warning
+
+
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+def test_passes_over_the_data_lead_to_retraining_from_any_covariance(structure):
+    x, y = digits(300)
+    wrong = torch.cat([(y[:30] + 1) % 10, y[30:]])
+    model, right = (linear(torch.tensor(_by_scikit_learn(x, labels))) for labels in (wrong, y))
+    posterior = po.laplace(model, (x, wrong), structure=structure, prior_precision=1.0)
+    m = memory_map(model, posterior, (x, wrong))
+    before = model.weight.detach().clone()
+    change = m.what_if(relabel={i: int(y[i]) for i in range(30)}, passes=200)
+    true = (right(x) - model(x)).detach()
+    assert change.reliability.rest < 1e-7
+    assert change.reliability.reliable
+    assert (change.on((x, y)).change - true).norm() < 1e-3 * true.norm()
+    assert torch.equal(model.weight, before)
+    with pytest.raises(po.PosterityError, match="passes: expected"):
+        m.what_if(remove=[1], passes=-1)
+
+
+def test_an_estimate_that_leaves_much_of_the_push_is_a_direction():
+    x, y = digits(300)
+    model, _, _ = fitted(x, y, 1.0, "categorical", 10)
+    m = memory_map(model, po.laplace(model, (x, y), structure="diag", prior_precision=1.0), (x, y))
+    found = m.what_if(remove=range(100), passes=1).reliability
+    assert found.rest > 0.1
+    assert "push" in found.warning
+    assert not found.ranks

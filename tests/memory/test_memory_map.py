@@ -187,7 +187,7 @@ def test_ids_stay_with_their_examples_in_any_order(problem):
         a.table.set_index("id").sort_index(), b.table.set_index("id").sort_index(), check_exact=False, rtol=1e-9
     )
     chosen = [1000, 977, 950]
-    one, two = a.what_if(remove=chosen), b.what_if(remove=chosen)
+    one, two = a.what_if(remove=chosen, passes=0), b.what_if(remove=chosen, passes=0)
     for name, change in one.parameters.items():
         assert torch.allclose(change, two.parameters[name], rtol=1e-8, atol=1e-12)
     assert sorted(b.memorable(9).ids.tolist()) == sorted(a.memorable(9).ids.tolist())
@@ -243,7 +243,7 @@ def test_diagonal_and_kronecker_groups_stay_first_order(problem):
         jacobian, sigma = dense(model, x, posterior)
         e = model(x).detach().softmax(-1) - F.one_hot(y)
         expected = sigma @ torch.einsum("nkp,nk->p", jacobian[[3, 8]], e[[3, 8]])
-        change = m.what_if(remove=[3, 8])
+        change = m.what_if(remove=[3, 8], passes=0)
         assert torch.allclose(to_vector(change.parameters), expected)
         assert not change.reliability.deflated
         moved = change.on((x, y)).change

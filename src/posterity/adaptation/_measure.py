@@ -45,6 +45,8 @@ class Measured:
         high: Upper end.
         accuracy: Accuracy without the change, for classes.
         accuracy_change: Change of the accuracy.
+        accuracy_low: Lower end of its 95 % interval.
+        accuracy_high: Upper end.
         repeats: Pairs of trainings; 0 for an exact solution.
     """
 
@@ -55,6 +57,8 @@ class Measured:
     high: float
     accuracy: float | None
     accuracy_change: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
     repeats: int
 
     @property
@@ -176,13 +180,18 @@ def _scores(model: nn.Module, trained: FittedModel, test: Batch) -> tuple[float,
 
 
 def _summary(found: list[list[tuple[float, float | None]]], examples: int) -> Measured:
-    changes = torch.tensor([with_[0] - without[0] for without, with_ in found], dtype=torch.float64)
-    half = student_quantile(0.975, len(changes) - 1) * changes.std().item() / len(changes) ** 0.5
-    mean = changes.mean().item()
     loss = sum(without[0] for without, _ in found) / len(found)
-    accuracies = [(without[1], with_[1]) for without, with_ in found]
-    accuracy = change = None
-    if accuracies[0][0] is not None:
-        accuracy = sum(a or 0.0 for a, _ in accuracies) / len(found)
-        change = sum((b or 0.0) - (a or 0.0) for a, b in accuracies) / len(found)
-    return Measured(examples, loss, mean, mean - half, mean + half, accuracy, change, len(found))
+    change = _interval([with_[0] - without[0] for without, with_ in found])
+    pairs = [(without[1], with_[1]) for without, with_ in found if without[1] is not None and with_[1] is not None]
+    if not pairs:
+        return Measured(examples, loss, *change, None, None, None, None, len(found))
+    accuracy = sum(a for a, _ in pairs) / len(pairs)
+    return Measured(examples, loss, *change, accuracy, *_interval([b - a for a, b in pairs]), len(found))
+
+
+def _interval(changes: list[float]) -> tuple[float, float, float]:
+    """Mean of some changes, and the ends of its 95 % interval."""
+    values = torch.tensor(changes, dtype=torch.float64)
+    half = student_quantile(0.975, len(values) - 1) * values.std().item() / len(values) ** 0.5
+    mean = values.mean().item()
+    return mean, mean - half, mean + half

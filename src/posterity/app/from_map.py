@@ -70,6 +70,7 @@ def from_map(
         preview=None if preview is None else lambda i: preview(rows[i]),
         search=search(examples) if examples is not None and kind_of(examples) != "image" else None,
         what_if=answers.what_if if answers else None,
+        measure=answers.measure if answers else None,
         effects=answers.effects if answers and tests else None,
         neighbours=answers.neighbours if answers else None,
         test=answers.test if answers and tests else None,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.app.from_map import from_map
-from posterity.app.source import Estimate, Source, WhatIf
+from posterity.app.source import Estimate, Measure, Source, WhatIf
 from posterity.batches import batches
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.memory import MemoryMap
@@ -99,6 +99,7 @@ def _in_units(source: Source, run: RunFolder) -> Source:
         test=None if source.test is None else readable(source.test, target),
         beside=None if source.beside is None else readable(source.beside, target),
         what_if=None if source.what_if is None else _what_if_in_units(source.what_if, target),
+        measure=None if source.measure is None else _measure_in_units(source.measure, target),
     )
 
 
@@ -113,6 +114,11 @@ def _what_if_in_units(ask: WhatIf, target: Target) -> WhatIf:
         return replace(found, moved=[{**one, **values} for one, values in zip(found.moved, units)])
 
     return asked
+
+
+def _measure_in_units(ask: Measure, target: Target) -> Measure:
+    """The same question with new labels in the units of the data."""
+    return lambda remove, relabel, progress: ask(remove, _encoded(target, relabel), progress)
 
 
 def _encoded(target: Target, relabel: Mapping[int, Any]) -> dict[int, Any]:

@@ -52,6 +52,7 @@ class Page:
             "kind": s.kind,
             "searchable": s.search is not None,
             "whatIf": s.what_if is not None,
+            "measure": s.measure is not None,
             "neighbours": s.neighbours is not None,
             "influences": s.influences is not None,
             "test": 0 if s.test is None else len(s.test),

@@ -14,11 +14,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posterity.app.source import Estimate, Ranked
+from posterity.adaptation import measure
+from posterity.app.jobs import Progress
+from posterity.app.source import Estimate, MeasuredChange, Ranked
 from posterity.batches import Batch, Batches, batches
 from posterity.curvature import kernel, pullback, pushforward
 from posterity.errors import require
-from posterity.memory import MemoryMap, Outcome
+from posterity.memory import MemoryMap, Outcome, Reliability
 from posterity.memory.ids import places
 from posterity.memory.scores import test_loss_direction
 from posterity.posterior import FittedModel
@@ -94,10 +96,31 @@ class Questions:
         else:
             labels = self.test["label"].to_numpy()
         where = "changed examples themselves" if self.test_data is None else "test examples"
-        warning = w.reliability.warning or self.m.reliability.warning
-        return self._estimate(outcome, labels, where, warning)
+        return self._estimate(outcome, labels, where, w.reliability)
 
-    def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, warning: str) -> Estimate:
+    def measure(self, remove: Sequence[int], relabel: Mapping[int, Any], progress: Progress) -> MeasuredChange:
+        """The measured effect of the same: trained with and without it, on a copy of the model."""
+        with self.lock:
+            own = with_own_model(self.m)
+        found = measure(own, remove=remove, relabel=relabel, on=self.test_data, progress=progress)
+        accuracy = self.has_classes
+        return MeasuredChange(
+            examples=found.examples,
+            measured_on="changed examples themselves" if self.test_data is None else "test examples",
+            loss=found.loss,
+            change=found.change,
+            low=found.low,
+            high=found.high,
+            accuracy=found.accuracy if accuracy else None,
+            accuracy_change=found.accuracy_change if accuracy else None,
+            accuracy_low=found.accuracy_low if accuracy else None,
+            accuracy_high=found.accuracy_high if accuracy else None,
+            repeats=found.repeats,
+        )
+
+    def _estimate(
+        self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, reliability: Reliability
+    ) -> Estimate:
         before, after = self.decided(outcome.before), self.decided(outcome.after)
         change = (outcome.loss_after - outcome.loss_before).numpy()
         order = np.abs(change).argsort()[::-1][:MOVED]
@@ -112,7 +135,9 @@ class Questions:
             for i in order
         ]
         right: list[float | None] = [None, None]
-        if self.has_classes and not warning:  # an estimate to be taken with care is a direction, not an accuracy
+        if (
+            self.has_classes and not reliability.warning
+        ):  # an estimate to be taken with care is a direction, not an accuracy
             right = [float((p == labels).mean()) for p in (before, after)]
         return Estimate(
             examples=len(change),
@@ -123,7 +148,8 @@ class Questions:
             accuracy_after=right[1],
             moved=moved,
             changed=int((before != after).sum()) if self.has_classes else None,
-            warning=warning,
+            warning=reliability.warning,
+            direction=reliability.ranks,
         )
 
     def influences(self, example: int, k: int) -> Ranked:

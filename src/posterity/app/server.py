@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from posterity.app import decisions
 from posterity.app.endpoints import BINARY, file_of, starlette
+from posterity.app.jobs import Jobs
 from posterity.app.packing import bits, rows_of
 from posterity.app.page import Page, exact, jsonable, static
 from posterity.app.security import Wall
@@ -52,7 +53,7 @@ class Answers:
 
     def __init__(self, load: Callable[[], Source]) -> None:
         self._load, self._lock = load, threading.Lock()
-        self._files = static()
+        self._files, self._jobs = static(), Jobs()
 
     @cached_property
     def _page(self) -> Page:
@@ -128,10 +129,25 @@ class Answers:
     def what_if(self, body: Any) -> Response:
         """The estimated effect of removing and relabelling: {"remove": mask, "relabel": {id: class or number}}."""
         ask = _offered(self.source.what_if, "what-if")
+        return JSONResponse(jsonable(asdict(ask(*self._change(body)))))
+
+    def measure(self, body: Any) -> Response:
+        """Begin to measure the effect of the same, in the background; answers with the number to ask for."""
+        ask = _offered(self.source.measure, "measure")
+        remove, relabel = self._change(body)
+        require(bool(remove or relabel), "measure", "examples to remove or relabel", "none")
+        return JSONResponse({"job": self._jobs.start(lambda progress: ask(remove, relabel, progress))})
+
+    def measured(self, request: Request) -> Response:
+        """How far a measurement is, and what came out."""
+        return JSONResponse(jsonable(asdict(self._jobs.about(request.path_params["job"]))))
+
+    def _change(self, body: Any) -> tuple[list[int], dict[int, Any]]:
+        """Ids to remove, and new labels by id."""
         ids = self.source.table["id"].to_numpy()[self._rows(body, "remove")].tolist()
         relabel = body.get("relabel", {})
         require(isinstance(relabel, dict), "relabel", "an object", relabel)
-        return JSONResponse(jsonable(asdict(ask(ids, dict(self._label(i, y) for i, y in relabel.items())))))
+        return ids, dict(self._label(i, y) for i, y in relabel.items())
 
     def decide(self, body: Any) -> Response:
         """Take in new marks: {"decisions": [...]}; answers with all in the file, from other pages too."""
@@ -194,10 +210,12 @@ def application(load: Callable[[], Source], *, hosts: Iterable[str], token: str,
         "/api/test/preview/{id:whole}": answers.test_preview,
         "/api/influences/{id:whole}": answers.influences,
         "/api/epoch/{index:whole}": answers.epoch,
+        "/api/measure/{job:whole}": answers.measured,
     }
     posts: dict[str, Callable[[Any], Response]] = {
         "/api/trails": answers.trails,
         "/api/what-if": answers.what_if,
+        "/api/measure": answers.measure,
         "/api/decisions": answers.decide,
     }
     return Wall(starlette(gets, posts), hosts, token, port)

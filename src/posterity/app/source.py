@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from posterity.app.jobs import Progress
 from posterity.errors import InvalidInput, expected, require
 
 Kind = Literal["image", "text", "row", ""]
@@ -45,6 +46,7 @@ class Estimate:
         moved: The examples whose predictions move most, each {"id", "label", "before", "after", "loss_change"}.
         changed: How many predictions become another class; None where there are no classes.
         warning: Why sizes should be taken with care; empty if they need not be.
+        direction: Whether at least the direction can be trusted.
     """
 
     examples: int
@@ -56,9 +58,42 @@ class Estimate:
     moved: Sequence[Mapping[str, Any]] = ()
     changed: int | None = None
     warning: str = ""
+    direction: bool = True
+
+
+@dataclass(frozen=True)
+class MeasuredChange:
+    """What a change of the training data does, measured by training with and without it.
+
+    Args:
+        examples: Number of examples it was measured on.
+        measured_on: What they are ("test examples").
+        loss: Their mean loss without the change.
+        change: Change of the mean loss.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        accuracy: Share of right predictions without the change; None where there are no classes.
+        accuracy_change: Change of that share.
+        accuracy_low: Lower end of its 95 % interval.
+        accuracy_high: Upper end.
+        repeats: Pairs of trainings; 0 for an exact solution.
+    """
+
+    examples: int
+    measured_on: str
+    loss: float
+    change: float
+    low: float
+    high: float
+    accuracy: float | None
+    accuracy_change: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+    repeats: int
 
 
 WhatIf = Callable[[Sequence[int], Mapping[int, Any]], Estimate]  # ids to remove, and new labels by id
+Measure = Callable[[Sequence[int], Mapping[int, Any], Progress], MeasuredChange]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,6 +110,7 @@ class Source:
         preview: The preview of a training example, by id.
         search: Which rows of the table match a text.
         what_if: The estimate for removing rows with some ids and relabelling others.
+        measure: The measured effect of the same, with a function to tell about progress.
         effects: First-order changes of the mean test loss, columns id, remove and relabel (to the suspected label).
         neighbours: The k nearest training examples of one, by kernel.
         test: Test examples: id, label, prediction and loss.
@@ -97,6 +133,7 @@ class Source:
     preview: Callable[[int], Preview] | None = None
     search: Callable[[str], np.ndarray[Any, Any]] | None = None
     what_if: WhatIf | None = None
+    measure: Measure | None = None
     effects: Callable[[], pd.DataFrame] | None = None
     neighbours: Callable[[int, int], Ranked] | None = None
     test: pd.DataFrame | None = None

@@ -24,6 +24,7 @@ from posterity.cli._predict import predict
 from posterity.cli._report import report
 from posterity.cli._rule import rule
 from posterity.cli._table import table
+from posterity.cli._what_if import what_if
 from posterity.errors import PosterityError
 
 HELP = """Machines that keep learning: training leaves a posterior behind, and the other commands ask it.
@@ -51,6 +52,7 @@ app.command("fit")(fit)
 app.command("laplace")(laplace)
 app.command("predict")(predict)
 app.command("map")(memory_map)
+app.command("what-if")(what_if)
 app.command("adapt")(adapt)
 app.command("next")(next_rows)
 app.command("compare")(compare)

@@ -118,20 +118,26 @@ class MemoryMap:
         relabel: Mapping[int, Any] | None = None,
         reweight: Mapping[int, float] | None = None,
         deflate: Deflate = "auto",
+        passes: int | str = "auto",
     ) -> WhatIf:
         """The estimated effect of other training data, without retraining.
+
+        The first step is the memory-perturbation equation. Passes over the data then check it and carry it on.
 
         Args:
             remove: Ids of examples to leave out; a class is `m.table.query("label == 3")["id"]`.
             relabel: New targets by id.
             reweight: New weights by id; 1 is how they were trained with.
             deflate: Take the examples' curvature out of the covariance; "auto" where it is in there.
+            passes: Largest number of passes over the data, or over 4096 examples of them; 0 for the equation alone,
+                "auto" for as many as a few seconds allow, at most 200, and 0 for large models.
 
         Returns:
             The change of the weights, a verdict on it, and `on(test)`: the change of predictions and losses.
         """
         dimension = self.reliability.effective_dimension
         wishes: dict[str, Any] = {"remove": remove, "relabel": relabel, "reweight": reweight, "deflate": deflate}
+        wishes["passes"] = passes
         return what_if(self._at_hand("what_if"), self._ids, dimension, **wishes)
 
     def influence(self, test: Any, *, batch_size: int = 256) -> pd.Series:

@@ -15,6 +15,8 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 # A step holds the curvature fixed, which leverage does not see: new labels lose none of it, and yet outputs move. With
 # softmax regression on digits the step is 14 % short of retraining at 2 % of the labels, and a third at 10 %.
 SHARE_LIMIT = 0.02
+# Where the step was checked on the data: shares of the push that may be left for sizes, and for directions.
+REST_LIMIT, DIRECTION_LIMIT = 1e-3, 0.05
 NO_RANKS = "a diagonal covariance does not tell what a group of examples does"
 
 
@@ -29,6 +31,7 @@ class Reliability:
         posterior: Kind of the covariance.
         deflated: Whether examples were taken out of the covariance.
         warning: Why numbers should be taken with care; empty if they need not be.
+        rest: The share of the push that the change of the weights leaves, where that was checked on the data.
     """
 
     max_leverage: float
@@ -36,6 +39,7 @@ class Reliability:
     posterior: str
     deflated: bool
     warning: str
+    rest: float | None = None
 
     @property
     def reliable(self) -> bool:
@@ -45,7 +49,7 @@ class Reliability:
     @property
     def ranks(self) -> bool:
         """Whether at least directions and rankings can be trusted."""
-        return not self.warning.startswith(NO_RANKS)
+        return self.rest < DIRECTION_LIMIT if self.rest is not None else not self.warning.startswith(NO_RANKS)
 
     @classmethod
     def of(
@@ -55,13 +59,19 @@ class Reliability:
         effective_dimension: float,
         deflated: bool,
         share: float = 0.0,
+        rest: float | None = None,
     ) -> Reliability:
-        """The verdict on estimates from this posterior, where a `share` of its data changes at once."""
+        """The verdict on estimates from this posterior, where a `share` of its data changes at once.
+
+        Where the estimate was checked, `rest` of the push is left, and nothing else counts.
+        """
         structure = posterior.structure
         whole = structure.varying is structure
         kind = structure.kind if whole else f"{structure.kind}/{structure.varying.kind}"
         warning = _warning(posterior, max_leverage, deflated, share > 0) or _size(share)
-        return cls(max_leverage, effective_dimension, kind, deflated, warning)
+        if rest is not None and not structure.fixed:
+            warning = _left(rest)
+        return cls(max_leverage, effective_dimension, kind, deflated, warning, rest)
 
 
 def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool) -> str:
@@ -83,6 +93,13 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
     if group:
         return f"{NO_RANKS}, not even their direction: measure them (`po.measure`)"
     return "a diagonal covariance misjudges the size of changes: trust rankings"
+
+
+def _left(rest: float) -> str:
+    if rest < REST_LIMIT:
+        return ""
+    trust = "trust the direction" if rest < DIRECTION_LIMIT else "not even the direction is known: measure it"
+    return f"the change of the weights leaves {rest:.2g} of the push of the changed data: {trust}"
 
 
 def _size(share: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from posterity.batches import Batch, batches
 from posterity.curvature import pushforward
-from posterity.errors import expected, require
+from posterity.errors import expected, require, require_whole
+from posterity.inputs import call
 from posterity.memory.groups import Part, shift
 from posterity.memory.ids import as_ids
 from posterity.memory.perturbation import Deflate, whether_to_deflate
+from posterity.memory.refinement import Changed, ChangedObjective, affordable, refined, shifted, standing_for
 from posterity.memory.reliability import Reliability
 from posterity.posterior import FittedModel
 from posterity.progress import track
@@ -64,6 +66,8 @@ class WhatIf:
         parameters: Estimated change Δθ of the weights.
         reliability: How far to trust it.
         examples: The examples themselves, as they were.
+        passes: Passes over the data beyond the first step. Without any, outputs are linear in the change of the
+            weights; otherwise they are those of the model at its new weights.
     """
 
     trained: FittedModel
@@ -71,6 +75,7 @@ class WhatIf:
     parameters: Tree
     reliability: Reliability
     examples: list[Batch]
+    passes: int = 0
 
     def __repr__(self) -> str:
         size = torch.cat([t.reshape(-1) for t in self.parameters.values()]).norm().item()
@@ -89,8 +94,18 @@ class WhatIf:
         parts = []
         with trained.at_mean():
             for batch in track(stream, "what if", total=len(stream)):
-                parts.append(_outcome(trained, batch.to(trained.device), self.parameters))
+                parts.append(_outcome(trained, batch.to(trained.device), self._change))
         return Outcome(*(torch.cat(columns) for columns in zip(*parts)))
+
+    def _change(self, batch: Batch, f: Tensor) -> Tensor:
+        """Δf of some examples whose outputs are f."""
+        model = self.trained.model
+        there = dict(model.named_parameters())
+        step = {name: t.to(there[name].dtype) for name, t in self.parameters.items()}
+        if not self.passes:
+            return pushforward(model, batch.inputs, step)
+        with torch.no_grad(), shifted(model, step):
+            return call(model, batch.inputs) - f
 
 
 def what_if(
@@ -102,6 +117,7 @@ def what_if(
     relabel: Mapping[int, Any] | None = None,
     reweight: Mapping[int, float] | None = None,
     deflate: Deflate = "auto",
+    passes: int | str = 0,
 ) -> WhatIf:
     """The memory-perturbation of a group: all removals, new labels and new weights at once.
 
@@ -113,18 +129,27 @@ def what_if(
         relabel: New targets by id.
         reweight: New weights by id (1 is how they were trained with, 0 is removal).
         deflate: As in `memory_map`.
+        passes: Passes over the data that check the step and carry it on.
     """
+    if passes != "auto":
+        require_whole("passes", passes, least=0)
     weights, labels = _wishes(remove, {} if relabel is None else relabel, {} if reweight is None else reweight)
     ids = torch.tensor(sorted({*weights, *labels}))
     rows = _rows(known, ids)
     deflating = whether_to_deflate(deflate, trained.posterior)
     examples = trained.examples(ids, rows)
+    rest = None
     with trained.at_mean():
-        group = [_part(trained, batch, weights, labels) for batch in examples]
-        found = shift(trained, group, deflate=deflating)
+        group = [_changed(trained, batch, weights, labels) for batch in examples]
+        found = shift(trained, [_part(trained, some) for some in group], deflate=deflating)
+        parameters, made = found.parameters, affordable(trained, passes)
+        if made:
+            objective = ChangedObjective(trained, *standing_for(trained, known, ids), group)
+            better = refined(trained, objective, parameters, made)
+            parameters, rest = better.parameters, better.rest
     share = len(ids) / len(known)
-    verdict = Reliability.of(trained.posterior, found.leverage, effective_dimension, deflating, share)
-    return WhatIf(trained, ids, found.parameters, verdict, examples)
+    verdict = Reliability.of(trained.posterior, found.leverage, effective_dimension, deflating, share, rest)
+    return WhatIf(trained, ids, parameters, verdict, examples, made)
 
 
 def _wishes(
@@ -160,22 +185,27 @@ def _rows(known: Tensor, ids: Tensor) -> Tensor:
     return order[place]
 
 
-def _part(trained: FittedModel, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Part:
-    """e − w e′, (1 − w)Λ and the Λ of what changes, of some examples."""
-    likelihood = trained.likelihood
+def _changed(trained: FittedModel, batch: Batch, weights: Mapping[int, float], labels: Mapping[int, Any]) -> Changed:
+    """Some examples, with the targets and weights that they get."""
     f = trained.outputs(batch.inputs)
     y = trained.targets(f, batch.targets)
     new = y.clone()
     for row, i in enumerate(batch.ids.tolist()):
         if i in labels:
             new[row] = new_target(labels[i], y[row])
-    likelihood.check(f, new)
+    trained.likelihood.check(f, new)
     w = torch.tensor([[weights.get(i, 1.0)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
-    push = likelihood.residual(f, y) - w * likelihood.residual(f, new)
-    curvature = likelihood.curvature(f)
     other = torch.tensor([[float(i in labels)] for i in batch.ids.tolist()], dtype=f.dtype, device=f.device)
-    touched = torch.maximum((1 - w).abs(), other)
-    return Part(batch.inputs, push, (1 - w).unsqueeze(-1) * curvature, touched.unsqueeze(-1) * curvature)
+    return Changed(Batch(batch.inputs, y, batch.ids), new, w, torch.maximum((1 - w).abs(), other))
+
+
+def _part(trained: FittedModel, some: Changed) -> Part:
+    """e − w e′, (1 − w)Λ and the Λ of what changes, of some examples."""
+    law, inputs, w = trained.likelihood, some.batch.inputs, some.weights
+    f = trained.outputs(inputs)
+    push = law.residual(f, some.batch.targets) - w * law.residual(f, some.targets)
+    curvature = law.curvature(f)
+    return Part(inputs, push, (1 - w).unsqueeze(-1) * curvature, some.touched.unsqueeze(-1) * curvature)
 
 
 def new_target(given: Any, old: Tensor) -> Tensor:
@@ -190,11 +220,11 @@ def new_target(given: Any, old: Tensor) -> Tensor:
     return target.to(old).reshape(old.shape)
 
 
-def _outcome(trained: FittedModel, batch: Batch, parameters: Tree) -> tuple[Tensor, ...]:
+def _outcome(trained: FittedModel, batch: Batch, changed: Callable[[Batch, Tensor], Tensor]) -> tuple[Tensor, ...]:
     likelihood = trained.likelihood
     f = trained.outputs(batch.inputs)
     y = trained.targets(f, batch.targets)
-    change = pushforward(trained.model, batch.inputs, {name: t.to(f.dtype) for name, t in parameters.items()})
+    change = changed(batch, f)
     after = f + change
     columns = (f, change, likelihood.mean(f), likelihood.mean(after), likelihood.loss(f, y), likelihood.loss(after, y))
     return (batch.ids.cpu(), *(c.double().cpu() for c in columns))

@@ -63,7 +63,7 @@ def adapt_run(
     train = run.data("train")
     data, preprocessing, added = _with_added(run, add, embeddings, notes)
     if decisions is not None:
-        _known(train, decisions)
+        check_known(train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
     result = adapt(
         run.model(),
@@ -71,7 +71,7 @@ def adapt_run(
         data=train,
         add=added,
         remove=decisions.dropped if decisions is not None and decisions.dropped else None,
-        relabel=_targets(decisions, preprocessing) or None,
+        relabel=targets_of(decisions, preprocessing) or None,
         classes=_grown(run.preprocessing, preprocessing),
         memory=None if memory is None else min(len(train.ids), memory),
         **settings,
@@ -133,7 +133,8 @@ def _written(
     return adapted
 
 
-def _known(train: Examples, decisions: RowDecisions) -> None:
+def check_known(train: Examples, decisions: RowDecisions) -> None:
+    """Refuse decisions about rows that are not there, and those that change nothing."""
     there = set(train.ids.tolist())
     for i in (*decisions.dropped, *decisions.relabelled):
         if i not in there:
@@ -145,7 +146,7 @@ def _known(train: Examples, decisions: RowDecisions) -> None:
         )
 
 
-def _targets(decisions: RowDecisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
+def targets_of(decisions: RowDecisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
     """New targets by id, as the model takes them."""
     if decisions is None or not decisions.relabelled:
         return {}

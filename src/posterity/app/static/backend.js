@@ -2,6 +2,8 @@
 
 import { base64, fromBase64, maskBytes, maskOf, unpack } from "./codec.js";
 
+const POLL = 300; // milliseconds between questions about a measurement
+
 export function backend() {
   return document.getElementById("columns") ? new Carried() : new Server();
 }
@@ -80,6 +82,18 @@ class Server {
 
   whatIf(remove, relabel) {
     return tell("/api/what-if", { remove: base64(maskBytes(remove)), relabel });
+  }
+
+  // Measured in the background: asked about again and again until there is an answer.
+  async measure(remove, relabel, progress, wanted = () => true) {
+    const { job } = await tell("/api/measure", { remove: base64(maskBytes(remove)), relabel });
+    while (wanted()) {
+      const { done, total, result, error } = await (await ask(`/api/measure/${job}`)).json();
+      if (error) throw new Error(error);
+      if (result) return result;
+      progress(done, total);
+      await new Promise((later) => setTimeout(later, POLL));
+    }
   }
 
   keep(decisions) {

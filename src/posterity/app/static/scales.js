@@ -159,3 +159,11 @@ export function readable(name) {
   if (plain.startsWith("feature ")) return plain.replace("feature", "component");
   return tracked ? `${plain} in training` : plain;
 }
+
+export function percent(v) {
+  return `${(100 * v).toFixed(1)} %`;
+}
+
+export function signed(v) {
+  return `${v < 0 ? "−" : "+"}${short(Math.abs(v))}`;
+}

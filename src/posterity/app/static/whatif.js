@@ -2,7 +2,8 @@
 
 import { swatch } from "./cards.js";
 import { fill, h } from "./dom.js";
-import { count, short } from "./scales.js";
+import { Measurement } from "./measurement.js";
+import { count, percent, short, signed } from "./scales.js";
 
 export class WhatIf {
   constructor(model) {
@@ -16,7 +17,7 @@ export class WhatIf {
         class: "muted lead",
         textContent: model.backend.carried
           ? "This file has no server: estimates are sums of first-order effects of single examples, computed when it was written. Interactions between examples are missing; trust signs and rankings. “posterity map RUN --serve” answers with all cross terms."
-          : "What would the model be without these examples, or with other labels? Estimated from the posterior, nothing is retrained.",
+          : "What would the model be without these examples, or with other labels? Estimated from the posterior; a measurement trains on from the old weights.",
       }),
       this.asked,
       this.answers,
@@ -97,7 +98,10 @@ export class WhatIf {
         ? this.#added(remove, relabel)
         : await this.model.backend.whatIf(remove, relabel);
       if (!busy.isConnected) return; // its selection was cleared meanwhile
-      busy.replaceWith(this.#answer(title, found, performance.now() - start, of));
+      const answer = this.#answer(title, found, performance.now() - start, of);
+      if (this.model.about.measure && !this.model.backend.carried)
+        answer.append(new Measurement(this.model.backend, remove, relabel).element);
+      busy.replaceWith(answer);
     } catch (error) {
       fill(busy, h("h3", { textContent: title }), h("p", { class: "problem", textContent: error.message }));
     }
@@ -130,8 +134,7 @@ export class WhatIf {
 
   #answer(title, found, time, of) {
     const m = this.model,
-      change = found.loss_after - found.loss_before,
-      better = change < 0;
+      change = found.loss_after - found.loss_before;
     return h(
       "article",
       { class: "answer", data: { change: String(change), of } },
@@ -140,17 +143,17 @@ export class WhatIf {
         {},
         title,
         h("small", {
-          textContent: ` · measured on ${found.examples.toLocaleString("en")} ${found.measured_on} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s`,
+          textContent: ` · estimated on ${found.examples.toLocaleString("en")} ${found.measured_on} · ${(time / 1000).toFixed(time < 950 ? 2 : 1)} s`,
         }),
       ),
       h(
         "div",
         { class: "figures" },
-        figure(
+        found.warning ? direction(change, found.direction ?? true) : figure(
           "mean loss",
           short(found.loss_before),
           short(found.loss_after),
-          `${better ? "−" : "+"}${short(Math.abs(change))}`,
+          signed(change),
           Math.sign(-change),
         ),
         found.accuracy_before != null &&
@@ -162,6 +165,7 @@ export class WhatIf {
             Math.sign(found.accuracy_after - found.accuracy_before),
           ),
         found.changed != null &&
+          !found.warning &&
           h(
             "div",
             { class: "figure" },
@@ -172,7 +176,7 @@ export class WhatIf {
       h("p", {
         class: found.warning ? "flag care" : "flag fine",
         textContent: found.warning
-          ? `Take sizes with care: ${found.warning}.`
+          ? `Not a size: ${found.warning}.`
           : "Reliable: sizes and rankings can be trusted.",
       }),
       found.moved.length > 0 &&
@@ -203,6 +207,16 @@ export class WhatIf {
   }
 }
 
+// What an estimate that is flagged has to say.
+function direction(change, known) {
+  return h(
+    "div",
+    { class: "figure" },
+    h("span", { textContent: "mean loss" }),
+    h("b", { textContent: known ? (change < 0 ? "falls" : "rises") : "unknown" }),
+  );
+}
+
 function ask(text, possible, action) {
   return h("button", { class: "ask", disabled: !possible, textContent: text, onclick: action });
 }
@@ -221,12 +235,4 @@ function named(model, value) {
   return model.classes.length
     ? h("td", {}, swatch(model, value), model.className(value))
     : h("td", { textContent: short(value) });
-}
-
-function percent(v) {
-  return `${(100 * v).toFixed(1)} %`;
-}
-
-function signed(v) {
-  return `${v < 0 ? "−" : "+"}${short(Math.abs(v))}`;
 }

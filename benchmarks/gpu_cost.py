@@ -1,4 +1,4 @@
-"""What IVON costs on a GPU: the tables of `optimizer_cost.py --device cuda`.
+"""What IVON and Variational cost on a GPU: the tables of `optimizer_cost.py --device cuda`.
 
 A full cycle is a sample and a step with gradients that are there beforehand, on the shapes of GPT-2; then a whole
 training step of GPT-2-small in bfloat16. ivon-opt is measured beside where it can be imported. With TRITON_INTERPRET=1
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from posterity.optim import IVON
+from posterity.optim import IVON, Variational
 
 Cycle = Callable[[], None]
-WARM_UP = 12  # more than the steps at which IVON looks at its statistics every time
+WARM_UP = 24  # more than the steps at which IVON looks at its statistics every time, or Variational has no noise
 PATIENCE = 3.0  # seconds of repeats, beyond the first three
 TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
@@ -85,6 +85,10 @@ def shapes_of(options: argparse.Namespace, size: str) -> list[torch.Size]:
 Optimizers = dict[str, tuple[Callable[[list[nn.Parameter]], torch.optim.Optimizer], str]]
 
 
+def variational(params: list[nn.Parameter], **options: bool) -> Variational:
+    return Variational(torch.optim.AdamW(params), n=1e8, batch_size=16_384, total_steps=100_000, **options)
+
+
 def variants(options: argparse.Namespace) -> Optimizers:
     """How to make each optimizer, and how to drive it."""
     settings = {"lr": 0.1, "ess": 1e6, "hess_init": 0.1}
@@ -97,6 +101,11 @@ def variants(options: argparse.Namespace) -> Optimizers:
         "IVON, attached": (lambda p: IVON(p, **settings), "attached"),
         "IVON, attached ahead": (lambda p: IVON(p, **settings), "ahead"),
         "IVON, fused=False": (lambda p: IVON(p, **settings, fused=False), "context"),
+        "Variational(AdamW)": (variational, "context"),
+        "Variational(AdamW), until_step": (variational, "until_step"),
+        "Variational(AdamW), attached": (variational, "attached"),
+        "Variational(AdamW), attached ahead": (variational, "ahead"),
+        "Variational(AdamW), fused=False": (lambda p: variational(p, fused=False), "context"),
     }
     if fused and importlib.util.find_spec("ivon"):
         import ivon  # type: ignore[import-not-found]
@@ -153,7 +162,7 @@ def training_step(options: argparse.Namespace) -> list[list[str]]:
     tokens = torch.randint(vocabulary, (batch, length + 1), device=options.device)
     results = {}
     for name, (make, how) in variants(options).items():
-        if name in ("AdamW foreach", "IVON, fused=False"):
+        if name == "AdamW foreach" or "fused=False" in name:
             continue
         torch.manual_seed(0)
         model = GPT(*arguments).to(options.device)
@@ -225,7 +234,8 @@ def rows(results: dict[str, tuple[float, float, float]]) -> list[list[str]]:
 def tables(options: argparse.Namespace) -> str:
     """All tables as Markdown."""
     columns = ["", "ms", "x AdamW fused", "host, ms", "extra B/param"]
-    text = report.header("The cost of IVON on a GPU", repeats=options.repeats, cycles_timed_together=options.together)
+    settings = {"repeats": options.repeats, "cycles_timed_together": options.together}
+    text = report.header("The cost of IVON and Variational on a GPU", **settings)
     for size in ("124M", "355M"):
         text += f"\nFull cycle (sample and step), GPT-2 shapes of {size} parameters, float32:\n\n"
         text += report.table(columns, optimizer_alone(options, size))

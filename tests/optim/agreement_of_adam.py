@@ -94,7 +94,7 @@ def test_the_steps_of_tensor_operations(how):
         ({}, {"scale": 2.0**12}),
         ({"lr": torch.tensor(1e-2)}, {}),
     ],
-    ids=["L2", "prior", "groups, nothing known", "clipped", "scaled", "a tensor for lr"],
+    ids=["L2", "prior", "nothing_known", "clipped", "scaled", "a tensor for lr"],
 )
 def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)

@@ -10,8 +10,10 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from posterity.optim.kernels import _triton_sample, _triton_step  # noqa: E402
+from posterity.optim._meter import Meter  # noqa: E402
+from posterity.optim.kernels import Course, _triton_adam, _triton_meter, _triton_sample, _triton_step  # noqa: E402
 from posterity.optim.kernels._fused import Launcher  # noqa: E402
+from posterity.optim.kernels._launcher_adam import AdamLauncher  # noqa: E402
 from posterity.optim.kernels._pointer_table import SCALARS, Entry  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -54,13 +56,20 @@ def entry(shape=(4, 8), dtype=torch.float32, extra=(), squares=False, transposed
     return Entry({"p": p, "buffer": torch.zeros_like(p), **state, **scalars}, 0, 0, squares)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kernel_compiles(kind):
-    one, compiled = entry(**KINDS[kind]), []
-    launcher = Launcher([one], [(0, 0, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))])
-    for name, module in (("_samples", _triton_sample), ("_steps", _triton_step)):
+def compiling(kind, one, **modules):
+    """A launcher whose kernels are compiled where they would be launched, and the list of those."""
+    launcher = kind([one], [(0, 0, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))])
+    compiled = []
+    for name, module in modules.items():
         kernels = {k: Kernel(v, compiled) for k, v in vars(module).items() if isinstance(v, triton.JITFunction)}
         setattr(launcher, name, SimpleNamespace(**kernels))
+    return launcher, compiled
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kernel_compiles(kind):
+    one = entry(**KINDS[kind])
+    launcher, compiled = compiling(Launcher, one, _samples=_triton_sample, _steps=_triton_step)
     gradients, products = [torch.zeros_like(one.tensors["p"])], [torch.zeros_like(one.tensors["momentum"])]
     launcher.draw()
     launcher.draw(gradients, products)
@@ -72,4 +81,24 @@ def test_every_kernel_compiles(kind):
     launcher.step(gradients, products, held=True)
     launcher.step(gradients, products, sampled=False)
     assert {name for name, _ in compiled} == {"draw", "sample", "restore", "check", "measure", "step"}
+    assert all(size > 0 for _, size in compiled)
+
+
+@pytest.mark.parametrize("kind", ["plain", "squares, transposed, not aligned"])
+def test_every_kernel_of_adam_compiles(kind):
+    one = entry(**{**KINDS[kind], "squares": False})
+    modules = {"_samples": _triton_sample, "_steps": _triton_step, "_adam": _triton_adam, "_meters": _triton_meter}
+    launcher, compiled = compiling(AdamLauncher, one, **modules)
+    meter = Meter.of(100, 10, 50, 0.03, torch.device("cpu"))
+    course = Course(meter, [0.1], 1.0, torch.ones(1), torch.ones(1), given=False)
+    gradients = [torch.zeros_like(one.tensors["p"])]
+    launcher.follow(course)
+    launcher.draw()
+    launcher.draw(fresh=False, keep=True)
+    launcher.size(gradients)
+    launcher.restore([])
+    launcher.step(gradients, course, done=[])
+    launcher.step(gradients, course, held=True, ahead=True, done=[])
+    meters = {"widths", "size", "begin_step", "look_at_means", "look_at_widths", "plan", "gather", "end_step"}
+    assert {name for name, _ in compiled} == {"sample", "restore", "check", "adam", *meters}
     assert all(size > 0 for _, size in compiled)

@@ -61,6 +61,7 @@ class FusedAdam(Fused):
         super().__init__()
         self._owner = owner
         self._deltas = torch.empty(0)
+        self._entries: tuple[Tensor, ...] = ()
         self._quiet = torch.empty(0)
         self._looked = False  # whether the gradients of the last sample were looked at
 
@@ -69,7 +70,17 @@ class FusedAdam(Fused):
     def place(self, work: Work, fresh: bool) -> bool:
         self._looked = False
         work.samples.look = self._look_at_gradients
-        return super().place(work, fresh)
+        return super().place(work, fresh) or self._left()
+
+    def _left(self) -> bool:
+        """Leave work to tensor operations."""
+        self.catch_up()
+        return False
+
+    def catch_up(self) -> None:
+        """Let the meter of the host be where that of the device is."""
+        if isinstance(self._launcher, AdamKernels):
+            self._launcher.catch_up()
 
     def _alone(self, samples: Lifecycle) -> bool:
         fresh = all(p.grad is None for group in self._owner.param_groups for p in group["params"])
@@ -104,6 +115,9 @@ class FusedAdam(Fused):
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def step(self, work: Work) -> bool:
+        return super().step(work) or self._left()
+
     def _take(self, launcher: Kernels, work: Work, gradients: list[Tensor | None], taken: list[int]) -> None:
         assert isinstance(launcher, AdamKernels)
         samples = work.samples
@@ -127,7 +141,8 @@ class FusedAdam(Fused):
         owner, parameters = self._owner, work.parameters.trained()
         if owner.fused is False or owner.meter.silent or owner.meter.by_price or not parameters:
             return False
-        if not all(map(_plain, owner.bases)) or not all(self._known(p, work) for p in parameters):
+        same = self._launcher is not None and self._unmoved(work)
+        if not all(map(_plain, owner.bases)) or not (same or all(self._known(p, work) for p in parameters)):
             return False
         kernels = adam_kernels_for(parameters[0].device)
         self.missing = kernels if isinstance(kernels, str) else ""
@@ -168,9 +183,9 @@ class FusedAdam(Fused):
     def _rebind(self) -> None:
         """Let δ of each parameter be an entry of one vector that kernels read and write."""
         owner = self._owner
-        for p, entry in zip(self._parameters, self._deltas.unbind(), strict=True):
+        for p, entry in zip(self._parameters, self._entries, strict=True):
             found = owner.deltas[p]
-            if not isinstance(found, Tensor) or found.data_ptr() != entry.data_ptr():
+            if found is not entry:
                 entry.copy_(torch.as_tensor(found))
                 owner.deltas[p] = entry
 
@@ -196,6 +211,7 @@ class FusedAdam(Fused):
                 Entry({"p": p.detach(), "buffer": self._buffers[p], **averages, **counts}, number, index, False)
             )
         self._deltas = torch.zeros(len(entries), device=device)
+        self._entries = self._deltas.unbind()
         quiet = [QUIET if p in self._owner.normalised else 1.0 for p in self._parameters]
         self._quiet = torch.tensor(quiet, device=device)
         kernels = adam_kernels_for(device)

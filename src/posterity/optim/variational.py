@@ -80,6 +80,7 @@ class Variational(Watching):
     options = VariationalOptions
     widths = ()
     written = ()
+    _fused: FusedAdam
     faster = "more steps"
 
     def __init__(
@@ -309,6 +310,7 @@ class Variational(Watching):
 
     def _settle(self) -> None:
         """Put the mean in place; before there is any noise, find the widths that a full budget would give."""
+        self._fused.catch_up()
         require(self.meter.steps > 0, "posterior", "at least one step before it", "none")
         self._put_mean()
         for message in self.meter.complaints(wait=True):
@@ -361,6 +363,7 @@ class Variational(Watching):
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def own_state(self) -> StateDict:
+        self._fused.catch_up()
         deltas = [float(self.deltas.get(p, 0.0)) for p in self._trained()]
         quiet = [p in self.normalised for p in self._trained()]
         return {"meter": self.meter.state(), "deltas": deltas, "quiet": quiet}

@@ -10,6 +10,7 @@ from torch import Tensor
 from posterity.optim.kernels import _native
 from posterity.optim.kernels._contract import AdamKernels, IVONKernels
 from posterity.optim.kernels._fused import Launcher, launchable
+from posterity.optim.kernels._launcher_adam import AdamLauncher
 from posterity.optim.kernels._native import NativeLauncher
 from posterity.optim.kernels._native_adam import NativeAdam
 from posterity.optim.kernels._pointer_table import supported
@@ -22,7 +23,7 @@ def kernels_for(device: torch.device) -> type[IVONKernels] | str:
 
 def adam_kernels_for(device: torch.device) -> type[AdamKernels] | str:
     """The kernels of `Variational` over Adam for a device, or why it has none."""
-    return _missing(device) or NativeAdam
+    return AdamLauncher if launchable(device) else _missing(device) or NativeAdam
 
 
 def _missing(device: torch.device) -> str:

@@ -136,6 +136,10 @@ class AdamKernels(Kernels):
     def follow(self, course: Course) -> None:
         """Let the widths of the next sample be those of a course."""
 
+    def catch_up(self) -> None:
+        """Let the host know how far the device is, where it may not."""
+        return
+
     @abstractmethod
     def size(self, gradients: Tensors) -> None:
         """Remember how large the gradients of the sample in place are, before anybody scales them."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.optim.kernels._contract import IVONKernels
+from posterity.optim.kernels._contract import IVONKernels, Kernels
 from posterity.optim.kernels._pointer_table import FACTS, Entry, Marks, Tensors
 
 WARPS = 4  # 128 threads: each has four numbers of each half of a noise block
@@ -31,8 +31,8 @@ def launchable(device: torch.device) -> bool:
     return available() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-class Launcher(IVONKernels):
-    """The Triton kernels at work on one table."""
+class TritonKernels(Kernels):
+    """Triton kernels at work on one table."""
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
         from posterity.optim.kernels import _triton_sample, _triton_step
@@ -41,6 +41,59 @@ class Launcher(IVONKernels):
         self._samples, self._steps = _triton_sample, _triton_step
         self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
+
+    def restore(self, done: list[int], *, keep: bool = False) -> None:
+        with self._device():
+            for number, (_, _, blocks) in enumerate(self.table.launches):
+                if number >= len(done):
+                    self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
+                    done.append(number)
+
+    def _place(self, done: list[int] | None, *, keep: bool, summed: bool, scaled: bool) -> None:
+        """Put samples in place whose keys and widths are there; `scaled` for a curvature that is to be multiplied."""
+        table, how = self.table, {"KEEP": keep, "SUMMED": summed, "SCALED": scaled}
+        for number, (_, _, blocks) in enumerate(table.launches):
+            given = (table.table, blocks, table.gradients.tensor, table.products.tensor, table.keys, self._facts)
+            self._launch(self._samples.sample, number, len(blocks), given, **how)
+            if done is not None:
+                done.append(number)
+
+    def _launch(
+        self,
+        kernel: Any,
+        number: int,
+        programs: int,
+        arguments: tuple[Any, ...],
+        *,
+        warps: int = WARPS,
+        which: int = 0,
+        **options: Any,
+    ) -> None:
+        """Start a kernel on the tensors of one launch; its arguments are the same ones every time."""
+        key = (kernel.__name__, number, which, *options.values())
+        bound = self._bound.get(key)
+        if bound is not None:
+            bound()
+            return
+        kind = self.table.launches[number].kind
+        every = {name.upper(): value for name, value in kind._asdict().items()} | options
+        every["DTYPE"] = _triton_dtype(kind.dtype)
+        constants = {name: every[name] for name in kernel.arg_names[len(arguments) :]}
+        compiled = kernel[programs,](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
+        if compiled is not None:  # as Triton's interpreter has it: nothing is
+            # Triton looks at every argument to find what it has compiled for them, which takes longer than the rest.
+            addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+            self._bound[key] = partial(compiled[programs, 1, 1], *addresses, *constants.values())
+
+    def _device(self) -> AbstractContextManager[Any]:
+        device = self.table.device
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
+            return nullcontext()
+        return torch.cuda.device(device)
+
+
+class Launcher(TritonKernels, IVONKernels):
+    """Samples and steps of IVON."""
 
     def draw(
         self,
@@ -51,27 +104,14 @@ class Launcher(IVONKernels):
         keep: bool = False,
         done: list[int] | None = None,
     ) -> None:
-        table, kernels = self.table, self._samples
-        numbers, shared = table.numbers.tensor, (table.keys, self._facts)
+        table = self.table
         if products:
             table.set_gradients(gradients, products)
-        how = {"KEEP": keep, "SUMMED": bool(products)}
         with self._device():
             counts = len(table.entries), len(table.marks)
-            every = (table.table, table.marks, numbers, *shared, *counts)
-            self._launch(kernels.draw, 0, 1, every, ADVANCE=int(fresh), LANES=256)
-            for number, (_, _, blocks) in enumerate(table.launches):
-                arguments = (table.table, blocks, table.gradients.tensor, table.products.tensor, *shared)
-                self._launch(kernels.sample, number, len(blocks), arguments, **how)
-                if done is not None:
-                    done.append(number)
-
-    def restore(self, done: list[int], *, keep: bool = False) -> None:
-        with self._device():
-            for number, (_, _, blocks) in enumerate(self.table.launches):
-                if number >= len(done):
-                    self._launch(self._samples.restore, number, len(blocks), (self.table.table, blocks), KEEP=keep)
-                    done.append(number)
+            every = (table.table, table.marks, table.numbers.tensor, table.keys, self._facts, *counts)
+            self._launch(self._samples.draw, 0, 1, every, ADVANCE=int(fresh), LANES=256)
+            self._place(done, keep=keep, summed=bool(products), scaled=False)
 
     def step(
         self,
@@ -100,38 +140,6 @@ class Launcher(IVONKernels):
                 self._launch(kernels.step, number, len(blocks), arguments, AHEAD=ahead, **how)
         if done is not None:
             done.append(0)
-
-    def _launch(
-        self,
-        kernel: Any,
-        number: int,
-        programs: int,
-        arguments: tuple[Any, ...],
-        *,
-        warps: int = WARPS,
-        **options: Any,
-    ) -> None:
-        """Start a kernel on the tensors of one launch; its arguments are the same ones every time."""
-        key = (kernel.__name__, number, *options.values())
-        bound = self._bound.get(key)
-        if bound is not None:
-            bound()
-            return
-        kind = self.table.launches[number].kind
-        every = {name.upper(): value for name, value in kind._asdict().items()} | options
-        every["DTYPE"] = _triton_dtype(kind.dtype)
-        constants = {name: every[name] for name in kernel.arg_names[len(arguments) :]}
-        compiled = kernel[programs,](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
-        if compiled is not None:  # as Triton's interpreter has it: nothing is
-            # Triton looks at every argument to find what it has compiled for them, which takes longer than the rest.
-            addresses = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-            self._bound[key] = partial(compiled[programs, 1, 1], *addresses, *constants.values())
-
-    def _device(self) -> AbstractContextManager[Any]:
-        device = self.table.device
-        if device.type != "cuda" or device.index == torch.cuda.current_device():
-            return nullcontext()
-        return torch.cuda.device(device)
 
 
 @cache

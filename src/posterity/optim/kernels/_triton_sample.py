@@ -11,6 +11,7 @@ from posterity.optim.kernels._triton_table import (
     DELTA,
     DRAWS,
     ESS,
+    FACTOR,
     FACTS,
     GROUP,
     HALF,
@@ -89,6 +90,7 @@ def sample(
     facts,
     KEEP: tl.constexpr,
     SUMMED: tl.constexpr,
+    SCALED: tl.constexpr,
     PRIOR: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -96,7 +98,8 @@ def sample(
 ):
     """buffer ← m and p ← m + σε; or, to KEEP the mean in place, buffer ← m + σε. Reads come before writes.
 
-    If SUMMED, (last sample − this one) · gradient is added to the products, with the last sample in the buffer.
+    If SCALED, the curvature is a multiple of the Hessian. If SUMMED, (last sample − this one) · gradient is added to
+    the products, with the last sample in the buffer.
     """
     t, row, begin, rest = find_block(blocks, table, tl.program_id(0), ALIGNED)
     left = tl.arange(0, HALF)
@@ -107,6 +110,9 @@ def sample(
     mean1, mean2 = get(p, left, some), get(p, right, others)
     hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
     fact = facts + t * FACTS
+    if SCALED:
+        factor = tl.load(fact + FACTOR)
+        hessian1, hessian2 = hessian1 * factor, hessian2 * factor
     delta1 = get_delta(row, begin, fact, left, some, PRIOR, ALIGNED)
     delta2 = get_delta(row, begin, fact, right, others, PRIOR, ALIGNED)
     a, b = key_of(keys, t, 0)

@@ -88,7 +88,7 @@ def _surprise(product, gradient, hessian, inverse, quadratic, fact, SQUARES: tl.
 
 
 @triton.jit
-def _lerp(start, end, weight):
+def lerp(start, end, weight):
     """As torch.lerp, from the nearer end: a weight of 1 gives `end`, bit for bit."""
     change = end - start
     return tl.where(weight < 0.5, start + weight * change, end - (1 - weight) * change)
@@ -114,7 +114,7 @@ def _equations(
     delta, prior_mean, linear, quadratic = terms
     ess = tl.load(fact + ESS)
     width = width_of(hessian, delta, ess)
-    momentum = _lerp(momentum, gradient, tl.load(fact + RHO1))
+    momentum = lerp(momentum, gradient, tl.load(fact + RHO1))
     if SAMPLED:
         product += ((mean + noise * width).to(DTYPE).to(tl.float32) - mean) * gradient
     surprise = _surprise(product, gradient, hessian, width * width * ess, quadratic, fact, SQUARES, TERM)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from posterity.app._serve import loader
-from posterity.app.bundle import bundle
 from posterity.app.page import History, Page, jsonable, static
 from posterity.app.source import Preview, Source
+from posterity.app.whole_page import as_json, packed, whole_page
 from posterity.errors import PosterityError, require
 from posterity.files import write_bytes
 from posterity.memory import MemoryMap
@@ -26,29 +23,6 @@ if TYPE_CHECKING:
 TEXT = 600  # characters of a text that the file carries
 EPOCHS = 300_000  # most points over all epochs that it carries
 NEAR, NEAREST, NEAR_ROWS = 40, 12, 20_000  # suspects with neighbours, neighbours of each, rows up to which it has any
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script_hash}'; \
-style-src '{style_hash}'; img-src data: blob:; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>Memory map</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-<script type="text/plain" id="columns">{columns}</script>
-<script type="application/json" id="epochs">{epochs}</script>
-<script type="application/json" id="previews">{previews}</script>
-<script type="application/json" id="neighbours">{neighbours}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
 
 
 def write_html(
@@ -76,23 +50,15 @@ def write_html(
 
 
 def _document(source: Source, previews: int) -> str:
-    files = {name: data.decode() for name, data in static().items()}
-    script = "\n" + bundle({name: text for name, text in files.items() if name.endswith(".js")}, "main.js")
-    style = "\n" + files["app.css"]
-    body = files["index.html"].partition("<body>")[2].partition("</body>")[0]
     page = Page(source)
     epochs = page.history if page.history is not None and page.history.error.size <= EPOCHS else None
-    return _PAGE.format(
-        script=script,
-        style=style,
-        script_hash=digest(script),
-        style_hash=digest(style),
-        body=body.strip(),
-        columns=packed(_columns(page, epochs)),
-        epochs=as_json([packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
-        previews=as_json(_previews(source, previews)),
-        neighbours=as_json(_neighbours(source)),
-    )
+    carried = {
+        "columns": packed(_columns(page, epochs)),
+        "epochs": as_json([packed(epochs.at(k)) for k in range(len(epochs.epochs))] if epochs else []),
+        "previews": as_json(_previews(source, previews)),
+        "neighbours": as_json(_neighbours(source)),
+    }
+    return whole_page("Memory map", static(), "app.css", carried)
 
 
 def _columns(page: Page, epochs: History | None) -> bytes:
@@ -142,18 +108,3 @@ def _carried(preview: Preview) -> dict[str, Any]:
     if isinstance(preview.content, str):
         return {"text": preview.content[:TEXT] + ("…" if len(preview.content) > TEXT else "")}
     return {"row": jsonable(preview.content)}
-
-
-def packed(data: bytes) -> str:
-    """Bytes as a text that the page inflates."""
-    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
-
-
-def as_json(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
-
-
-def digest(text: str) -> str:
-    """What the page's policy calls a script or a style that it lets in."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

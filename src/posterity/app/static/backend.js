@@ -1,28 +1,12 @@
 // Where answers come from: the server, or what a stand-alone file carries with it.
 
+import { ask, tell } from "./ask.js";
 import { base64, fromBase64, maskBytes, maskOf, unpack } from "./codec.js";
 
 const POLL = 300; // milliseconds between questions about a measurement
 
 export function backend() {
   return document.getElementById("columns") ? new Carried() : new Server();
-}
-
-async function ask(path, options) {
-  let response;
-  try {
-    response = await fetch(path, { ...options, credentials: "same-origin" });
-  } catch {
-    throw new Error("The server does not answer. Is it still running?");
-  }
-  if (response.ok) return response;
-  const body = await response.json().catch(() => ({}));
-  throw new Error(body.error ?? `The server answered ${response.status}.`);
-}
-
-async function tell(path, body) {
-  const headers = { "content-type": "application/json" };
-  return (await ask(path, { method: "POST", headers, body: JSON.stringify(body) })).json();
 }
 
 async function shown(path) {

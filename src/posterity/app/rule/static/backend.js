@@ -1,31 +1,20 @@
 // Where films come from: the server, or what a stand-alone file carries with it.
 
+import { ask, tell } from "./ask.js";
+
 export function backend() {
   return document.getElementById("films") ? new Carried() : new Server();
-}
-
-async function ask(path, options) {
-  let response;
-  try {
-    response = await fetch(path, { ...options, credentials: "same-origin" });
-  } catch {
-    throw new Error("The server does not answer. Is it still running?");
-  }
-  const body = await response.json().catch(() => ({}));
-  if (response.ok) return body;
-  throw new Error(body.error ?? `The server answered ${response.status}.`);
 }
 
 class Server {
   carried = false;
 
-  catalogue() {
-    return ask("/api/catalogue");
+  async catalogue() {
+    return (await ask("/api/catalogue")).json();
   }
 
   film(preset, changes) {
-    const headers = { "content-type": "application/json" };
-    return ask("/api/film", { method: "POST", headers, body: JSON.stringify({ preset, changes }) });
+    return tell("/api/film", { preset, changes });
   }
 }
 

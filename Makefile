@@ -66,7 +66,7 @@ nightly: $(VENV)/.test
 	cd build/readme && venv/bin/python ../../tests/paste_readme.py ../../README.md venv/bin
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/notebooks/make.py --check
 	rm -rf nightly-output && mkdir nightly-output
-	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_run_folder.py
+	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_resuming.py
 	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kills.py nightly-output/kills save run fit adapt merge --kills 200
 	$(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200

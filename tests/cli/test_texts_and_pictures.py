@@ -48,11 +48,12 @@ def inside(here, monkeypatch):
 
 
 def test_every_command_takes_a_run_on_texts(here):
-    said = posterity("fit", "reviews.csv", "--target", "label", "--text", "review", "--encoder", "encoder", *QUICK)
+    said = posterity("fit", "reviews.csv", "--target", "label", "--text", "review", "--encoder", "encoder")
     run = RunFolder.open("reviews-run")
     assert "16 numbers for each row" in said
     assert run.preprocessing.shape[0] > 16  # beside the vector, the number of stars
-    assert run.config["model"] == "mlp"
+    assert run.config["model"] == "head"
+    assert f"prior {run.config['options']['prior']:.4g}" in said
     assert run.metrics["accuracy"] > 0.9
 
     # Everything is answered from what was kept: the encoder is gone.

@@ -127,6 +127,22 @@ def test_untempered_covariance() -> None:
     torch.testing.assert_close(to_vector(plain.variance), 4.0 * to_vector(tempered.variance))
 
 
+def test_another_temperature_changes_the_width_alone() -> None:
+    posterior = cases.posterior(n=50, ess=50.0)
+    cold = posterior.tempered(0.25)
+    assert (cold.n, cold.ess, cold.temperature) == (50, 200.0, 0.25)
+    torch.testing.assert_close(to_vector(cold.mean), to_vector(posterior.mean))
+    torch.testing.assert_close(4.0 * to_vector(cold.variance), to_vector(posterior.variance))
+    untempered = cold.covariance(untempered=True).variance
+    torch.testing.assert_close(to_vector(untempered), to_vector(posterior.variance))
+    torch.testing.assert_close(
+        to_vector((cold - cold.prior).precision), 4.0 * to_vector((posterior - posterior.prior).precision)
+    )
+    torch.testing.assert_close(to_vector(cold.tempered(1.0).variance), to_vector(posterior.variance))
+    with pytest.raises(InvalidInput, match="temperature"):
+        posterior.tempered(0.0)
+
+
 def test_the_likelihood_can_be_a_name_or_an_object() -> None:
     q = cases.diagonal()
     posterior = Posterior(q, prior=q, n=1, ess=1, likelihood=GaussianLikelihood(3.0))

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_iris
 
+from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
-from posterity.runs.fitting import Config, prepare, train
+from posterity.runs.fitting import prepare, train
 
 
 def flowers(path, rows=150):

@@ -17,6 +17,7 @@ from posterity.cli import app
 from posterity.errors import RefusedFile
 from posterity.learning.length import FEWEST_STEPS
 from posterity.runs import RunFolder, fitting
+from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
 from posterity.runs.decisions import proposal
 from posterity.runs.doctor import examine
@@ -129,7 +130,7 @@ def test_predictions_keep_the_names_of_rows_and_the_truth(here, tmp_path):
     table.insert(0, "number", range(1000, 1150))
     table.to_csv(tmp_path / "flowers.csv", index=False)
     data = Data(DataSource.of(tmp_path / "flowers.csv", tmp_path), "decision", id_column="number")
-    config = fitting.Config(model="linear", epochs=2, lr=0.5)
+    config = Config(model="linear", epochs=2, lr=0.5)
     run = fitting.train(fitting.prepare(tmp_path / "run", config, data))
     found, _, _ = predict_run(run, run.read(tmp_path / "flowers.csv"), threshold=0.9)
     assert found["id"].astype(int).tolist() == table["number"].tolist()

@@ -7,6 +7,7 @@ import pytest
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
+from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
 from posterity.runs.decisions import RowDecisions
 from runs.problems import flowers, plan, trained
@@ -110,7 +111,7 @@ def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
     pd.DataFrame({"x": x, "n": np.exp(x).round().astype(int)}).to_csv(tmp_path / "n.csv", index=False)
     data = Data(DataSource.of(tmp_path / "n.csv", tmp_path), "n")
     far = {"hess_init": 10.0, "prior": 10.0}  # the first step ends at rates of exp(100)
-    config = fitting.Config(model="mlp", epochs=2, lr=3.0, options=far)
+    config = Config(model="mlp", epochs=2, lr=3.0, options=far)
     found = fitting.train(fitting.prepare(tmp_path / "run", config, data, task="count"))
     assert found.status == "finished"
     assert set(found.memory_history["epoch"]) < {1, 2}

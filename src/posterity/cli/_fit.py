@@ -14,8 +14,9 @@ from posterity.errors import InvalidInput, expected
 
 if TYPE_CHECKING:
     from posterity.runs import RunFolder
+    from posterity.runs.config import Config
     from posterity.runs.data import Data
-    from posterity.runs.fitting import Config, Plan
+    from posterity.runs.fitting import Plan
 
 METHODS = (  # said here so that `--help` need not load torch
     "variational, ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
@@ -33,7 +34,10 @@ def fit(
     test: Annotated[
         str, typer.Option(metavar="FRACTION|FILE|COLUMN=VALUE", help="What to hold out for testing; 0 for nothing.")
     ] = "0.2",
-    model: Annotated[str | None, typer.Option(help="tabular, linear, mlp, cnn, or module:factory of your own.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="tabular, linear, mlp, cnn, head (a linear classifier of features), or module:factory."),
+    ] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
     method: Annotated[str, typer.Option(help=f"auto (variational for tables, ivon otherwise), {METHODS}.")] = "auto",
     task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,
@@ -78,6 +82,7 @@ def fit(
     Exit code 130 after Ctrl-C: the run is usable, and --resume goes on.
     """
     from posterity.runs import fitting
+    from posterity.runs.config import Config
     from posterity.runs.locating import locate
 
     folder = out or (Path(f"{stem(data)}-run") if data else None)
@@ -92,7 +97,7 @@ def fit(
         fitting.refuse_occupied(folder, overwrite)
         given = {"ess": ess, "hess_init": hess_init, "prior": prior}
         options = {name: value for name, value in given.items() if value is not None} | _options(option)
-        config = fitting.Config(
+        config = Config(
             model=model,
             hidden=None if hidden is None else widths(hidden),
             method=method,
@@ -132,15 +137,17 @@ def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pi
 
 def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any], quiet: bool) -> Plan:
     from posterity.runs import fitting
+    from posterity.runs.networks import HEAD
 
     plan = fitting.prepare(folder, config, data, **columns)
     if not quiet:
         say(_summary(plan))
     plan = fitting.probe(plan)
     if not quiet and plan.folds is not None:
-        say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from; {plan.config.epochs} epochs")
-    if not quiet and plan.config.method == "ivon":
-        chosen = {"lr": plan.config.lr, **plan.config.options}
+        length = "" if plan.config.epochs is None else f"; {plan.config.epochs} epochs"
+        say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from{length}")
+    if not quiet and (plan.config.method == "ivon" or plan.config.model == HEAD):
+        chosen = ({} if plan.config.lr is None else {"lr": plan.config.lr}) | dict(plan.config.options)
         said = {name: number(value) if isinstance(value, float) else value for name, value in chosen.items()}
         say("settings: " + ", ".join(f"{name} {value}" for name, value in said.items()))
     return plan

@@ -35,7 +35,8 @@ def laplace(
     Classes are numbered in the order of their names.
     """
     from posterity.cli._fit import widths
-    from posterity.runs.fitting import Config, prepare, refuse_occupied
+    from posterity.runs.config import Config
+    from posterity.runs.fitting import prepare, refuse_occupied
     from posterity.runs.laplace import laplace_run
     from posterity.runs.locating import locate
 

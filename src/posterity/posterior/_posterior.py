@@ -210,6 +210,23 @@ class Posterior:
         found = cut(self.structure, self.ess, fraction, below, cost)
         return Pruned(replace(self, structure=found.structure), *found[1:])
 
+    def tempered(self, temperature: float) -> Posterior:
+        """The same posterior at another temperature T: precisions of posterior and prior are those of T = 1, over T.
+
+        Below 1 draws lie closer to the mean; the mean, and what is asked at temperature 1, stay the same. Other
+        structures than diagonal and full ones leave the diagonal of their precision.
+
+        Args:
+            temperature: T, n over the new ess.
+        """
+        require_positive("temperature", temperature)
+        factor = self.temperature / temperature
+        simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
+        whole = self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
+        prior = Diagonal(self.prior.mean, {name: factor * p for name, p in self.prior.precision.items()})
+        structure = gaussian(natural(whole.structure).scaled(factor), whole.structure)
+        return replace(whole, structure=structure, prior=prior, ess=self.n / temperature)
+
     def discounted(self, forget: float) -> Posterior:
         """The posterior with a share γ of its data forgotten: λ₀ + (1 − γ)(λ − λ₀), λ₀ the prior's natural parameters.
 

@@ -12,7 +12,7 @@ from posterity.startup import put_off_compiler
 
 STRENGTH = 1.0  # λ of λ/2 ‖W‖², scikit-learn's 1/C and alpha
 LOGISTIC, RIDGE = "logistic regression", "ridge regression"
-_STEPS = 100  # of L-BFGS
+STEPS = 100  # of L-BFGS
 
 
 def baseline(train: Examples, test: Examples | None, target: Target) -> dict[str, dict[str, float]]:
@@ -32,13 +32,20 @@ def baseline(train: Examples, test: Examples | None, target: Target) -> dict[str
     return {}
 
 
-def logistic(x: Tensor, labels: Tensor, classes: int, strength: float = STRENGTH) -> tuple[Tensor, Tensor]:
-    """Minimise Σᵢ −log softmax(xᵢW + b)_{yᵢ} + λ/2 ‖W‖² by L-BFGS."""
+def logistic(
+    x: Tensor,
+    labels: Tensor,
+    classes: int,
+    strength: float = STRENGTH,
+    start: tuple[Tensor, Tensor] | None = None,
+    steps: int = STEPS,
+) -> tuple[Tensor, Tensor]:
+    """Minimise Σᵢ −log softmax(xᵢW + b)_{yᵢ} + λ/2 ‖W‖² by L-BFGS, from zero or from weights and bias that are near."""
     put_off_compiler()
-    weights = x.new_zeros(x.shape[1], classes, requires_grad=True)
-    bias = x.new_zeros(classes, requires_grad=True)
+    zero = x.new_zeros(x.shape[1], classes), x.new_zeros(classes)
+    weights, bias = (t.detach().clone().requires_grad_() for t in start or zero)
     optimizer = torch.optim.LBFGS(
-        [weights, bias], max_iter=_STEPS, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+        [weights, bias], max_iter=steps, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
 
     def objective() -> Tensor:

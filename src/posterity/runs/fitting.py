@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import warnings
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from posterity.errors import InvalidInput, RefusedFile, expected, require, require_whole
+from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
@@ -24,80 +21,26 @@ from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
 from posterity.runs.baseline import baseline
+from posterity.runs.config import USUAL, Config, decided, folds_follow
 from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
+from posterity.runs.heads import choose_head, train_head
 from posterity.runs.intervals import widths, with_noise
-from posterity.runs.networks import network
-from posterity.runs.predicting import SAMPLES, evaluated
+from posterity.runs.networks import HEAD, network
+from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.record import RowCounts, RunRecord
-from posterity.runs.snapshots import LARGEST, PICTURE, Snapshots
+from posterity.runs.snapshots import Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
-from posterity.runs.table_network import MEMBERS
-from posterity.runs.table_settings import LR, STRETCH, usual_batch, usual_prior
+from posterity.runs.table_settings import STRETCH
 from posterity.runs.targets import Classes
 from posterity.startup import fitting_threads, put_off_compiler
 
 WORK = "training"  # where a training works
 CHECKPOINT = "checkpoint"  # in the folder of work
 LOCK = ".training.lock"  # held while a training goes on
-# Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
-# overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
-PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
-HEAD = "mlp"  # the model on the vectors of a frozen network
-FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
-USUAL = 64  # examples a step, but for tables
-_GAUSSIAN = ("variational", "ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a run is trained; None is decided by the data and by a short probe, and then written down.
-
-    Args:
-        model: "linear", "mlp", "tabular", "cnn" or "module:factory"; by default "cnn" for pictures, else "tabular".
-        hidden: Widths of the hidden layers, where the model's own are not meant.
-        method: As in `posterity.fit`; "auto" is "variational" for the model "tabular", and "ivon" for others.
-        epochs: Passes over the data; by default as many as cross-validation finds best.
-        folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
-        batch_size: Examples a step; by default 64, and for tables 128, or up to 1024 where they are long.
-        lr: Learning rate.
-        options: What the method takes beyond that, such as ess, hess_init and prior.
-        dropout: Rate of dropout layers; 0.1 for the method "dropout".
-        seed: Seed of everything random.
-        samples: Draws of the weights for each prediction.
-        track: Draw the memory map at several epochs; by default where that is cheap.
-        device: Where to train.
-        prediction: How predictions are made, see `posterity.predict`.
-    """
-
-    model: str | None = None
-    hidden: tuple[int, ...] | None = None
-    method: str = "auto"
-    epochs: int | None = None
-    folds: int = FOLDS
-    batch_size: int | None = None
-    lr: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dropout: float | None = None
-    seed: int = 0
-    samples: int = SAMPLES
-    track: bool | None = None
-    device: str = "cpu"
-    prediction: str = "sampled"
-
-    def __post_init__(self) -> None:
-        require_whole("batch size", USUAL if self.batch_size is None else self.batch_size)
-        require(self.folds == 0 or self.folds >= 2, "folds", "0, or at least 2", self.folds)
-        require(abs(self.seed) < 2**63, "seed", "a whole number below 2^63", self.seed)
-        for name, value in {"lr": self.lr, **self.options}.items():  # JSON, in which all is written down, has no others
-            require(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError):
-            raise expected("device", "one that torch finds on this machine, such as cpu", self.device) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +98,11 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     ignore = (*columns.pop("ignore", ()), *known)
     if data.encoding is not None:
         columns |= {"encoded": data.encoding.column}
-        config = replace(config, model=config.model or HEAD)
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)
     train = preprocessing.examples(rows, ids, notes)
     test = held_out(folder, data, preprocessing, notes)
     notes += suspicions(preprocessing, rows, train, test)
-    return Plan(folder, _decided(config, preprocessing, train), data, preprocessing, train, test, notes)
+    return Plan(folder, decided(config, preprocessing, len(train.ids)), data, preprocessing, train, test, notes)
 
 
 def reopen(folder: Path) -> Plan:
@@ -196,7 +138,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     """
     folder, work = plan.folder, plan.folder / WORK
     make_folder(folder)
-    if plan.config.epochs is None:
+    if plan.config.epochs is None and plan.config.model != HEAD:
         plan = replace(plan, config=replace(plan.config, epochs=_length(len(plan.train.ids), plan.config, plan.folds)))
     with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size or USUAL):
         _refuse_foreign(folder)
@@ -274,35 +216,6 @@ def held_out(folder: Path, data: Data, preprocessing: Preprocessing, notes: list
     return preprocessing.examples(rows, ids, notes) if len(rows) else None
 
 
-def _decided(config: Config, preprocessing: Preprocessing, train: Examples) -> Config:
-    """The configuration with every open question answered."""
-    n, outputs = len(train.ids), preprocessing.target.outputs
-    model = config.model or ("cnn" if len(preprocessing.shape) == 3 else "tabular")
-    if config.method == "auto":
-        config = replace(config, method="variational" if model == "tabular" else "ivon")
-    found = asdict(config) | {"options": dict(config.options), "model": model}
-    if config.method == "ivon":
-        few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
-        members = MEMBERS if model == "tabular" else 1  # each of which learns from its part of the rows
-        found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
-    if _folds_follow(model, config.method):
-        found["lr"] = LR if config.lr is None else config.lr
-        found["options"].setdefault("prior", usual_prior(n))
-    found["batch_size"] = config.batch_size or (usual_batch(n) if model == "tabular" else USUAL)
-    if config.method == "dropout" and config.dropout is None:
-        found["dropout"] = 0.1
-    if config.track is None:
-        size = n * outputs * (PICTURE if len(preprocessing.shape) == 3 else 1)
-        found["track"] = config.method in _GAUSSIAN and size <= LARGEST
-    elif config.track and config.method not in _GAUSSIAN:
-        raise expected("track", f"one of the methods {_GAUSSIAN}", config.method)
-    if config.method == "laplace":
-        found["prediction"] = "linearised"
-    if n < FEWEST_ROWS:
-        found["folds"] = 0
-    return Config(**found)
-
-
 def probe(plan: Plan) -> Plan:
     """The plan with what was left open decided: epochs by cross-validation, settings of IVON by a short training."""
     put_off_compiler()
@@ -313,11 +226,15 @@ def probe(plan: Plan) -> Plan:
 def cross_validate(plan: Plan) -> Plan:
     """The plan with predictions out of fold, and trained as long as these were best, where the user did not say."""
     config, n = plan.config, len(plan.train.ids)
+    if config.model == HEAD:
+        chosen = choose_head(plan.train, plan.preprocessing.target.outputs, min(config.folds, n), config.seed)
+        options = {**chosen.options(), **config.options}
+        return replace(plan, config=replace(config, options=options), folds=chosen.folds)
     found = None
     if config.folds:
         make = lambda seed: build(plan, seed)  # noqa: E731 (what the folds ask for)
         target, folds = plan.preprocessing.target, min(config.folds, n)
-        lr = config.lr if _folds_follow(config.model, config.method) else None
+        lr = config.lr if folds_follow(config.model, config.method) else None
         about: dict[str, Any] = {"batch_size": config.batch_size or USUAL, "seed": config.seed}
         found = cross_validated(make, plan.train, target, folds, lr=lr or LR_OF_FOLDS, **about)
     if config.epochs is None:
@@ -325,13 +242,8 @@ def cross_validate(plan: Plan) -> Plan:
     return replace(plan, config=config, folds=found)
 
 
-def _folds_follow(model: str | None, method: str) -> bool:
-    """Whether the folds learn as the run will: by AdamW, with its learning rate."""
-    return model == "tabular" and method == "variational"
-
-
 def _length(n: int, config: Config, found: OutOfFold | None) -> int:
-    stretched = STRETCH if _folds_follow(config.model, config.method) else stretch(config.method)
+    stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method)
     return best_epochs(found, -(-n // (config.batch_size or USUAL)), stretched, config.folds or FOLDS)
 
 
@@ -348,6 +260,8 @@ def _with_settings(plan: Plan) -> Plan:
 
 def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) -> Run:
     config, target = plan.config, plan.preprocessing.target
+    if isinstance(target, Classes) and config.model == HEAD:
+        return train_head(build(plan), plan.train, target, **config.options)
     return fit(
         build(plan),
         plan.train,

@@ -17,6 +17,7 @@ from posterity.errors import InvalidInput, expected, require
 from posterity.learning import insert_dropout
 from posterity.runs.table_network import TableNetwork
 
+HEAD = "head"  # a linear classifier that `posterity.runs.heads` trains to its optimum
 HIDDEN = {"mlp": (64, 64), "cnn": (16, 32), "tabular": (64, 64)}
 
 
@@ -31,8 +32,8 @@ def network(
     """A network by its description, with weights that depend on the seed alone.
 
     Args:
-        spec: "linear", "mlp", "tabular" (see `TableNetwork`), "cnn", or "module:factory": a function that makes a
-            network. It is given those of the arguments `inputs` (the shape of one example) and `outputs` that it has.
+        spec: "linear", "head", "mlp", "tabular" (see `TableNetwork`), "cnn", or "module:factory": a function that makes
+            a network. It is given those of the arguments `inputs` (the shape of one example) and `outputs` that it has.
         shape: Shape of one example's inputs.
         outputs: Number of outputs.
         hidden: Widths of the hidden layers of "mlp" and "tabular", channels of the convolutions of "cnn"; by default
@@ -84,7 +85,7 @@ def _tabular(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.
     return TableNetwork(math.prod(shape), outputs, hidden)
 
 
-_BY_NAME = {"linear": _linear, "mlp": _mlp, "tabular": _tabular, "cnn": _cnn}
+_BY_NAME = {"linear": _linear, HEAD: _linear, "mlp": _mlp, "tabular": _tabular, "cnn": _cnn}
 
 
 def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:

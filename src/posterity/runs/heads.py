@@ -1,0 +1,171 @@
+"""The head on frozen features: a linear classifier, whose prior and temperature predictions out of fold choose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posterity.errors import require
+from posterity.learning import Run, laplace
+from posterity.learning.folds import OutOfFold
+from posterity.progress import track
+from posterity.runs.baseline import STEPS, logistic
+from posterity.runs.columns import Ignored, Text
+from posterity.runs.networks import HEAD
+from posterity.runs.preprocessing import ENCODED, Examples, Preprocessing
+from posterity.runs.targets import Classes, Target
+
+PRIORS = tuple(10 ** (k / 2) for k in range(-2, 7))  # from 0.1 to 1000
+TEMPERATURES = tuple(4.0**-k for k in range(8))  # from 1 to 1/16384
+PRIOR, TEMPERATURE = PRIORS[5], TEMPERATURES[3]  # where cross-validation starts, and what holds without it
+TOLERANCE = 1.005  # of the lowest loss: the widest posterior within it is taken
+_STEPS = 40  # of L-BFGS for each prior, from the weights of the one before
+_DRAWS = 16
+
+Regression = tuple[Tensor, Tensor]  # weights (D, C) and bias (C)
+
+
+def best_model(preprocessing: Preprocessing, plain: bool) -> str:
+    """The model for data of a kind, where nobody named one; `plain`: nobody said how to train it, either."""
+    if len(preprocessing.shape) == 3:
+        return "cnn"
+    columns = preprocessing.columns
+    if not any(isinstance(column, Text) or column == Ignored(column.name, ENCODED) for column in columns):
+        return "tabular"
+    return HEAD if plain and isinstance(preprocessing.target, Classes) else "mlp"
+
+
+def check_head(target: Target, method: str, said: Collection[str]) -> None:
+    """Raise where somebody asks a head for what it has not."""
+    require(isinstance(target, Classes), "model", "another than 'head', which learns classes", f"{target.task}s")
+    require(method == "laplace", "method", "laplace for the model 'head'; name another model for other methods", method)
+    for name in said:
+        require(name in ChosenHead().options(), name, "none for the model 'head'; name another, such as mlp", "one")
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenHead:
+    """What cross-validation chose.
+
+    Args:
+        prior: Precision λ of the prior on every weight.
+        temperature: T of the posterior.
+        folds: Predictions out of fold with that prior; None where there was no cross-validation.
+    """
+
+    prior: float = PRIOR
+    temperature: float = TEMPERATURE
+    folds: OutOfFold | None = None
+
+    def options(self) -> dict[str, float]:
+        """As `train_head` takes it."""
+        return {"prior": self.prior, "temperature": self.temperature}
+
+
+def choose_head(train: Examples, classes: int, folds: int, seed: int) -> ChosenHead:
+    """The prior with the lowest loss out of fold, and the highest temperature that does not raise that loss.
+
+    For each fold the minimum of Σ loss + λ/2 ‖W‖² is found on the other rows; λ goes downhill in steps of √10. Around
+    that minimum lies the Gaussian with the diagonal precision (h + λ)/T, h_jc = Σᵢ x_ij² p_ic (1 − p_ic). With many
+    weights and few rows such a mean field is too wide at T = 1; predictions averaged over it show how much.
+
+    Args:
+        train: The training examples.
+        classes: Number of classes C.
+        folds: Number of parts; below 2 nothing is chosen.
+        seed: Seed of the parts and of the draws.
+    """
+    if folds < 2:
+        return ChosenHead()
+    x, labels = train.inputs.flatten(1), train.targets
+    generator = torch.Generator().manual_seed(seed)
+    part = torch.randperm(len(x), generator=generator) % folds
+    tried: dict[int, list[Regression]] = {}
+
+    def loss(number: int) -> float:
+        near = min(tried, key=lambda other: abs(other - number), default=None)
+        start = [None] * folds if near is None else tried[near]
+        parts = track(range(folds), f"cross-validation, prior {PRIORS[number]:.3g}, part", folds)
+        tried[number] = [
+            logistic(x[part != k], labels[part != k], classes, PRIORS[number], start[k], _STEPS) for k in parts
+        ]
+        return F.cross_entropy(_outputs(tried[number], x, part), labels).item()
+
+    number, lowest = _lowest(loss, PRIORS.index(PRIOR), len(PRIORS))
+    members, prior = tried[number], PRIORS[number]
+    outputs, spread = _outputs(members, x, part), _spread(members, x, part, prior).sqrt()
+    noise = torch.randn(_DRAWS, *outputs.shape, generator=generator)
+    fine = (t for t in TEMPERATURES if _averaged_loss(outputs + noise * t**0.5 * spread, labels) <= TOLERANCE * lowest)
+    average = torch.stack([x @ weights + bias for weights, bias in members]).mean(0)
+    found = OutOfFold(outputs, average, _STEPS, lowest, memorises=False)
+    return ChosenHead(prior, next(fine, TEMPERATURES[-1]), found)
+
+
+def train_head(model: nn.Module, train: Examples, target: Classes, *, prior: float, temperature: float) -> Run:
+    """Train a linear classifier to its optimum, and put the diagonal Laplace posterior around it, tempered.
+
+    Args:
+        model: The network "head", in place.
+        train: The training examples.
+        target: Their classes.
+        prior: Precision λ of the prior on every weight.
+        temperature: T of the posterior.
+    """
+    begin = time.perf_counter()
+    weights, bias = logistic(train.inputs.flatten(1), train.targets, target.outputs, prior)
+    layer = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    with torch.no_grad():
+        layer.weight.copy_(weights.T)
+        layer.bias.copy_(bias)
+    device = layer.weight.device
+    data = (train.inputs.to(device), train.targets.to(device))
+    posterior = laplace(
+        model.eval(),
+        data,
+        likelihood=target.likelihood,
+        structure="diag",
+        prior_precision=prior,
+        class_names=target.names,
+    )
+    seconds = time.perf_counter() - begin
+    return Run(model, posterior.tempered(temperature), [{"epoch": 1, "seconds": seconds}], "laplace", STEPS, False)
+
+
+def _lowest(loss: Callable[[int], float], start: int, count: int) -> tuple[int, float]:
+    """The first minimum that a walk from `start` finds, and its loss."""
+    best, lowest = start, loss(start)
+    for direction in (1, -1):
+        while 0 <= best + direction < count and (found := loss(best + direction)) < lowest:
+            best, lowest = best + direction, found
+        if best != start:
+            break
+    return best, lowest
+
+
+def _outputs(members: Sequence[Regression], x: Tensor, part: Tensor) -> Tensor:
+    """Outputs for each row of the regression that has not learnt from it, (N, C)."""
+    found = x.new_empty(len(x), len(members[0][1]))
+    for k, (weights, bias) in enumerate(members):
+        found[part == k] = x[part == k] @ weights + bias
+    return found
+
+
+def _spread(members: Sequence[Regression], x: Tensor, part: Tensor, prior: float) -> Tensor:
+    """Variance of these outputs at T = 1: Σⱼ x_ij² / (h_jc + λ), the bias being the weight of an input of 1."""
+    squares = torch.cat([x.square(), x.new_ones(len(x), 1)], 1)
+    found = x.new_empty(len(x), len(members[0][1]))
+    for k, (weights, bias) in enumerate(members):
+        probs = (x[part != k] @ weights + bias).softmax(-1)
+        curvature = squares[part != k].T @ (probs * (1 - probs))
+        found[part == k] = squares[part == k] @ (curvature + prior).reciprocal()
+    return found
+
+
+def _averaged_loss(outputs: Tensor, labels: Tensor) -> float:
+    """Loss of the probabilities that draws (S, N, C) of the outputs average to."""
+    return F.nll_loss(outputs.softmax(-1).mean(0).clamp_min(1e-12).log(), labels).item()

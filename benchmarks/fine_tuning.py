@@ -65,7 +65,9 @@ METHODS = (
     "MC dropout",
     "last-layer Laplace",
     "IVON",
+    "IVON + temperature scaling",
     "Variational(AdamW)",
+    "Variational(AdamW) + temperature scaling",
     "ensemble of five",
 )
 
@@ -164,17 +166,22 @@ def answers(job: Job, run: po.Run, parts: list[tuple[Tensor, Tensor]]) -> Iterat
     def measured(posterior: po.Posterior, samples: int, method: str = "sampled") -> list[Answer]:
         return [answered(run.model, posterior, part, samples, method) for part in asked]
 
+    def scaled(plain: list[Answer], samples: int) -> list[Answer]:
+        held = answered(run.model, run.posterior, parts[1], samples)[0]
+        temperature = po.TemperatureScaling.fit(held, parts[1][1]).temperature
+        return [((log_probs / temperature).log_softmax(-1), information) for log_probs, information in plain]
+
     if job.method != "adamw":
+        name = {"ivon": "IVON", "variational": "Variational(AdamW)"}[job.method]
         begin = time.perf_counter()
         found = measured(run.posterior, job.samples)
-        yield {"ivon": "IVON", "variational": "Variational(AdamW)"}[job.method], found, time.perf_counter() - begin
+        yield name, found, time.perf_counter() - begin
+        yield f"{name} + temperature scaling", scaled(found, job.samples), time.perf_counter() - begin
         return
     plain = measured(run.posterior, 0)
     yield "AdamW", plain, 0.0
     begin = time.perf_counter()
-    scaling = po.TemperatureScaling.fit(answered(run.model, run.posterior, parts[1], 0)[0], parts[1][1])
-    scaled = [((log_probs / scaling.temperature).log_softmax(-1), None) for log_probs, _ in plain]
-    yield "AdamW + temperature scaling", scaled, time.perf_counter() - begin
+    yield "AdamW + temperature scaling", scaled(plain, 0), time.perf_counter() - begin
     begin = time.perf_counter()
     masks = po.dropout(run.model, likelihood="categorical", n=len(parts[0][1]))
     yield "MC dropout", measured(masks, job.samples), time.perf_counter() - begin

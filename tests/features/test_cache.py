@@ -1,5 +1,11 @@
 """Features are computed once, kept part by part, and computed again where they are damaged."""
 
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -63,3 +69,29 @@ def test_carried_to_another_run(tmp_path):
     cache.features(encoder, ["a"], "file")
     cache.carried(tmp_path / "new")
     assert Cache(tmp_path / "new").kept(encoder.fingerprint, "file", 1).vectors.tolist() == [[1.0]]
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from features.test_cache import ITEMS, Lengths
+from posterity.features import Cache, cache
+
+place, write, calls = Path(sys.argv[1]), cache.write_sealed, []
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+cache.write_sealed = lambda *given: die() if len(calls) == 2 else calls.append(write(*given))
+Cache(place).features(Lengths(place), ITEMS, "file")
+"""
+ITEMS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
+
+
+def test_goes_on_after_a_kill_between_a_part_and_the_list_that_names_it(tmp_path):
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    command = [sys.executable, "-c", CHILD, str(tmp_path)]
+    died = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, check=False)
+    assert died.returncode == -signal.SIGKILL
+    encoder, cache = Lengths(tmp_path), Cache(tmp_path)
+    assert cache.kept(encoder.fingerprint, "file", len(ITEMS)) is None
+    found = cache.features(encoder, ITEMS, "file")
+    assert found.vectors.ravel().tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert encoder.seen == ITEMS[4:]

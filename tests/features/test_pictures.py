@@ -61,3 +61,18 @@ def test_other_weights_are_refused(tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(RefusedFile, match="expected the weights of EfficientNet-lite0"):
         PictureEncoder(tmp_path / "other.pth").encode([tmp_path / "a.png"])
+
+
+def test_damaged_pictures_of_any_kind_are_none_without_a_word(tmp_path):
+    random, picture = np.random.default_rng(0), tmp_path / "picture"
+    whole = Image.fromarray(random.integers(0, 255, (20, 30, 3), dtype=np.uint8))
+    for kind in ("png", "jpeg", "webp", "gif", "tiff"):
+        whole.save(picture, kind)
+        raw = picture.read_bytes()
+        for _ in range(20):
+            damaged = bytearray(raw)
+            for place in random.integers(0, min(len(raw), 200), 3):
+                damaged[place] = random.integers(256)
+            picture.write_bytes(damaged[: random.integers(len(raw) // 2, len(raw))])
+            found = square(picture, 8)
+            assert found is None or found.shape == (8, 8, 3)

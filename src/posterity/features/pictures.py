@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,18 @@ class PictureEncoder(Encoder):
         return model.eval().requires_grad_(False)
 
 
+@contextmanager
+def decoding(path: Path) -> Iterator[None]:
+    """One error for whatever a decoder says about a damaged picture; its warnings about it are dropped."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except Exception as why:  # decoders raise almost anything: OSError, SyntaxError, TypeError, struct.error ...
+            words = " ".join(str(why).split())[:200]
+            raise RefusedFile(f"{path}: expected a picture, got an error: {words}") from why
+
+
 def square(path: Path, side: int) -> np.ndarray[Any, Any] | None:
     """The middle of a picture, (side, side, 3), in colours; what is transparent is white. None for no picture."""
     try:
@@ -86,12 +100,12 @@ def square(path: Path, side: int) -> np.ndarray[Any, Any] | None:
     except ImportError as why:
         raise MissingExtra("pictures: expected the package pillow; pip install 'posterity[images]'") from why
     try:
-        with Image.open(path) as picture:
+        with decoding(path), Image.open(path) as picture:
             picture.draft("RGB", (2 * side, 2 * side))  # lets JPEG skip detail that nobody would see
             found = ImageOps.exif_transpose(picture)
             if "A" in found.getbands() or "transparency" in found.info:
                 found = found.convert("RGBA")
                 found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found)
             return np.asarray(ImageOps.fit(found.convert("RGB"), (side, side), Image.Resampling.BILINEAR))
-    except (OSError, ValueError, Image.DecompressionBombError):
+    except RefusedFile:
         return None

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
+from posterity.features.pictures import decoding
 from posterity.files import read_sealed, write_bytes
 from posterity.runs.delimited import read_delimited
 from posterity.runs.store import LIST, TRAINING
@@ -295,20 +296,17 @@ def _picture(path: Path, shape: tuple[int, ...] | None, mode: str) -> np.ndarray
         from PIL import Image, ImageOps
     except ImportError as why:
         raise MissingExtra("pictures: expected the package pillow; pip install 'posterity[images]'") from why
-    try:
-        with Image.open(path) as picture:
-            if picture.mode.startswith(("I", "F")):  # numbers that would be cut off at 255
-                raise ValueError("more than 8 bits a channel; save it with 8, or all of them as an npz")
-            found = ImageOps.exif_transpose(picture)
-            if "A" in found.getbands() or "transparency" in found.info:  # what is behind it is white, as paper is
-                found = found.convert("RGBA")
-                found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found)
-            found = found.convert(mode)
-            if shape is not None and found.size != (shape[1], shape[0]):
-                found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-            return np.asarray(found)
-    except (OSError, ValueError, Image.DecompressionBombError) as why:
-        raise RefusedFile(f"{path}: expected a picture, got an error: {_line(why)}") from why
+    with decoding(path), Image.open(path) as picture:
+        if picture.mode.startswith(("I", "F")):  # numbers that would be cut off at 255
+            raise ValueError("more than 8 bits a channel; save it with 8, or all of them as an npz")
+        found = ImageOps.exif_transpose(picture)
+        if "A" in found.getbands() or "transparency" in found.info:  # what is behind it is white, as paper is
+            found = found.convert("RGBA")
+            found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found)
+        found = found.convert(mode)
+        if shape is not None and found.size != (shape[1], shape[0]):
+            found = found.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+        return np.asarray(found)
 
 
 def picture_size(path: Path) -> tuple[int, int] | None:
@@ -318,9 +316,9 @@ def picture_size(path: Path) -> tuple[int, int] | None:
     except ImportError:
         return None
     try:
-        with Image.open(path) as picture:
+        with decoding(path), Image.open(path) as picture:
             return picture.size
-    except (OSError, ValueError, Image.DecompressionBombError):
+    except RefusedFile:
         return None
 
 

@@ -6,8 +6,8 @@
 FOLDER is what `merge_quality.py --prepare` writes. The base is fine-tuned on IMDB, wholly; adapters learn Rotten
 Tomatoes and four domains of Amazon beside it, with the base's head. Every method merges the same adapters through
 `merge_adapters`, to rank 8 and to rank 40, which loses nothing. Task arithmetic and TIES are given with all weights 1
-and with the common weight that is best on validation texts, of eleven; gradient matching and Fisher averages search
-nothing.
+and with the common weight that is best on validation texts, of eleven; RegMean, gradient matching and Fisher averages
+search nothing.
 AdamW with learning rate 2e-4 (base) and 1e-3 (adapters), as in fine_tuning.py's grids; nothing was tuned here.
 """
 
@@ -31,6 +31,8 @@ from torch import Tensor, nn
 
 import posterity as po
 from posterity.adapters import adapter_curvature, insert_lora, load_adapter, save_adapter
+from posterity.batches import batches
+from posterity.merging import gram_matrices
 from posterity.merging.job import MergeSource
 from posterity.merging.lora import merge_adapters
 
@@ -75,7 +77,7 @@ def study(folder: Path, seed: int, epochs: int, limit: int | None) -> list[repor
     lines = [{"method": "base", "seed": seed, "scores": accuracy(base, tasks, "test")}]
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        separate, curvatures = {BASE: lines[0]["scores"][BASE]}, {}
+        separate, curvatures, grams = {BASE: lines[0]["scores"][BASE]}, {}, {}
         for i, name in enumerate(TASKS):
             model = with_adapters(base, seed=100 * seed + i)
             train(model, tasks[name].train, 1e-3, epochs, 100 * seed + i)
@@ -83,6 +85,8 @@ def study(folder: Path, seed: int, epochs: int, limit: int | None) -> list[repor
             separate[name] = merge_quality.accuracy(model, tasks[name].test)
             found = adapter_curvature(model, tasks[name].train, "categorical", batch_size=256, memory=MEMORY)
             curvatures[name] = {module: t.cpu() for module, t in found.items()}
+            inputs = gram_matrices(model, batches(tasks[name].train, batch_size=256))
+            grams[name] = {weight: t.cpu() for weight, t in inputs.items() if ".base_layer." in weight}
         lines.append({"method": "separate models", "seed": seed, "scores": separate})
         start = adapter_curvature(with_adapters(base), tasks[BASE].train, "categorical", batch_size=256, memory=MEMORY)
         anchor = {module: t.cpu() for module, t in start.items()}
@@ -92,6 +96,8 @@ def study(folder: Path, seed: int, epochs: int, limit: int | None) -> list[repor
                 out = root / f"{method}-{rank}-{weight}"
                 sources = {name: MergeSource(root / name, weight) for name in TASKS}
                 extra = {"curvatures": curvatures} if method in ("fisher", "gradient_matching") else {}
+                if method == "regmean":
+                    extra["curvatures"] = grams
                 if method == "gradient_matching":
                     extra["base_precision"] = anchor
                 merge_adapters(sources, out, method=method, rank=rank, **extra)
@@ -112,7 +118,7 @@ def _load(model: nn.Module, folder: Path) -> None:
 
 
 def choices() -> Iterator[tuple[str, float]]:
-    yield from (("linear", 1.0), ("fisher", 1.0), ("gradient_matching", 1.0))
+    yield from (("linear", 1.0), ("regmean", 1.0), ("fisher", 1.0), ("gradient_matching", 1.0))
     yield from ((method, weight) for method in SEARCHED for weight in WEIGHTS)
 
 
@@ -141,7 +147,7 @@ def tables(lines: list[report.Line], out: str | None) -> None:
 
 def _rows(lines: list[report.Line]) -> Iterator[tuple[str, list[report.Line]]]:
     """Methods as they are, and those that search with their best weight on validation texts, seed by seed."""
-    for method in ("base", "separate models", "linear", "fisher", "gradient_matching"):
+    for method in ("base", "separate models", "linear", "regmean", "fisher", "gradient_matching"):
         yield method, [line for line in lines if line["method"] == method]
     for method in SEARCHED:
         mine = [line for line in lines if line["method"] == method]

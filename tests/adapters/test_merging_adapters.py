@@ -8,8 +8,10 @@ from posterity.adapters import adapter_curvature, insert_lora, load_adapter, sav
 from posterity.adapters.layers import adapted_modules
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood
+from posterity.merging import gram_matrices
 from posterity.merging.job import MergeSource
-from posterity.merging.lora import merge_adapters
+from posterity.merging.lora import cut_rank, merge_adapters
+from posterity.merging.regmean import RegMean
 
 D, K = 4, 3
 
@@ -64,6 +66,47 @@ def test_gradient_matching_of_adapters_is_joint_training(tmp_path):
     load_adapter(summed, tmp_path / "sum")
     changes = sum(solved(*data)[0][0].change for data in tasks.values())
     torch.testing.assert_close(summed[0].change, changes, rtol=1e-6, atol=1e-6)
+
+
+def correlated(seed):
+    """Inputs whose columns are far from orthogonal, and differ between tasks."""
+    torch.manual_seed(seed)
+    x = torch.randn(24, D, dtype=torch.float64) @ torch.randn(D, D, dtype=torch.float64)
+    return x, x @ torch.randn(D, K, dtype=torch.float64)
+
+
+def test_regmean_of_adapters_is_joint_training(tmp_path):
+    tasks = {"a": correlated(1), "b": correlated(2)}
+    grams, sources = {}, {}
+    for name, data in tasks.items():
+        model, _ = solved(*data)
+        save_adapter(model, tmp_path / name)
+        grams[name] = gram_matrices(model, data)
+        sources[name] = MergeSource(tmp_path / name)
+    merge_adapters(sources, tmp_path / "merged", method=RegMean(shrink=1.0), curvatures=grams)
+    merged = network()
+    load_adapter(merged, tmp_path / "merged")
+    x, y = (torch.cat(parts) for parts in zip(*tasks.values()))
+    joint = torch.linalg.lstsq(x, y).solution.mT
+    # A ridge of 2e-16 of the trace, against a condition number below 1e4.
+    torch.testing.assert_close(merged[0].base_layer.weight + merged[0].change, joint, rtol=1e-8, atol=1e-8)
+
+
+def test_rank_is_cut_where_outputs_change_least():
+    x, y = correlated(3)
+    change = torch.linalg.lstsq(x, y).solution.mT
+    gram = x.mT @ x
+
+    def error(factors):
+        return torch.linalg.matrix_norm((change - factors[0] @ factors[1]) @ x.mT)
+
+    plain, measured = (error(cut_rank(change, 1, metric)) for metric in (None, gram))
+    best = torch.linalg.svdvals(change @ x.mT)[1:].norm()  # Eckart and Young, on the outputs themselves
+    torch.testing.assert_close(measured, best)
+    assert plain > 1.01 * best
+    whole = cut_rank(change, D, gram)
+    torch.testing.assert_close(whole[0] @ whole[1], change)
+    assert whole[1].shape == (D, D)
 
 
 def test_curvature_is_asked_for(tmp_path):

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.errors import RefusedFile, expected, require, require_whole
+from posterity.adapters.store import PREFIX
+from posterity.errors import RefusedFile, require, require_whole
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from posterity.merging._card import page, row
 from posterity.merging._method import Method, check_named
 from posterity.merging.job import MergeSource
 from posterity.merging.linear import Linear
 from posterity.merging.methods import merge_state_dicts, method_of
+from posterity.merging.regmean import RegMean
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
@@ -120,10 +122,11 @@ def merge_adapters(
         adapters: Folders that PEFT wrote, with their weights.
         out: Folder to make.
         method: Name of a method, or a `Method`: by default a weighted sum; "linear" is the weighted average. Of those
-            with curvature, "fisher" and "gradient_matching".
-        rank: Rank of the result; the largest rank among the adapters by default.
-        curvatures: For methods that need it, the curvature of the adapted weights in each adapter's task, see
-            `posterity.adapters.adapter_curvature`.
+            with curvature, "regmean", "fisher" and "gradient_matching".
+        rank: Rank of the result; the largest rank among the adapters by default. RegMean keeps the part of that rank
+            that changes the outputs of the layers most; the others keep what is closest in the weights.
+        curvatures: For methods that need it, the curvature of the adapted weights in each adapter's task: see
+            `posterity.adapters.adapter_curvature`, and for "regmean" `posterity.merging.gram_matrices`.
         base_precision: For "gradient_matching", the curvature of the same weights in what the base was trained on.
 
     Returns:
@@ -134,8 +137,6 @@ def merge_adapters(
     if rank is not None:
         require_whole("rank", rank)
     if method.needs_curvature:
-        if method.scope == "whole":
-            raise expected("method", "one with a diagonal curvature, or none, for adapters", method.name)
         for name in adapters:
             require(
                 name in (curvatures or {}), "curvatures", f"those of the adapter {name!r}", sorted(curvatures or {})
@@ -152,9 +153,8 @@ def merge_adapters(
         total = sum(weights) if method.averages else 1.0
         tensors = _summed(read, [weight / total for weight in weights], config["r"])
     else:
-        tensors = _combined(
-            dict(zip(adapters, read, strict=True)), weights, method, config["r"], curvatures or {}, base_precision
-        )
+        known = {name: _by_module(curvature) for name, curvature in (curvatures or {}).items()}
+        tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], known, base_precision)
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
         raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
@@ -199,10 +199,7 @@ def _combined(
     for group in [modules] if method.scope == "model" else [[module] for module in modules]:
         base = {module: _nothing(module, adapters) for module in group}
         changes = {name: base | adapter.changes(group) for name, adapter in named.items()}
-        about = {
-            name: {module: curvature.get(module, base[module]) for module in group}
-            for name, curvature in curvatures.items()
-        }
+        about = {name: {m: _curvature(method, found, m, base[m]) for m in group} for name, found in curvatures.items()}
         merged = merge_state_dicts(
             changes,
             base if method.needs_base else None,
@@ -212,11 +209,45 @@ def _combined(
             base_precision={module: t for module, t in (base_precision or {}).items() if module in group},
         )
         for module, change in merged.items():
-            U, sigma, Vh = torch.linalg.svd(change / first.scale(rank), full_matrices=False)
-            root = sigma.sqrt()
-            # The factors have the smaller side of the matrix as their rank; fewer columns are kept, or zeros added.
-            tensors |= first.stored(module, *recompress(U[:, :rank] * root[:rank], root[:rank, None] * Vh[:rank], rank))
+            metric = None
+            if isinstance(method, RegMean):
+                grams = [weight * about[name][module] for name, weight in zip(named, weights, strict=True)]
+                metric = torch.stack(grams).sum(0)
+            tensors |= first.stored(module, *cut_rank(change / first.scale(rank), rank, metric))
     return tensors
+
+
+def cut_rank(change: Tensor, rank: int, metric: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Factors B (out, r) and A (r, in) of a matrix: the closest of that rank, by its entries or by what it does.
+
+        min ‖(ΔW − B A) G^½‖:   ΔW G^½ = U diag(σ) Vᵀ,   B = U_r √σ_r,   A = √σ_r V_rᵀ G^{-½}
+
+    Args:
+        change: ΔW, (out, in).
+        rank: r; zeros fill up where the matrix has less.
+        metric: G = Σ xxᵀ of the inputs x, (in, in), by which outputs are compared; by default the identity.
+    """
+    root = back = None
+    if metric is not None:
+        values, vectors = torch.linalg.eigh(metric.double())
+        values = values.clamp_min(1e-6 * values.mean().item() or 1.0)  # inputs that never occur change no output
+        root, back = vectors * values.sqrt() @ vectors.mT, vectors * values.rsqrt() @ vectors.mT
+    U, sigma, Vh = torch.linalg.svd(change if root is None else change @ root, full_matrices=False)
+    half = sigma[:rank].sqrt()
+    A = half[:, None] * (Vh[:rank] if back is None else Vh[:rank] @ back)
+    return recompress(U[:, :rank] * half, A, rank)
+
+
+def _by_module(curvature: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Curvatures under the names of an adapter's file; Gram matrices come under those of the frozen weights."""
+    found = {name.removesuffix(".base_layer.weight"): t for name, t in curvature.items()}
+    return {name if name.startswith(PREFIX) else PREFIX + name: t for name, t in found.items()}
+
+
+def _curvature(method: Method, found: Mapping[str, Tensor], module: str, change: Tensor) -> Tensor:
+    """The curvature of a module; none where an adapter does not change it."""
+    shape = method.curvature_shape(tuple(change.shape))
+    return found[module] if module in found else change.new_zeros(shape)
 
 
 def _modules(adapters: list[Adapter]) -> list[str]:

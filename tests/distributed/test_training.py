@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from distributed import problem, training
-from distributed.launch import spawn
+from distributed.launch import assert_same, case, spawn
 from optim.reference import Reference, array
 from posterity.noise import Key, normal
 
@@ -54,18 +54,6 @@ def test_one_process_and_many_take_the_same_steps(world, tmp_path):
         assert_same(case(many, name), expected_per_rank(world, 1), name)
     for name in ("per rank, silent", "per rank, silent, attached", "per rank, closures"):
         assert_same(case(many, name), expected_per_rank(world, 2), name)
-
-
-def case(found, name):
-    entries = {key.partition(": ")[2]: t for key, t in found.items() if key.partition(": ")[0] == name}
-    assert entries, name
-    return entries
-
-
-def assert_same(found, expected, name, rtol=1e-9, atol=1e-11):
-    assert found.keys() == expected.keys(), name
-    for key, t in expected.items():
-        torch.testing.assert_close(found[key], t, rtol=rtol, atol=atol, msg=lambda text: f"{name}, {key}: {text}")
 
 
 def expected_per_rank(world, micro_batches):

@@ -34,7 +34,11 @@ def over(fused, base=AdamW, dtype=torch.float32, groups=False, own=None, **setti
     return Variational(base(params, **{"lr": 1e-2, **settings}), fused=fused, **given), model
 
 
-def train(optimizer, model, how="context", steps=STEPS, begin=0, clip=None, scale=1.0, spoil=None, parts=1):
+def train(
+    optimizer, model, how="context", steps=STEPS, begin=0, clip=None, scale=1.0, spoil=None, parts=1, watched=False
+):
+    if watched:
+        optimizer.meter.watch()
     attachment = optimizer.attach(model, ahead=how == "ahead") if how in ("attached", "ahead") else None
     for k in range(begin, begin + steps):
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + k / 10)
@@ -93,8 +97,9 @@ def test_the_steps_of_tensor_operations(how):
         ({}, {"clip": 0.01, "how": "until_step"}),
         ({}, {"scale": 2.0**12}),
         ({"lr": torch.tensor(1e-2)}, {}),
+        ({}, {"watched": True}),
     ],
-    ids=["L2", "prior", "nothing_known", "clipped", "scaled", "a tensor for lr"],
+    ids=["L2", "prior", "nothing_known", "clipped", "scaled", "a tensor for lr", "watched"],
 )
 def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)

@@ -147,9 +147,14 @@ class Meter:
 
     def following(self, lr: float, share: float) -> Tensor:
         """λ for the next sample."""
+        epochs = self.progress(lr)
+        return self.price.held(self.total, share if self.watched else share * opening(self.done, epochs))
+
+    def progress(self, lr: float) -> float:
+        """Note how much of training is done; how often each example has been seen, on average."""
         epochs = self.steps * self.batch / self.price.n
         self.done = self.steps / self.total_steps if self.total_steps else progress(lr, self.peak, epochs)
-        return self.price.held(self.total, share if self.watched else share * opening(self.done, epochs))
+        return epochs
 
     def watch(self) -> None:
         """Let looks at rows that are not trained on set the budget from now on."""
@@ -193,26 +198,29 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
         require(fine, f"state dict, {name}", "a finite number, not below 0", value)
 
 
-def scaling(norms: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor, Tensor]:
-    """What a GradScaler multiplied the gradients with, and what clipping has left of them.
+def sizes(norms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ gradient² when the last sample was taken away, and now, over the weights of this process.
+
+    Args:
+        norms: Of the gradient of each parameter then, and the parameter.
+        like: A number of the wanted type, on the wanted device.
+    """
+    known = [(then, p.grad) for then, p in norms if then is not None and p.grad is not None]
+    if not known:
+        return torch.zeros_like(like), torch.zeros_like(like)
+    now = [torch.linalg.vector_norm(local(gradient), dtype=then.dtype) for then, gradient in known]
+    before, after = (
+        torch.stack([t.to(like) for t in each]).square().sum() for each in ([then for then, _ in known], now)
+    )
+    return before, after
+
+
+def parted(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """What a GradScaler multiplied gradients with, and what clipping has left of them.
 
     Only the ratio of norms, clipping / scale, can be seen. Scales are powers of two and large; clipping to less than a
     thousandth of a gradient does not happen.
     """
-    pairs = [
-        (then, torch.linalg.vector_norm(local(p.grad), dtype=then.dtype))
-        for then, p in norms
-        if then is not None and p.grad is not None
-    ]
-    if not pairs:
-        one = torch.ones(())
-        return one, one
-    then, now = (torch.stack([pair[i].to(pairs[0][0]) for pair in pairs]).norm() for i in (0, 1))
-    return parted(torch.where(then > 0, now / then, 1.0))
-
-
-def parted(ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """What a GradScaler multiplied gradients with, and what clipping has left of them, from clipping / scale."""
     scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
 

@@ -19,7 +19,7 @@ from posterity.optim.kernels._pointer_table import Uploaded
 PRICE = ("ess", "paid", "per_ess", "last")
 COUNTS = ("steps", "measured", "peak", "batch")  # that the host has too
 METER = (*PRICE, *MEASURED, *COUNTS, "clip", "due", "drawn", "next", "examples")
-CONSTANTS = ("n", "budget", "total_steps", "known", "share", "given", "refresh")
+CONSTANTS = ("n", "budget", "total_steps", "known", "share", "given", "refresh", "watched")
 
 
 class MeterTable:
@@ -52,14 +52,15 @@ class MeterTable:
             self._counts.set(counts)
             self._known = counts
         length = float(meter.total_steps or 0)
-        flags = [float(meter.known), course.share, float(course.given), float(_meter.REFRESH)]
-        self.constants.set([price.n, price.budget, length, *flags])
+        flags = [float(course.given), float(_meter.REFRESH), float(meter.watched)]
+        self.constants.set([price.n, price.budget, length, float(meter.known), course.share, *flags])
 
     def stepped(self, course: Course) -> None:
         """The device has taken a step, for all that the host knows."""
         meter, rates = course.meter, [lr for lr in course.rates if not isinstance(lr, Tensor)]
         meter.steps, meter.measured = meter.steps + 1, meter.measured + 1
         meter.peak = max([meter.peak, *map(float, rates)])
+        meter.progress(max(map(float, rates), default=meter.peak))
         self._known = [float(getattr(meter, name)) for name in COUNTS]
 
     def catch_up(self) -> None:

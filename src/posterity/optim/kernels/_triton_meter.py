@@ -35,7 +35,7 @@ from posterity.optim.kernels._triton_table import (
 # In the order of METER and CONSTANTS:
 ESS, PAID, PER_ESS, LAST, SCALE, TOTAL, CLIPPING, SPENT, OWED = map(tl.constexpr, range(9))
 STEPS, MEASURED, PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = map(tl.constexpr, range(9, len(_METER)))
-N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH = map(tl.constexpr, range(len(_CONSTANTS)))
+N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED = map(tl.constexpr, range(len(_CONSTANTS)))
 LR, BETA1, BETA2, EPS, DECAY, COUPLED = map(tl.constexpr, range(len(ADAM_NUMBERS)))
 NUMBERED = tl.constexpr(len(ADAM_NUMBERS))
 # What each tensor has to know, float32; ESS and DELTA stand where IVON's kernels read them.
@@ -237,6 +237,7 @@ def _following(meter, constants, lr):
     done = tl.minimum(tl.maximum(done, 0.0), 1.0)
     seen_again = 1 - tl.exp(-tl.maximum(epochs - 1, 0.0) / 2)
     opened = done * done * done * done * (seen_again * (1 - FRESH) + FRESH)
+    opened = tl.where(tl.load(constants + WATCHED) > 0, 1.0, opened)
     budget = tl.maximum(tl.load(constants + BUDGET) * tl.load(constants + SHARE) * opened, 1e-12)
     return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), n)
 

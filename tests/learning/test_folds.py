@@ -31,7 +31,7 @@ CATEGORICAL = likelihood("categorical")
 def test_the_optimizer_is_adamw():
     weights = torch.randn(5, requires_grad=True)
     same = weights.detach().clone().requires_grad_()
-    ours = folds._AdamW([weights], folds.LR)
+    ours = folds._AdamW([weights], folds.LR, folds.DECAY)
     settings = {"lr": folds.LR, "betas": folds.BETAS, "eps": folds.EPSILON, "weight_decay": folds.DECAY}
     reference = torch.optim.AdamW([same], foreach=False, **settings)
     for _ in range(20):

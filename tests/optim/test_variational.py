@@ -355,3 +355,19 @@ def test_posteriors_travel(tmp_path):
     posterior = optimizer.posterior(model, likelihood="categorical")
     posterior.save(tmp_path / "p")
     assert Posterior.load(tmp_path / "p").temperature == pytest.approx(posterior.temperature)
+
+
+def test_a_prior_that_decides_widths_alone_leaves_the_mean_in_place():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    for prior, decay in ((None, 0.01), (2.0, 0.0)):
+        base = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=decay)
+        optimizer = Variational(base, n=64, total_steps=40, batch_size=8, prior=prior)
+        for _ in range(40):
+            with optimizer.sampled_params(train=True):
+                model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found = optimizer.posterior(model, likelihood="gaussian")
+        for name, mean in found.prior.mean.items():
+            assert torch.equal(mean, found.mean[name] if prior is None else torch.zeros_like(mean))

@@ -51,6 +51,7 @@ def out_of_fold(
     *,
     batch_size: int = 64,
     lr: float = LR,
+    decay: float = DECAY,
     seed: int = 0,
     progress: bool | None = None,
 ) -> OutOfFold:
@@ -66,6 +67,7 @@ def out_of_fold(
         likelihood: What the outputs mean.
         batch_size: Examples a step, of each network.
         lr: Learning rate of AdamW, without a schedule.
+        decay: Its weight decay.
         seed: Seed of the parts and of the order of examples.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
 
@@ -80,7 +82,7 @@ def out_of_fold(
     unseen = [(part == k).nonzero().flatten()[: _CHECKED // count] for k in range(count)]
     seen = [(part != k).nonzero().flatten() for k in range(count)]
     committee = _committee(networks, inputs)
-    optimizer = _AdamW(committee.parameters, lr)
+    optimizer = _AdamW(committee.parameters, lr, decay)
     best = [p.detach().clone() for p in committee.parameters]
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
     orders = _batches(seen, batch_size, generator)
@@ -159,8 +161,8 @@ def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
 class _AdamW:
     """m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², θ ← (1 − lr·decay)θ − lr·m̂/(√v̂ + ε), with m̂ and v̂ debiased."""
 
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
-        self.parameters, self.lr = parameters, lr
+    def __init__(self, parameters: list[Tensor], lr: float, decay: float) -> None:
+        self.parameters, self.lr, self.decay = parameters, lr, decay
         self.first = [torch.zeros_like(p) for p in parameters]
         self.second = [torch.zeros_like(p) for p in parameters]
         self.steps = 0
@@ -175,7 +177,7 @@ class _AdamW:
         root = torch._foreach_sqrt(self.second)
         torch._foreach_div_(root, (1 - b2**self.steps) ** 0.5)
         torch._foreach_add_(root, EPSILON)
-        torch._foreach_mul_(self.parameters, 1 - self.lr * DECAY)
+        torch._foreach_mul_(self.parameters, 1 - self.lr * self.decay)
         torch._foreach_addcdiv_(self.parameters, self.first, root, -self.lr / (1 - b1**self.steps))
 
 

@@ -325,6 +325,9 @@ class Variational(Watching):
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int | None = None) -> Posterior:
         """Hand over the posterior N(m, 1/(λ (h + δ))) of a model.
 
+        A prior that only decides widths has not pulled the mean. It is handed over centred at m, where it leaves the
+        mean in place: what is trained on from here under it, as `posterity.adapt` does, would fall to 0 otherwise.
+
         Args:
             model: The model whose parameters this optimizer trains.
             likelihood: What the model's outputs mean.
@@ -333,6 +336,8 @@ class Variational(Watching):
         self._settle()
         names = _priors.trained(self._parameters, model)
         prior = {name: self._prior_of(p) for name, p in names.items()}
+        if not self._explicit:
+            prior = {name: (whole(p).to(prior[name][0]), prior[name][1]) for name, p in names.items()}
         return Posterior.of(
             model,
             self.structure(names),

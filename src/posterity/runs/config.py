@@ -17,7 +17,7 @@ from posterity.runs.predicting import SAMPLES
 from posterity.runs.preprocessing import Preprocessing
 from posterity.runs.snapshots import LARGEST, PICTURE
 from posterity.runs.table_network import MEMBERS
-from posterity.runs.table_settings import LR, usual_batch, usual_prior
+from posterity.runs.table_settings import LR, usual_batch, usual_decay
 from posterity.runs.targets import Classes
 
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
@@ -96,7 +96,8 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
     if folds_follow(model, config.method):
         found["lr"] = LR if config.lr is None else config.lr
-        found["options"].setdefault("prior", usual_prior(n))
+        if "prior" not in config.options:  # which has the same effect
+            found["options"].setdefault("weight_decay", usual_decay(n))
     found["batch_size"] = config.batch_size or (usual_batch(n) if model == "tabular" else USUAL)
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1

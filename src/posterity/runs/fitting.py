@@ -16,7 +16,6 @@ from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
-from posterity.learning.folds import LR as LR_OF_FOLDS
 from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
@@ -234,9 +233,10 @@ def cross_validate(plan: Plan) -> Plan:
     if config.folds:
         make = lambda seed: build(plan, seed)  # noqa: E731 (what the folds ask for)
         target, folds = plan.preprocessing.target, min(config.folds, n)
-        lr = config.lr if folds_follow(config.model, config.method) else None
         about: dict[str, Any] = {"batch_size": config.batch_size or USUAL, "seed": config.seed}
-        found = cross_validated(make, plan.train, target, folds, lr=lr or LR_OF_FOLDS, **about)
+        if folds_follow(config.model, config.method):
+            about |= {"lr": config.lr, "decay": config.options.get("weight_decay", 0.0)}
+        found = cross_validated(make, plan.train, target, folds, **about)
     if config.epochs is None:
         config = replace(config, epochs=_length(n, config, found))
     return replace(plan, config=config, folds=found)

@@ -26,10 +26,7 @@ def cross_validated(
     train: Examples,
     target: Target,
     folds: int,
-    *,
-    batch_size: int,
-    lr: float,
-    seed: int,
+    **settings: Any,
 ) -> OutOfFold:
     """Train a network for each fold, from the seeds after that of the run.
 
@@ -38,14 +35,11 @@ def cross_validated(
         train: The training examples.
         target: What is predicted.
         folds: Number of parts.
-        batch_size: Examples a step.
-        lr: Learning rate.
-        seed: Seed of the run.
+        **settings: What `out_of_fold` takes: the seed of the run, batch_size, lr, decay.
     """
-    networks = [make(seed + 1 + k) for k in range(folds)]
+    networks = [make(settings["seed"] + 1 + k) for k in range(folds)]
     device = next(networks[0].parameters()).device
     inputs, targets = train.inputs.to(device), train.targets.to(device)
-    settings: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
     return out_of_fold(networks, inputs, targets, likelihood(target.likelihood), **settings)
 
 

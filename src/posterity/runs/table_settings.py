@@ -10,7 +10,7 @@ LR = 6e-3  # of AdamW
 BATCH, LARGEST = 128, 1024  # examples a step
 STEPS = 512  # of an epoch, beyond which a table takes larger batches
 STRETCH = 2.0  # steps for each of a fold's: the schedule halves the learning rate on average
-PRIOR, FEW = 1.0, 1000  # precision of the prior on every weight, and the rows below which it is less in proportion
+DECAY, MANY = 1.0, 1000  # weight decay, and the rows beyond which it is less in proportion, as a prior counts less
 
 
 def usual_batch(rows: int) -> int:
@@ -26,11 +26,11 @@ def usual_batch(rows: int) -> int:
     return size
 
 
-def usual_prior(rows: int) -> float:
-    """Precision of the prior: it keeps wrong labels from being memorised, and costs nothing where all are right.
+def usual_decay(rows: int) -> float:
+    """AdamW's weight decay for a table: it keeps wrong labels of small ones from being memorised.
 
     Examples:
-        >>> [usual_prior(rows) for rows in (150, 39_000)]
-        [0.15, 1.0]
+        >>> [usual_decay(rows) for rows in (150, 40_000)]
+        [1.0, 0.025]
     """
-    return PRIOR * min(1.0, rows / FEW)
+    return DECAY * min(1.0, MANY / rows)

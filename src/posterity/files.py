@@ -1,10 +1,10 @@
 """Files that are whole or not there: atomic writes, hashes, and records of JSON plus tensors.
 
 A record is a folder with a manifest `<name>.json` and one `<name>-<generation>.safetensors`. Writing puts a new
-generation of tensors beside the old one, then switches to it by renaming the manifest: whoever is killed at any moment
-leaves the old record or the new one. Reading trusts nothing: sizes, hashes, names, shapes and dtypes must be as the
-manifest says, the manifest must be byte for byte what its own hash says, and nothing is ever executed. Writers of one
-folder wait for each other.
+generation of tensors beside the old one, then switches to it by renaming the manifest: a process that is killed at any
+moment leaves the old record or the new one. Reading trusts nothing: sizes, hashes, names, shapes and dtypes must be as
+the manifest says, the manifest must be byte for byte what its own hash says, and nothing is ever executed. Writers of
+one folder wait for each other.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: str | Path, seconds: float | None = None) -> Iterator[None]:
-    """Wait until no other thread or process is in here with the same folder; the lock ends with whoever holds it.
+    """Wait until no other thread or process is in here with the same folder; the lock ends with its process.
 
     Args:
         folder: A folder that exists.

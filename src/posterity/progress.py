@@ -68,7 +68,7 @@ def track(
         total: Number of items, where `items` has no length.
         show: True for a bar, False for nothing; by default a bar where standard error is a terminal, and lines
             elsewhere once the loop has taken some seconds.
-        note: What there is to say after each item, such as the bound that has been reached.
+        note: A message after each item, such as the bound that has been reached.
 
     Yields:
         The items, unchanged.

@@ -1,8 +1,8 @@
 """Start quickly: torch's optimizers load its compiler at the first call, which takes longer than a small training.
 
 `Optimizer.add_param_group`, `zero_grad` and other methods are decorated to be left out of compiled graphs, and `step`
-of most optimizers breaks such graphs; both import `torch._dynamo` whether anything is compiled or not. As long as
-nobody else has imported it, nothing can be compiled, and they can do without.
+of most optimizers breaks such graphs; both import `torch._dynamo` whether anything is compiled or not. As long as no
+other module has imported it, nothing can be compiled, and they can do without.
 """
 
 from __future__ import annotations

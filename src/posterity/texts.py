@@ -98,7 +98,7 @@ def trimmed(inputs: Inputs) -> Inputs:
 
 
 def trimming(augment: Callable[[Inputs], Inputs] | None) -> Callable[[Inputs], Inputs]:
-    """What is done to a training batch of texts: padding goes, then what the user wants."""
+    """What is done to a training batch of texts: padding is removed, then the user's transform runs."""
     return trimmed if augment is None else lambda inputs: augment(trimmed(inputs))
 
 

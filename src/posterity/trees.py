@@ -68,7 +68,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _class_of(module: nn.Module) -> type:
-    """The class that somebody wrote; `fully_shard` derives one of its own from it and FSDPModule."""
+    """The class that the user wrote; `fully_shard` derives one of its own from it and FSDPModule."""
     first, *rest = type(module).__mro__
     return rest[1] if rest[0].__name__ == "FSDPModule" else first
 

@@ -65,10 +65,11 @@ def adapt(
 ) -> Adaptation:
     """Change what a model was trained on, or how, without training it from the beginning.
 
-    How depends on what there is. Generalised linear models, and last layers, are solved by Newton's method: with all
-    old data the result is that of retraining. Networks whose old data are given are trained on the corrected data from
-    the old weights, for as long as the size of the change asks for. Without the old data a K-prior stands for them: the
-    old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the reason.
+    The method depends on what is available. Generalised linear models and last layers are solved by Newton's method:
+    with all old data the result is that of retraining. Networks whose old data are given are trained on the corrected
+    data from the old weights; the length follows the size of the change. Without the old data a K-prior represents
+    them: the old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the
+    reason.
 
     Args:
         model: The trained model; it stays as it is.

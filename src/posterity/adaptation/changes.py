@@ -150,7 +150,7 @@ def _with_rows(precision: Tensor, mean: Tensor, like: Tensor) -> Tensor:
 
 
 def _common(precisions: Iterable[Tensor]) -> Tensor:
-    """One precision for weights that the old prior does not know: the mean of those it does."""
+    """One precision for weights that the old prior does not have: the mean of those it has."""
     return torch.cat([p.reshape(-1).double() for p in precisions]).mean()
 
 

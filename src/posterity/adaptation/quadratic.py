@@ -81,7 +81,7 @@ class TiltedQuadratic(Penalty):
     def of(cls, rest: Diagonal, pull: Tree, prior: Diagonal, scale: float, like: Mapping[str, Tensor]) -> Self:
         """R around θ*, the pull g of the data there, and the prior: A = R + τP₀, c = θ*, b = g + τP₀(θ* − m₀).
 
-        Where θ* does not know a parameter, c = m₀. A constant is left out.
+        Where θ* lacks a parameter, c = m₀. A constant is left out.
         """
         known = rest.precision_diagonal()
         centre, curvature, slope = {}, {}, {}

@@ -107,7 +107,7 @@ def run_server(make: Callable[..., Any], what: str, *, port: int, host: str, bro
         f"http://{_shown(_own_address() if host in EVERYWHERE else host)}:{port}/?token={token}", server, thread
     )
     if host not in LOOPBACK:
-        print("posterity: this is plain HTTP; whoever is on the path can read the token and the data", file=sys.stderr)
+        print("posterity: this is plain HTTP; others on the network can read the token and the data", file=sys.stderr)
     if browser:
         webbrowser.open(served.url)
     if block:

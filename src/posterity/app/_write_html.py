@@ -31,8 +31,8 @@ def write_html(
     """Write a memory map as one self-contained HTML file: for a notebook, a report or a colleague's mail.
 
     Previews of the most suspicious examples travel with it. What-if is limited to sums of first-order effects of
-    single examples, and the page says so. It carries the neighbours of the first suspects, and searches the texts and
-    rows that it carries; influences on test examples need the server.
+    single examples, with a note on the page. It carries the neighbours of the first suspects, and searches the texts
+    and rows that it carries. Influences on test examples need the server.
 
     Args:
         what: A `MemoryMap`, a `Source`, a run, or its folder.

@@ -74,7 +74,7 @@ def document(title: str, lead: str, sections: Sequence[Section], footer: str = "
         footer: A line at the end.
 
     Returns:
-        HTML that asks nobody for anything: style and pictures are in the file, and scripts are forbidden.
+        HTML that loads nothing: style and pictures are in the file, and scripts are forbidden.
 
     Examples:
         >>> page = document("Digits", "All is well.", [Section("Numbers", [pd.DataFrame({"a": [0.5]})])])
@@ -134,7 +134,7 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _rows(cards: Sequence[Card]) -> str:
-    """Rows of a table as a table: what is said about each, and the columns in which they are most unusual."""
+    """Rows of a table as a table: notes on each, and the columns in which they are most unusual."""
     unusual: dict[str, float] = {}
     for card in cards:
         for name, cell in _cells(card).items():

@@ -61,7 +61,7 @@ class Answers:
 
     @property
     def page(self) -> Page:
-        """The page, loaded by whoever asks first."""
+        """The page, loaded at the first request."""
         with self._lock:
             return self._page
 

@@ -40,7 +40,9 @@ def fit(
     ] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
     method: Annotated[str, typer.Option(help=f"auto (variational for tables, ivon otherwise), {METHODS}.")] = "auto",
-    task: Annotated[str | None, typer.Option(help="classes, amount or count; by default what the target says.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classes, amount or count; by default inferred from the target.")
+    ] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="A column of whole numbers that name the rows.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out; repeat for each.")] = None,
     text: Annotated[str | None, typer.Option(help="A column to be read as text.")] = None,
@@ -77,9 +79,9 @@ def fit(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model on a file, and keep its posterior: a run, which every other command asks.
+    """Train a model on a table or on pictures, and write a run folder, which the other commands read.
 
-    Exit code 130 after Ctrl-C: the run is usable, and --resume goes on.
+    Exit code 130 after Ctrl-C: the run is usable, and --resume continues it.
     """
     from posterity.runs import fitting
     from posterity.runs.config import Config
@@ -124,7 +126,7 @@ def fit(
 
 
 def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pixels: bool) -> tuple[Data, str]:
-    """The rows with vectors of a frozen network for their texts or pictures, and what there is to say about that."""
+    """The rows with vectors of a frozen network for their texts or pictures, and a message about it."""
     from posterity.runs.encoding import choose
 
     if source.source.embeddings is not None:
@@ -193,7 +195,7 @@ def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:
 
 
 def _said(ctx: typer.Context, name: str) -> bool:
-    """Whether somebody typed an option that says how to train: where to, and how to answer, do not."""
+    """Whether the user typed an option about training: where to, and how to answer, do not."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE" and name not in ("out", "resume", "as_json")
 

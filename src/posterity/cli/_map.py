@@ -37,14 +37,14 @@ def memory_map(
     open_browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page of --serve.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Map the training rows by error and leverage; the most suspicious ones are shown, all are kept in the run."""
+    """Rank the training rows by how likely their labels are wrong; print the first, and keep all in the run."""
     from posterity.runs import RunFolder
     from posterity.runs.decisions import proposal
     from posterity.runs.mapping import map_run, readable, suspects
     from posterity.runs.tables import check_name, write_table
 
     if decisions is not None and decisions.exists():
-        raise expected("decisions", "a new file (somebody may have decided in an old one)", str(decisions))
+        raise expected("decisions", "a new file (an old one may hold decisions)", str(decisions))
     for option, path in (("out", out), ("decisions", decisions)):
         if path is not None:
             check_name(path, option)

@@ -13,7 +13,9 @@ from posterity.errors import expected, require
 
 
 def merge(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe in YAML; flags override what it says.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe in YAML, or a mergekit configuration; flags override it.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
     method: Annotated[
         str | None,
@@ -41,14 +43,14 @@ def merge(
         list[str] | None, typer.Option(metavar="TASK=DATA", help="For --sweep: data of a task, .npz or .safetensors.")
     ] = None,
     architecture: Annotated[
-        str | None, typer.Option(help="For --sweep: module:factory, where models are no Hugging Face folders.")
+        str | None, typer.Option(help="For --sweep: module:factory, for models that are not Hugging Face folders.")
     ] = None,
     likelihood: Annotated[str, typer.Option(help="For --sweep: what the outputs mean.")] = "categorical",
     as_json: Json = False,
 ) -> None:
     """Merge fine-tuned models into one, a chunk in memory at a time; or remove a task, with a negative weight.
 
-    With --sweep, nothing is merged for good: OUT gets sweep.csv and sweep.png, the loss of every task under many
+    With --sweep, no merged model is kept: OUT gets sweep.csv and sweep.png, the loss of every task under many
     weights.
     """
     gc.disable()  # what is imported stays: it need not be searched for garbage, nor taken apart in the end

@@ -36,7 +36,7 @@ def next_rows(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Choose the rows whose labels would teach most, and write them down to be labelled, with the reason for each."""
+    """Choose the rows whose labels would teach most, and write a table of them to label, with the reason for each."""
     from posterity.runs import RunFolder
     from posterity.runs.choosing import choose_rows
     from posterity.runs.readers import write_block

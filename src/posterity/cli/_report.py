@@ -12,7 +12,7 @@ from posterity.cli._output import Json, dump, say
 
 
 def report(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_json: Json = False) -> None:
-    """Write report.html into the run: what was learnt, how far to trust it, which rows look wrong; one whole page."""
+    """Write report.html into the run: accuracy, calibration, effects of columns and suspected labels, in one file."""
     from posterity.app.report import write_report
     from posterity.app.run_report import contents
     from posterity.runs import RunFolder

@@ -18,7 +18,7 @@ def rule(
     host: Annotated[str, typer.Option(help="The address to listen at; this machine alone by default.")] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Watch the rule move: choose a loss, a family and an estimator, or any row of Table 1.
+    """Show the rule in the browser: choose a loss, a family and an estimator, or any row of Table 1.
 
     Up to three algorithms run side by side. What is dragged or changed is computed by the server.
     """

@@ -287,7 +287,7 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             if module.training:
                 warnings.warn(
                     f"BatchNorm {name!r} is in training mode, in which the examples of a batch are not independent; "
-                    "its running statistics are used instead (model.eval() says so beforehand)",
+                    "its running statistics are used instead (call model.eval() to avoid this warning)",
                     stacklevel=4,
                 )
                 return

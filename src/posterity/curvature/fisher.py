@@ -71,7 +71,7 @@ def diagonal_fisher(
     generator = torch.Generator(next(model.parameters()).device)
 
     def begin(number: int) -> None:
-        """Labels belong to the batch, whoever reads it."""
+        """Labels depend on the batch alone, not on the process that reads it."""
         generator.manual_seed(own_seed(seed, number))
 
     def drawn(f: Tensor, y: Tensor) -> Tensor:

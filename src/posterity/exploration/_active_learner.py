@@ -28,7 +28,7 @@ FILE, VERSION = "learner.json", 1
 
 
 class ActiveLearner:
-    """A model that says which labels it wants, and takes them in without being trained again.
+    """A model that chooses which examples to label, and learns the labels without retraining.
 
     Everything that is labelled is kept in the posterior's memory, so that generalised linear models and last layers
     end up where retraining on all of it would.

@@ -1,4 +1,4 @@
-"""What was chosen from a pool, and why, in words that somebody who labels can read."""
+"""What was chosen from a pool, and why, in words for the person who labels."""
 
 from __future__ import annotations
 

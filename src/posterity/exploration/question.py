@@ -61,7 +61,7 @@ class PoolQuestion:
 
 
 def as_pool(pool: Any, batch_size: int) -> Batches:
-    """A pool as batches with ids: inputs alone, or anything with targets, which nobody looks at."""
+    """A pool as batches with ids: inputs alone, or anything with targets, which are ignored."""
     if isinstance(pool, np.ndarray):
         pool = torch.as_tensor(pool)
     if isinstance(pool, (Tensor, Mapping)):

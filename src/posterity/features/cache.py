@@ -42,7 +42,7 @@ class Cache:
     folder: Path
 
     def kept(self, fingerprint: str, source: str, count: int) -> Features | None:
-        """The vectors of all items, if they have all been computed before: then nobody needs the encoder."""
+        """The vectors of all items, if they have all been computed before: then the encoder is not needed."""
         place = self._place(fingerprint, source, count)
         index = _index(place)
         parts = [_read(place, listed) for listed in index["parts"]]

@@ -22,7 +22,7 @@ LONGEST = 256  # tokens, where the encoder does not say
 class TextEncoder(Encoder):
     """The mean of the last hidden states of a text's tokens, scaled to length 1.
 
-    Sentence encoders that pool by their first token say so in `1_Pooling/config.json`, and are read so.
+    Sentence encoders that pool by their first token declare it in `1_Pooling/config.json`, which is followed.
 
     Args:
         path: A folder with `config.json`, weights in safetensors and a tokenizer.
@@ -88,11 +88,11 @@ class TextEncoder(Encoder):
         strange = int((unknown > 0.5).sum())
         if strange:
             fix = "use an encoder of their language (--encoder)"
-            found.append(f"{strange} texts consist mostly of signs that the encoder does not know; {fix}")
+            found.append(f"{strange} texts consist mostly of signs that are unknown to the encoder; {fix}")
         return found
 
     def _counted(self, items: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Tokens of each text, and the share of them that the encoder does not know."""
+        """Tokens of each text, and the share of them that are unknown to the encoder."""
         if not items:
             return np.zeros(0), np.zeros(0)
         tokenizer = self._tokenizer

@@ -1,4 +1,4 @@
-"""Given points: the loss where somebody else has looked at it."""
+"""Given points: the loss where another program has evaluated it."""
 
 from __future__ import annotations
 

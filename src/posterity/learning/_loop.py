@@ -67,7 +67,7 @@ class Loop:
         self.steps = self.epochs * self.steps_per_epoch
 
     def run(self) -> None:
-        """Train until the end, until validation stops improving, or until somebody asks to stop."""
+        """Train until the end, until validation stops improving, or until a stop is requested."""
         with own_randomness(self.stepper.device), stop_on_interrupt() as stop:
             try:
                 self._tell("start", stop, self._running)

@@ -44,7 +44,7 @@ class Run:
         history: A row for each epoch: loss, accuracy or rmse, validation figures, lr, sigma, seconds.
         method: How it was trained.
         steps: Optimizer steps taken.
-        interrupted: Whether somebody stopped it (Ctrl-C) before its end.
+        interrupted: Whether it was stopped (Ctrl-C) before its end.
     """
 
     model: nn.Module

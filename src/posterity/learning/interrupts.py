@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stop:
-    """Whether somebody asked the loop to stop."""
+    """Whether a stop was requested."""
 
     requested = False
 

@@ -23,7 +23,7 @@ STRETCH, STRETCH_OF_OTHERS = {"ivon": 2.0}, 4.0
 
 
 def usual_epochs(steps_per_epoch: int) -> int:
-    """Epochs of a training that nobody said the length of."""
+    """Epochs of a training whose length was not given."""
     return max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
 
 

@@ -106,7 +106,7 @@ class Objective:
 
     @property
     def plain(self) -> bool:
-        """Whether every label counts alike, as it does unless somebody says otherwise."""
+        """Whether every label counts alike, as it does by default."""
         return self.class_weights is None and self.label_smoothing == 0 and self.ignore_index is None
 
     def _valid(self, y: Tensor) -> Tensor:

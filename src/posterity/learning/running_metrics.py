@@ -1,4 +1,4 @@
-"""Sums over batches, left on the device until somebody looks, and the metrics they make."""
+"""Sums over batches, left on the device until they are read, and the metrics they make."""
 
 from __future__ import annotations
 

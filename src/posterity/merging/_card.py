@@ -1,4 +1,4 @@
-"""The card of a merged model: what was merged and how, for whoever finds it later."""
+"""The card of a merged model: what was merged and how, for later readers."""
 
 from __future__ import annotations
 

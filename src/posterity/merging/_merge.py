@@ -107,7 +107,7 @@ def _check_alike(posteriors: Mapping[str, Posterior], base: Posterior | None) ->
 def _site(posterior: Posterior, start: Posterior) -> Site:
     """What the data of a task added to its prior, at the temperature of the posterior that merging starts from.
 
-    Nobody knows less after seeing data: precisions below the prior's, as noisy estimates have some, added nothing.
+    Data never reduce knowledge: precisions below the prior's, as noisy estimates have some, added nothing.
     """
     flat = replace(posterior, structure=diagonal(posterior.structure, "structure"))
     site = flat - flat.prior

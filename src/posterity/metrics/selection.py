@@ -1,4 +1,4 @@
-"""Selective prediction: what is the risk when the least certain examples are left to somebody else?"""
+"""Selective prediction: the risk when the least certain examples are handed over."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from posterity.progress import track
 
 
 class LinearGaussianStateSpace(BayesianEstimator):
-    """x₁ ~ N(m₁, P₁), x_t ~ N(A x_{t−1}, Q), y_t ~ N(C x_t, R): states x that nobody sees, observations y.
+    """x₁ ~ N(m₁, P₁), x_t ~ N(A x_{t−1}, Q), y_t ~ N(C x_t, R): hidden states x, observations y.
 
     Sequences are arrays (T, k) with NaN where observations are missing; for EM, a row is missing as a whole.
 

@@ -50,7 +50,7 @@ def checked(base: Any) -> list[Optimizer]:
 
 
 def _needs_closure(base: Optimizer) -> bool:
-    """Whether `step` has an argument without a default, which nobody would give it here."""
+    """Whether `step` has an argument without a default, which would be missing here."""
     required = (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -27,7 +27,7 @@ MESSAGE = 1 << 23  # numbers that are averaged in one message
 
 
 def sharded(t: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is a shard; nobody has one before torch's module is loaded, and loading it takes a second."""
+    """Whether a tensor is a shard; there are none before torch's module is loaded, and loading it takes a second."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(t, module.DTensor)
 
@@ -86,7 +86,7 @@ def summed(t: Tensor, p: Tensor) -> Tensor:
 
 
 def on_all(fine: Tensor, parameters: Iterable[Tensor]) -> bool:
-    """Whether something holds here and wherever else parts of the parameters are: nobody skips a step alone."""
+    """Whether something holds here and wherever else parts of the parameters are: no process skips a step alone."""
     meshes = {p.device_mesh: p for p in parameters if sharded(p)}
     wrong = (~fine).to(torch.float32)
     for p in meshes.values():

@@ -220,7 +220,7 @@ class FusedAdam(Fused):
 
 
 def _plain(base: Optimizer) -> bool:
-    """Whether a base is an Adam whose steps nobody watches or changes, in a way that kernels know."""
+    """Whether a base is an Adam whose steps are not hooked or changed, in a way that kernels know."""
     hooks = (
         *(base._optimizer_step_pre_hooks, base._optimizer_step_post_hooks),
         *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),

@@ -35,7 +35,7 @@ class Meter:
     Args:
         price: The window of prices, and λ.
         batch: Examples behind a gradient.
-        known: Whether somebody said so, or it is an estimate.
+        known: Whether it was given; otherwise it is an estimate.
         total_steps: Length of training, where it is known.
     """
 
@@ -123,7 +123,7 @@ class Meter:
         return owed * self.batch > SURE and spent < 2 / min(self.batch, 40) * owed
 
     def rescale(self) -> None:
-        """Where nobody said how large batches are: let squares of gradients agree with the measured price."""
+        """Where the batch size was not given: let squares of gradients agree with the measured price."""
         if not self.known and self.steps > COLD:
             ratio = (self.price.parameters(self.total) / self.total).clamp(0.9, 1.1)
             self.scale = (self.scale * ratio).clamp(1.0, self.price.n)

@@ -24,7 +24,7 @@ class IsolatedGradients:
         return self
 
     def drop(self) -> None:
-        """Forget what was set aside: somebody clears gradients that came before this pass."""
+        """Forget what was set aside: gradients from before this pass are being cleared."""
         self.aside = dict.fromkeys(self.aside)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -244,7 +244,7 @@ class IVON(VariationalOptimizer):
         Args:
             train: Whether the gradients computed inside are to be learnt from at the next `step`.
             until_step: Where fused kernels take a step from one sample, leave it in place until `step`, which puts the
-                mean back in its own pass over memory; whoever looks at the parameters in between sees the sample. A
+                mean back in its own pass over memory; code that reads the parameters in between sees the sample. A
                 `zero_grad` before the step gives the sample up, as it does any other.
         """
         self._samples.until_step = until_step

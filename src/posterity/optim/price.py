@@ -41,7 +41,7 @@ def opening(done: float, epochs: float) -> float:
 
 
 def progress(lr: float, peak: float, epochs: float) -> float:
-    """The share of training that is done where nobody knows its length.
+    """The share of training that is done where its length is unknown.
 
     It follows the learning rate down from its peak, so that a warm-up does not look like the end; at a constant rate it
     follows the number of epochs.

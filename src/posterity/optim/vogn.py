@@ -170,7 +170,7 @@ class VOGN(VariationalOptimizer):
         self._discard_squares()
 
     def _say_if_noiseless(self, ready: list[tuple[Group, Tensor]]) -> None:
-        """The squares move h with and without noise, and their absence is said elsewhere."""
+        """The squares move h with and without noise, and their absence warns elsewhere."""
 
 
 class OGN(VOGN):

@@ -75,7 +75,7 @@ def band_1d(
 def predictive_map_2d(
     ask: Callable[[Tensor], Prediction], data: Data, *, margin: float = 0.5, resolution: int = 120
 ) -> Figure:
-    """A classifier over a plane: what it predicts, and what it does not know.
+    """A classifier over a plane: its predictions and their uncertainty.
 
     Args:
         ask: From inputs (N, 2) to their prediction: `lambda x: predict(model, posterior, x)`.

@@ -66,7 +66,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def panels(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.8, **sharing: Any) -> Any:
-    """A figure that belongs to nobody's global state, and its axes (rows, columns)."""
+    """A figure outside of pyplot's global state, and its axes (rows, columns)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")

@@ -214,7 +214,7 @@ def standard_normal(like: Mapping[str, Tensor], k: int, seed: int) -> Tree:
 
 
 def owned(tree: Mapping[str, Tensor], what: str) -> Tree:
-    """Copies that nobody else can change, refused where they hold NaN or infinity."""
+    """Private copies, refused where they hold NaN or infinity."""
     if not tree:
         raise expected(what, "at least one parameter", "none")
     for name, t in tree.items():

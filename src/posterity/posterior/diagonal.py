@@ -22,7 +22,7 @@ class Diagonal(GaussianStructure):
     """N(m, diag(1/precision)).
 
     A precision of zero is a flat direction: allowed, because priors may be flat, but such a Gaussian has neither
-    variance nor density, and says so when asked.
+    variance nor density: both raise `Undefined`.
 
     Args:
         mean: A tensor for each parameter.

@@ -1,4 +1,4 @@
-"""Posterior predictives: what the model knows, what it does not know, and recalibration of both."""
+"""Posterior predictives, their uncertainty, and recalibration."""
 
 from posterity.prediction._module import PredictiveModule as PredictiveModule
 from posterity.prediction._predict import predict as predict

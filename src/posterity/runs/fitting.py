@@ -190,7 +190,7 @@ def discard(folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise where a training would write into, and in the end remove, what is somebody else's."""
+    """Raise where a training would write into, and in the end remove, files of others."""
     if (folder / TRAINING).exists():
         read_sealed(folder / TRAINING)
     elif (folder / WORK).exists():

@@ -1,7 +1,7 @@
 """The files of a run: named, hashed, listed in `run.json`, and replaced all at once by renaming that list.
 
 A new version of a file lies beside the old one, under its plain name where that is free and a numbered one otherwise
-(`memory.csv`, `memory.2.csv`). Whoever is killed at any moment leaves the old list or the new one, and every
+(`memory.csv`, `memory.2.csv`). A process that is killed at any moment leaves the old list or the new one, and every
 file of it. A writer notes what it is about to write and to replace: of that, and of nothing else in the folder, what
 the list does not name is swept in the end, or by the next writer.
 """
@@ -77,7 +77,7 @@ def check_file(folder: Path, entry: ListedFile) -> Path:
 
 @dataclass
 class Generation:
-    """The next state of a folder; nobody sees it before it is complete."""
+    """The next state of a folder; it is invisible until it is complete."""
 
     folder: Path
     content: dict[str, Any]
@@ -119,7 +119,7 @@ def generation(folder: Path, base: Callable[[], Listing] | None) -> Iterator[Gen
 
     Args:
         folder: The folder of the run, made if it is not there.
-        base: Gives the list to start from, once nobody else writes; None for a new run in place of any that is there.
+        base: Gives the list to start from, once no other process writes; None for a new run in place of an old one.
     """
     make_folder(folder)
     with locked(folder):

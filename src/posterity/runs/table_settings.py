@@ -1,4 +1,4 @@
-"""How the network of a table is trained where nobody says.
+"""How the network of a table is trained by default.
 
 Chosen on tables of other studies than those that are reported (`benchmarks/tables.py` names both): with this learning
 rate and batch, AdamW's noise keeps members apart, and the folds of cross-validation learn as the run itself does.

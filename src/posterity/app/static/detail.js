@@ -6,7 +6,7 @@ import { meaning, readable, short } from "./scales.js";
 
 const NUMBERS = ["error", "leverage", "variance", "sensitivity", "loo_nll", "tracked_self_influence"];
 const NEIGHBOURS = 12;
-const PAUSE = 250; // milliseconds that somebody stays with an example before its neighbours are looked for
+const PAUSE = 250; // milliseconds that the user stays with an example before its neighbours are looked for
 
 export class Detail {
   constructor(model) {

@@ -1,4 +1,4 @@
-// A word on how to read the map, until somebody has read it.
+// A word on how to read the map, until the user has read it.
 
 import { h } from "./dom.js";
 

@@ -35,7 +35,7 @@ class LinearGaussian(Belief):
     Examples:
         >>> belief = LinearGaussian(1, arms=2, bias=False, noise_precision=1.0)
         >>> belief.update(torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), torch.full((3,), 4.0))
-        >>> belief.moments(torch.ones(1, 1))[0]  # 3 · 4 / (3 + 1), and the prior for the arm nobody pulled
+        >>> belief.moments(torch.ones(1, 1))[0]  # 3 · 4 / (3 + 1), and the prior for the arm without data
         tensor([[3., 0.]], dtype=torch.float64)
     """
 

@@ -1,4 +1,4 @@
-"""Mixtures: each observation comes from one of K components, and nobody says from which."""
+"""Mixtures: each observation comes from one of K components, which one is unknown."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class Fused(Backend):
                 kept.norm = None if p.grad is None else norm(p.grad)
 
     def write_down(self, samples: Lifecycle) -> None:
-        """Write the last sample down, for whoever needs it beside the next one."""
+        """Store the last sample, for use beside the next one."""
         if samples.redrawable and not samples.in_place and self._launcher is not None:
             self._launcher.draw(fresh=False, keep=True)
         samples.redrawable = samples.redrawable and samples.in_place
@@ -326,7 +326,7 @@ class Fused(Backend):
         return [(g["seed"], sample, g["draws"], g["skipped"]) for g in work.parameters.groups]
 
     def newly_skipped(self, parameters: Parameters) -> bool:
-        """Whether steps have been skipped that nobody was told of; the host may come to know later."""
+        """Whether steps were skipped without a warning so far; the host may learn of them later."""
         skipped = parameters.groups[0]["skipped"]
         if self._report is None or not isinstance(skipped, Tensor):
             return False

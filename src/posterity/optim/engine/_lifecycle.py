@@ -34,7 +34,7 @@ class Phase(Enum):
     """What is in place of the parameters, and what waits for the next step."""
 
     MEAN = "the mean is in place, and nothing waits for a step"
-    AHEAD = "a sample is in place that the last step drew and nobody has used"
+    AHEAD = "a sample is in place that the last step drew and no pass has used"
     SAMPLED = "a sample is in place"
     DIFFERENTIATED = "a sample is in place, and gradients at it have come"
     PENDING = "the mean is in place, and what samples left behind waits for a step"
@@ -198,7 +198,7 @@ class Lifecycle:
 
     @property
     def overwritten(self) -> bool:
-        """Whether somebody has written into parameters that hold a sample, which is lost when the mean comes back."""
+        """Whether other code has written into parameters that hold a sample, which is lost when the mean comes back."""
         return self.versions != _versions(self.means)
 
     def stepped(self) -> None:

@@ -125,7 +125,7 @@ class Statistics:
                 kept.accumulate(mean, p, p.grad)  # minus the new noise
 
     def cleared(self, means: Iterable[Tensor]) -> bool:
-        """Whether somebody has cleared the gradients that were there before the sample."""
+        """Whether the gradients were cleared that were there before the sample."""
         return any(self._cleared(p) for p in means)
 
     def left(self, means: Iterable[Tensor], train: bool) -> None:

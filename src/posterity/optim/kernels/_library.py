@@ -94,7 +94,7 @@ def _safe(path: Path) -> bool:
     about = path.stat()
     safe = about.st_uid in (ROOT, os.geteuid()) and not about.st_mode & 0o022
     if not safe:
-        _log.warning("%s is not used: it belongs to somebody else, or others may write to it", path)
+        _log.warning("%s is not used: it belongs to another user, or others may write to it", path)
     return safe
 
 

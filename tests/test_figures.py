@@ -1,0 +1,60 @@
+"""Figures in summaries occur in the tables that they cite, up to rounding."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+NUMBER = re.compile(r"(?<![\w.])[+\-−]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w.]*\w)")
+
+
+def numbers(text: str) -> list[Decimal]:
+    return [Decimal(match.replace("−", "-").replace(",", "")) for match in NUMBER.findall(text)]
+
+
+def rounds_to(value: Decimal, shown: Decimal) -> bool:
+    """Whether a value, rounded to as many digits as a figure has, is that figure; its sign may be in the words."""
+    unit = Decimal(1).scaleb(shown.as_tuple().exponent)
+    return abs(shown) in {abs(value).quantize(unit, how) for how in (ROUND_HALF_UP, ROUND_HALF_EVEN)}
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Of every row of the summary: the page of its table, and the cells with figures."""
+    found, page = [], ""
+    for line in (DOCS / "benchmarks.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
+        if len(cells) < 3 or cells[0] == "table":
+            continue
+        if link := re.search(r"\((benchmarks/\w+\.md)\)", cells[0]):
+            page = link[1]
+        found.append((page, cells[0], " ".join(cells[2:])))
+    return found
+
+
+ROWS = rows()
+
+
+@pytest.mark.parametrize(("page", "name", "cells"), ROWS, ids=[f"{page}-{i}" for i, (page, _, _) in enumerate(ROWS)])
+def test_every_figure_is_in_its_table(page, name, cells):
+    known = numbers((DOCS / page).read_text(encoding="utf-8"))
+    shown = numbers(re.sub(r"`[^`]*`|\bwith \d+ samples", "", cells))
+    assert shown, "a row without a figure says nothing"
+    missing = [str(number) for number in shown if not any(rounds_to(value, number) for value in known)]
+    assert missing == [], f"{name}: not in {page}"
+
+
+def test_a_wrong_figure_would_be_found():
+    assert rounds_to(Decimal("89.447"), Decimal("89.45"))
+    assert not rounds_to(Decimal("89.447"), Decimal("89.5"))
+    assert numbers("0.417 ± 0.057, −3.069 and 10,000 of x86") == [
+        Decimal("0.417"), Decimal("0.057"), Decimal("-3.069"), Decimal("10000")
+    ]  # fmt: skip
+
+
+def test_the_summary_has_a_row_for_every_table_and_more():
+    assert len(ROWS) >= 50
+    assert {page for page, _, _ in ROWS} == {f"benchmarks/{path.name}" for path in (DOCS / "benchmarks").glob("*.md")}

@@ -67,6 +67,7 @@ nightly: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/notebooks/make.py --check
 	rm -rf nightly-output && mkdir nightly-output
 	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_resuming.py
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/optim/interpreted.py tests/optim/interpreted_adam.py
 	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kills.py nightly-output/kills save run fit adapt merge --kills 200
 	$(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200

@@ -133,6 +133,24 @@ def test_early_stopping_keeps_the_best():
     assert theirs == pytest.approx(min(losses), rel=1e-6)
 
 
+def test_early_stopping_solves_the_width_at_the_kept_weights():
+    data, held_out = blobs(200), blobs(100, seed=1)
+    options = {"method": "variational", "epochs": 2000, "lr": 0.03, "watch": False, "progress": False}
+    run = fit(mlp(hidden=32), data, validation=held_out, patience=3, **options)
+    rows = [row for row in run.history if row["validation_loss"] == min(r["validation_loss"] for r in run.history)]
+    assert len(run.history) < 2000
+    assert {"temperature", "price", "effective_parameters"} <= set(rows[0])
+    assert run.posterior.temperature > 100 * rows[0]["temperature"]  # the budget had not opened yet
+
+
+def test_validation_that_is_only_looked_at_changes_nothing():
+    options = {"method": "variational", "epochs": 15, "progress": False}
+    alone = fit(mlp(), blobs(), **options).posterior
+    watched = fit(mlp(), blobs(), validation=blobs(seed=1), watch=False, **options).posterior
+    assert watched.ess == alone.ess
+    assert all(torch.equal(t, watched.mean[name]) for name, t in alone.mean.items())
+
+
 def test_an_interrupted_run_keeps_the_best_too():
     class StopLate(Callback):
         def epoch(self, moment):

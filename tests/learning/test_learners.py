@@ -100,6 +100,17 @@ def test_yesterdays_posterior_is_todays_prior():
         torch.testing.assert_close(to_vector(second.prior.variance), to_vector(first.variance))
 
 
+def test_a_cold_posterior_is_a_prior_at_temperature_one():
+    data, model = blobs(200), mlp()
+    first = fit(model, data, method="variational", epochs=20, budget=1e-3, progress=False).posterior
+    assert first.temperature < 0.9
+    for method in ("variational", "ivon"):
+        second = fit(mlp(), data, method=method, prior=first, epochs=1, progress=False).posterior
+        for name, t in first.structure.precision_diagonal().items():
+            wanted = t * first.temperature / second.temperature
+            torch.testing.assert_close(second.prior.precision[name], wanted, rtol=1e-4, atol=0.0)
+
+
 def test_dropout_is_inserted_without_renaming():
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2))
     x = torch.randn(8, 1, 4, 4)

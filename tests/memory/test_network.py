@@ -12,6 +12,8 @@ import posterity as po
 from memory.problems import digits
 from networks import perceptron
 from posterity.memory import leave_one_out
+from posterity.memory.reliability import Reliability
+from posterity.posterior import Diagonal, Posterior
 from posterity.trees import from_vector, snapshot, to_vector, trainable
 
 N, LEFT_OUT, DELTA = 300, 40, 1.0
@@ -92,3 +94,12 @@ def test_deflating_what_does_not_contain_the_examples_breaks(retrained, structur
     correlation, found = changes(retrained, structure, True)
     assert correlation < 0.5
     assert "does not contain" in found.reliability.warning
+
+
+def test_more_effective_parameters_than_examples_leave_rankings():
+    q = Diagonal({"w": torch.zeros(1)}, {"w": torch.ones(1)})
+    posterior = Posterior(q, prior=q, n=10, ess=40, likelihood="gaussian")
+    found = Reliability.of(posterior, 0.1, 11.0, deflated=False)
+    assert "11 effective parameters, more than the 10 examples" in found.warning
+    assert found.ranks
+    assert not found.reliable

@@ -263,6 +263,11 @@ def test_the_posterior_says_what_it_is():
     assert posterior.temperature == pytest.approx(found.temperature) == pytest.approx(400 / posterior.ess)
     assert 0 < found.temperature <= 1
     assert found.effective_parameters > 0
+    assert optimizer.diagnostics(loss=0.5).elbo is None  # colder than N: no evidence at temperature 1
+    data = (posterior - posterior.prior).precision["0.weight"]
+    p = model[0].weight
+    squares, factor = optimizer._curvature(p)
+    torch.testing.assert_close(data, posterior.ess * squares * factor, rtol=1e-4, atol=1e-4 * data.max().item())
     assert po.predict(model, posterior, x[:3], samples=4).probs.shape == (3, 2)
 
 
@@ -274,6 +279,32 @@ def test_a_posterior_given_as_prior_is_taken_at_temperature_one():
     p = model[0].weight
     wanted = posterior.structure.precision["0.weight"] * posterior.temperature
     torch.testing.assert_close(second.state[p]["prior_precision"], wanted)
+
+
+@pytest.mark.parametrize("batch", [45, 89])
+def test_batches_of_most_of_few_examples_do_not_diverge(batch):
+    torch.manual_seed(0)
+    x, y = torch.randn(89, 5), torch.arange(89) % 3
+    model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = Variational(AdamW(model.parameters(), lr=1e-2), n=89, batch_size=batch, total_steps=300)
+    train(model, optimizer, F.cross_entropy, x, y, batch, 300)
+    found = optimizer.diagnostics()
+    assert found.skipped == 0
+    assert found.sigma[0] > 0
+    assert found.price < 10 * 0.03
+
+
+def test_training_that_ends_early_opens_the_budget():
+    torch.manual_seed(0)
+    x, y = torch.randn(400, 5), torch.arange(400) % 3
+    model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = Variational(AdamW(model.parameters(), lr=1e-2), n=400, batch_size=40, total_steps=10_000)
+    train(model, optimizer, F.cross_entropy, x, y, 40, 300)
+    cold = optimizer.temperature
+    optimizer.finish()
+    price = optimizer.meter.price
+    assert optimizer.temperature > 1e3 * cold
+    assert float(price.parameters(optimizer.meter.total) / (2 * price.ess)) == pytest.approx(0.03, rel=0.01)
 
 
 def test_a_prior_moves_the_mean_and_not_the_price():

@@ -36,7 +36,8 @@ def contents(run: RunFolder) -> Contents:
             "rows to train and to test": f"{rows['train']} and {rows['test']}",
             "seed": config["seed"],
             "status": run.status,
-        },
+        }
+        | _tempered(run),
         held_out=_held_out(run, source),
         memory=None if source is None else source.table,
         ranking="loo_nll" if source is None else source.ranking,
@@ -47,6 +48,16 @@ def contents(run: RunFolder) -> Contents:
         cost={"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)},
         reproduce=command(run),
     )
+
+
+def _tempered(run: RunFolder) -> dict[str, str]:
+    """Of a posterior that is colder than Bayes' rule: its temperature, and what its width costs."""
+    posterior, last = run.posterior, run.history[-1] if run.history else {}
+    found = {} if posterior.ess == posterior.n else {"temperature": f"{posterior.temperature:.3g} (N/λ)"}
+    if "price" in last:
+        found["price of the noise"] = f"{last['price']:.3g} nats per example"
+        found["effective parameters"] = f"{last['effective_parameters']:.0f}"
+    return found
 
 
 def _effects(run: RunFolder) -> list[Effect]:

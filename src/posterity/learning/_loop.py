@@ -28,6 +28,7 @@ from posterity.trees import snapshot, trainable
 
 Row = dict[str, float]
 _LOOK = 50  # steps between two looks at the widths of all weights
+FIGURES = ("sigma", "temperature", "price", "effective_parameters")  # that a method may know of its posterior
 
 
 @dataclass
@@ -81,6 +82,8 @@ class Loop:
                 self._tell("end", stop, self._running)
         if self.best is not None:
             self._restore(self.best)
+        if self.best is not None or self.step < self.steps:
+            self.learner.stopped()
         self.learner.model.eval()
 
     def _epoch(self, stop: Stop, check: bool) -> None:
@@ -154,19 +157,17 @@ class Loop:
         """Running means of the epoch, with what the method and the noise say of themselves."""
         row = self.metrics.metrics(self.objective)
         row["lr"] = self.learner.optimizer.param_groups[0]["lr"]
-        sigma = self._sigma()
-        if sigma is not None:
-            row["sigma"] = sigma
+        row |= self._figures()
         if self.noise is not None:
             row["noise_precision"] = self.noise.value
         return row
 
-    def _sigma(self) -> float | None:
-        """Median σ of the weights, looked at anew every so many steps: a short epoch takes less time than that."""
+    def _figures(self) -> Row:
+        """What the method says of its posterior, asked anew every so many steps: a short epoch takes less time."""
         before = self.step - self.steps_per_epoch
         if self.history and before // _LOOK == self.step // _LOOK and self.step < self.steps:
-            return self.history[-1].get("sigma")
-        return self.learner.sigma()
+            return {name: value for name, value in self.history[-1].items() if name in FIGURES}
+        return self.learner.figures()
 
     def _tell(self, what: str, stop: Stop, metrics: Callable[[], Mapping[str, float]]) -> None:
         if not self.callbacks:

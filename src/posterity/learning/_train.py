@@ -41,7 +41,8 @@ class Run:
     Args:
         model: The model at the posterior mean, in evaluation mode.
         posterior: The posterior.
-        history: A row for each epoch: loss, accuracy or rmse, validation figures, lr, sigma, seconds.
+        history: A row for each epoch: loss, accuracy or rmse, validation figures, lr, sigma, seconds; of "variational"
+            also temperature, price and effective number of parameters (`Diagnostics` explains them).
         method: How it was trained.
         steps: Optimizer steps taken.
         interrupted: Whether it was stopped (Ctrl-C) before its end.

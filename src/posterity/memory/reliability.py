@@ -69,6 +69,9 @@ class Reliability:
         whole = structure.varying is structure
         kind = structure.kind if whole else f"{structure.kind}/{structure.varying.kind}"
         warning = _warning(posterior, max_leverage, deflated, share > 0) or _size(share)
+        if share == 0 and not deflated and effective_dimension > posterior.n:
+            counted = f"{effective_dimension:.0f} effective parameters, more than the {posterior.n} examples"
+            warning = f"{counted}: trust rankings"
         if rest is not None and not structure.fixed:
             warning = _left(rest)
         return cls(max_leverage, effective_dimension, kind, deflated, warning, rest)

@@ -16,10 +16,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected, require
+from posterity.optim._distributed import local
 from posterity.optim._meter import DECAY
 from posterity.optim._options import check_memory, check_parameters
 from posterity.optim.engine import VariationalOptimizer
-from posterity.posterior import Diagonal, Posterior
+from posterity.posterior import Diagonal
 from posterity.startup import step_of
 
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
@@ -64,6 +65,33 @@ def checked_precision(prior: float) -> float:
     """The precision of an isotropic prior."""
     require(0 <= prior < math.inf, "prior", "a precision >= 0", prior)
     return float(prior)
+
+
+def tempered(prior: Mapping[str, tuple[Tensor, Tensor]], temperature: float) -> Diagonal:
+    """Means and precisions of a prior, as they stand beside a posterior of a temperature."""
+    means = {name: mean for name, (mean, _) in prior.items()}
+    return Diagonal(means, {name: precision / temperature for name, (_, precision) in prior.items()})
+
+
+def pull(
+    parameters: Sequence[Tensor], state: Mapping[Tensor, Mapping[str, Tensor]], isotropic: float, n: float
+) -> None:
+    """Add δ (m − m₀), the gradient of a given prior, to the gradients that the bases step from.
+
+    Args:
+        parameters: Those with a gradient.
+        state: What `Variational` keeps about each, where the prior differs from weight to weight.
+        isotropic: The precision of the prior otherwise.
+        n: Number of examples N, by which δ is smaller.
+    """
+    for p in parameters:
+        own, gradient = state.get(p, {}), p.grad
+        assert gradient is not None
+        if "prior_precision" in own:
+            away = local(p) - local(own["prior_mean"])
+            local(gradient).add_(away * local(own["prior_precision"]) / n)
+        else:
+            gradient.add_(p, alpha=isotropic / n)
 
 
 def keeps_squares(base: Optimizer) -> bool:
@@ -135,10 +163,11 @@ def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
         base.load_state_dict({"state": copy.deepcopy(state), "param_groups": mine})  # torch would share tensors
 
 
-def step(base: Optimizer) -> None:
-    """Move the mean by a base, without loading torch's compiler."""
-    _follow(base)
-    step_of(base)()
+def step(bases: Sequence[Optimizer]) -> None:
+    """Move the mean by each base, without loading torch's compiler."""
+    for base in bases:
+        _follow(base)
+        step_of(base)()
 
 
 def _follow(base: Optimizer) -> None:
@@ -160,9 +189,3 @@ def hooked(register: Callable[..., Any], hook: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         handle.remove()
-
-
-def untempered(prior: Posterior) -> Diagonal:
-    """The diagonal of a posterior at temperature 1."""
-    diagonal = prior.project("diagonal").structure.gaussian
-    return Diagonal(diagonal.mean, {name: s * prior.temperature for name, s in diagonal.precision_diagonal().items()})

@@ -25,7 +25,7 @@ class Diagnostics:
         sigma: 5 %, 50 % and 95 % quantiles of the posterior standard deviation σ.
         signal_to_noise: The same quantiles of |m| / σ.
         kl: KL(posterior ‖ prior) in nats; infinite under a flat prior.
-        elbo: −ess · loss − kl, where a loss was given.
+        elbo: −ess · loss − kl, where a loss was given; None for a posterior of `Variational` that is colder than N.
         clip_rate: Share of the weights whose next step `clip_radius` would shorten.
         learnt: Share of the Hessian that comes from data: 1 − β₂ᵗ for a constant β₂.
         hessian_bias: Share of the present Hessian that is inflation by a finite 1 − β₂: ½ (1 − β₂) E[(ĥ − h)²] / h².

@@ -13,7 +13,7 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.optim import watch
 from posterity.optim._distributed import local
-from posterity.optim.price import Price, opening, progress
+from posterity.optim.price import WINDOW, Price, opening, progress
 
 COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
@@ -26,6 +26,7 @@ TOO_LARGE = (
     "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
 )
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
+START = 10  # steps at λ = N that the first estimate of Price's diagonal counts for
 
 
 @dataclass
@@ -94,6 +95,17 @@ class Meter:
         """Take in what clipping has left of the gradients of a step."""
         self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
         self.measured += 1
+
+    def mend(self, hessian: Tensor, squares: tuple[Tensor, float] | None, delta: Tensor | float) -> None:
+        """Begin Price's diagonal at the squares of the first gradients, and keep h + δ positive where δ has changed."""
+        if self.steps == COLD and squares is not None:
+            hessian.copy_(squares[0] * (squares[1] * self.batch))
+        hessian.clamp_min_(-0.5 * float(delta))
+
+    def rate(self) -> float:
+        """ρ of Price's diagonal: each step counts by 1/λ, as in P̂, and the start as ten steps at λ = N."""
+        price, memory = self.price, 1 / (3 * (1 - DECAY))
+        return 1 / (1 + float(price.ess * (START / price.n + price.per_ess * memory / WINDOW)))
 
     def stepped(self, lr: float) -> bool:
         """Count a step; whether it is time to look at all widths."""
@@ -175,6 +187,15 @@ class Meter:
         if float(price.ess) <= self.price.n:  # a larger budget changes nothing, and would take long to shrink again
             price.budget = min(price.budget, max(paid / share, watch.LEAST))
         price.budget = watch.adjusted(price.budget, temperature, gain, paid)
+
+    def finish(self, share: float) -> None:
+        """Set λ as at the end of training, when the budget is open, after as many epochs as there were.
+
+        Prices of much colder steps say little about P̂ at the new λ, which weighs them: so it is solved in a few turns.
+        """
+        opened = share if self.watched else share * opening(1.0, self.steps * self.batch / self.price.n)
+        for _ in range(10):
+            self.price.ess = self.price.held(self.total, opened)
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""

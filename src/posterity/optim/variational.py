@@ -19,7 +19,7 @@ from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._fused_adam import FusedAdam
-from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, parted, plain, sizes
+from posterity.optim._meter import DECAY, SMALLEST, Meter, check_numbers, parted, plain, sizes
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim._watching import Watching
@@ -194,8 +194,7 @@ class Variational(Watching):
 
     def _learn_hessian(self, view: Views, product: Tensor, numbers: Numbers) -> None:
         """h ← h + ρ (ĥ − h) + ½ ρ² (ĥ − h)² / (h + δ) with ĥ = λ (h + δ) (θ − m) ĝ: Price's, kept positive."""
-        rho = max(1 / (self.meter.steps - COLD + 10), 3 * (1 - DECAY))
-        h = view["hessian"]
+        rho, h = self.meter.rate(), view["hessian"]
         total = self.precision({**view, "curvature": h}, numbers | {"ess": 1.0})
         change = product * total * numbers["ess"] - h
         h.add_(rho * change + 0.5 * rho**2 * change.square() / total)
@@ -210,14 +209,14 @@ class Variational(Watching):
         self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
         if self.meter.silent:
             self.normalised.look(parameters)
-        self._pull(parameters)
+        if self._explicit:
+            _bases.pull(parameters, self.state, self._isotropic, self.n)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
         if meter.stepped(lr):
             self._look()
         if not meter.silent:
             meter.hold(lr, self.normalised.share)
-        for base in self.bases:
-            _bases.step(base)
+        _bases.step(self.bases)
         self.stepped()
 
     def stepped(self) -> None:
@@ -244,23 +243,14 @@ class Variational(Watching):
         downhill = -1 if any(group.get("maximize", False) for group in self.param_groups) else 1
         self.meter.measure(0.5 * downhill * total / scale, clipping)
 
-    def _pull(self, parameters: list[Tensor]) -> None:
-        """Add δ (m − m₀), the gradient of a given prior, to the gradient that the base steps from."""
-        for p in parameters if self._explicit else ():
-            state, gradient = self.state.get(p, {}), p.grad
-            assert gradient is not None
-            if "prior_precision" in state:
-                away = local(p) - local(state["prior_mean"])
-                local(gradient).add_(away * local(state["prior_precision"]) / self.n)
-            else:
-                gradient.add_(p, alpha=self._isotropic / self.n)
-
     def _look(self) -> None:
         """Look at all weights: the width of each tensor's prior, and Σ h/(h + δ)."""
         self.meter.rescale()
         total = torch.zeros_like(self.meter.total)
         for p in self._trained():
             self.deltas[p] = self._delta(p)
+            if "hessian" in (state := self.state.get(p, {})):
+                self.meter.mend(state["hessian"], _bases.squares(*self.base_of(p), p, state), self.deltas[p])
             if self._curvature(p) is not None:
                 view = {name: local(t) for name, t in self.width_state(p).items()}
                 numbers = self.numbers(p, self.options_of(self.base_of(p)[1])) | {"ess": 1.0}
@@ -286,7 +276,7 @@ class Variational(Watching):
         if isinstance(prior, (int, float)):
             self._isotropic = _bases.checked_precision(prior)
         else:
-            super().set_prior(_bases.untempered(prior) if isinstance(prior, Posterior) else prior)
+            super().set_prior(prior.as_prior() if isinstance(prior, Posterior) else prior)
 
     @property
     def given_prior(self) -> float | None:
@@ -311,19 +301,25 @@ class Variational(Watching):
         return mean, torch.full_like(mean, float(self.deltas[p]) * self.n)
 
     def _settle(self) -> None:
-        """Put the mean in place; before there is any noise, find the widths that a full budget would give."""
+        """Put the mean in place; before there is any noise, find the widths that an open budget would give."""
         self._fused.catch_up()
         require(self.meter.steps > 0, "posterior", "at least one step before it", "none")
         self._put_mean()
         for message in self.meter.complaints(wait=True):
             self._warn(message)
         if self.meter.silent:
-            self._look()
-            self.meter.price.ess = self.meter.price.held(self.meter.total, 1.0)
+            self.finish()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Solve λ for the whole budget at the present weights, where training ended before `total_steps`."""
+        self._fused.catch_up()
+        self._look()
+        self.meter.finish(self.normalised.share)
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int | None = None) -> Posterior:
-        """Hand over the posterior N(m, 1/(λ (h + δ))) of a model.
+        """Hand over the posterior N(m, 1/(λ (h + δ))) of a model; its prior is tempered likewise, to λδ.
 
         A prior that only decides widths has not pulled the mean. It is handed over centred at m, where it leaves the
         mean in place: what is trained on from here under it, as `posterity.adapt` does, would fall to 0 otherwise.
@@ -341,7 +337,7 @@ class Variational(Watching):
         return Posterior.of(
             model,
             self.structure(names),
-            prior=Diagonal({name: m for name, (m, _) in prior.items()}, {name: s for name, (_, s) in prior.items()}),
+            prior=_bases.tempered(prior, self.temperature),
             n=int(self.n) if n is None else n,
             ess=float(self.meter.price.ess),
             likelihood=likelihood,
@@ -352,17 +348,19 @@ class Variational(Watching):
         """Widths, signal to noise, KL, temperature, the price of the noise and more.
 
         Args:
-            loss: The mean loss per example, for −N · loss − KL: an evidence lower bound where the temperature is 1.
+            loss: The mean loss per example, for −N · loss − KL: an evidence lower bound, computed where λ = N alone.
         """
         self._settle()
+        temperature, skipped = self.temperature, max(int(group["skipped"]) for group in self.param_groups)
         known = [(p, self.precision_of(p, self.base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
         parts = (
             DiagnosedWeights(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known
         )
-        skipped = max(int(group["skipped"]) for group in self.param_groups)
         return replace(
-            diagnose(parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=loss),
-            temperature=self.temperature,
+            diagnose(
+                parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=loss if temperature == 1 else None
+            ),
+            temperature=temperature,
             price=float(self.meter.price.paid) / WINDOW / 2,
             effective_parameters=float(self.meter.price.parameters(self.meter.total)),
         )

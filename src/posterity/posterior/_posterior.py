@@ -21,7 +21,7 @@ from posterity.posterior._structure import Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.last_layer import LastLayer
-from posterity.posterior.projection import project
+from posterity.posterior.projection import diagonal, project
 from posterity.posterior.pruning import cut
 from posterity.posterior.sites import Site, gaussian, natural
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
@@ -103,7 +103,8 @@ class Posterior:
         self._check_values()
 
     def __repr__(self) -> str:
-        return f"Posterior({self.structure}, n={self.n}, ess={self.ess:g}, likelihood={self.likelihood})"
+        cold = "" if self.ess == self.n else f", temperature={self.temperature:.3g}"
+        return f"Posterior({self.structure}, n={self.n}, ess={self.ess:g}{cold}, likelihood={self.likelihood})"
 
     def _check_values(self) -> None:
         if not isinstance(self.structure, Structure):
@@ -192,6 +193,11 @@ class Posterior:
     def project(self, to: Literal["diagonal", "full"]) -> Posterior:
         """The same posterior with a simpler (or a dense) structure; "diagonal" keeps the diagonal of the precision."""
         return replace(self, structure=project(self.structure, to))
+
+    def as_prior(self) -> Diagonal:
+        """The prior that this posterior leaves for other data: the diagonal of its precision, at temperature 1."""
+        found = diagonal(self.structure, "prior")
+        return Diagonal(found.mean, {name: self.temperature * p for name, p in found.precision_diagonal().items()})
 
     def prune(self, fraction: float | None = None, *, below: float | None = None, cost: float | None = None) -> Pruned:
         """Set weights with a low signal-to-noise ratio |m|/σ to zero, and say what that costs.

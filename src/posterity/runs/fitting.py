@@ -262,6 +262,7 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
     config, target = plan.config, plan.preprocessing.target
     if isinstance(target, Classes) and config.model == HEAD:
         return train_head(build(plan), plan.train, target, **config.options)
+    looks: dict[str, Any] = {"watch": False} if config.method == "variational" else {}  # the held-out rows are to judge
     return fit(
         build(plan),
         plan.train,
@@ -277,7 +278,7 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
         checkpoint=work / CHECKPOINT,
         resume=_begun(work),
         progress=progress,
-        **config.options,
+        **looks | dict(config.options),
     )
 
 

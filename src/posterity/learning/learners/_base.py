@@ -20,7 +20,6 @@ from posterity.inputs import Inputs, call
 from posterity.learning.schedules import Cosine, Schedule
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Posterior, Structure
-from posterity.posterior.projection import diagonal
 from posterity.trees import Tree, check_same_shapes, trainable
 
 Prior = float | Diagonal | Posterior
@@ -112,9 +111,12 @@ class Learner(ABC):
     def epoch_done(self, progress: float) -> None:  # noqa: B027 (a hook)
         """Called after each epoch, at the fraction `progress` of training."""
 
-    def sigma(self) -> float | None:
-        """Median standard deviation σ of the weights, for methods that know it while training."""
-        return None
+    def figures(self) -> dict[str, float]:
+        """What the method knows of its posterior while training, for the history: sigma, the median of all σ."""
+        return {}
+
+    def stopped(self) -> None:  # noqa: B027 (a hook)
+        """Called where training ended before its planned length, at the weights that are kept."""
 
     def state(self) -> Tree:
         """Tensors besides parameters, buffers and optimizer state that a checkpoint has to hold."""
@@ -147,12 +149,12 @@ class Learner(ABC):
 def as_prior(model: nn.Module, prior: Prior) -> Diagonal:
     """A Gaussian over the model's parameters: N(0, 1/prior) for a number, or the one that is given.
 
-    A posterior of earlier training becomes the prior of the next by the diagonal of its precision.
+    A posterior of earlier training becomes the prior of the next by the diagonal of its precision, at temperature 1.
     """
     parameters = trainable(model)
     if isinstance(prior, Posterior):
         prior.check(model)
-        prior = diagonal(prior.structure, "prior")
+        prior = prior.as_prior()
     if isinstance(prior, Diagonal):
         check_same_shapes(prior.mean, parameters, "prior")
         return prior

@@ -111,8 +111,8 @@ class BayesByBackpropLearner(Learner):
         return 0.5 * (scaled + self.prior_precision * away.square() - 1 - scaled.log()).sum() / self.ess
 
     @torch.no_grad()
-    def sigma(self) -> float:
-        return float(F.softplus(self.rho).median())
+    def figures(self) -> dict[str, float]:
+        return {"sigma": float(F.softplus(self.rho).median())}
 
     def state(self) -> Tree:
         return from_vector(self.rho, self.means)

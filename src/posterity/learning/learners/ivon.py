@@ -69,8 +69,8 @@ class IVONLearner(Learner):
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)
 
-    def sigma(self) -> float:
-        return self.optimizer.diagnostics().sigma[1]
+    def figures(self) -> dict[str, float]:
+        return {"sigma": self.optimizer.diagnostics().sigma[1]}
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)

@@ -109,11 +109,11 @@ class OptimizerLearner(Learner):
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)
 
-    def sigma(self) -> float | None:
+    def figures(self) -> dict[str, float]:
         try:
-            return self.optimizer.diagnostics().sigma[1]
+            return {"sigma": self.optimizer.diagnostics().sigma[1]}
         except Undefined:
-            return None
+            return {}
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)

@@ -30,6 +30,7 @@ class VariationalLearner(Learner):
         betas: AdamW's.
         budget: Largest price of the noise, in nats per example.
         draws: Draws of the weights for each batch.
+        watch: Let the validation data, where there are some, set the budget; with False they are only looked at.
     """
 
     default_lr = 1e-3
@@ -44,10 +45,11 @@ class VariationalLearner(Learner):
         betas: tuple[float, float] = (0.9, 0.999),
         budget: float = 0.03,
         draws: int = 1,
+        watch: bool = True,
     ) -> None:
         super().__init__(model, plan)
         require_whole("draws", draws)
-        self.draws = draws
+        self.draws, self.watches = draws, watch
         decay = (0.01 if prior is None else 0.0) if weight_decay is None else weight_decay
         given = prior if prior is None or isinstance(prior, (int, float)) else as_prior(model, prior)
         self.optimizer: Variational = Variational(
@@ -62,14 +64,22 @@ class VariationalLearner(Learner):
 
     def watch(self, data: Any, likelihood: Callable[[], Likelihood]) -> None:
         law = likelihood()
-        if law.is_classification or law.noise_precision is not None:
+        if self.watches and (law.is_classification or law.noise_precision is not None):
             self.optimizer.watch(self.model, data, likelihood=likelihood)
 
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)
 
-    def sigma(self) -> float | None:
-        return self.optimizer.diagnostics().sigma[1] if self.optimizer.meter.steps else None
+    def figures(self) -> dict[str, float]:
+        if not self.optimizer.meter.steps:
+            return {}
+        found = self.optimizer.diagnostics()
+        names = ("temperature", "price", "effective_parameters")
+        return {"sigma": found.sigma[1], **{name: getattr(found, name) for name in names}}
+
+    def stopped(self) -> None:
+        if self.optimizer.meter.steps:
+            self.optimizer.finish()
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)

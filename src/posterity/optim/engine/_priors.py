@@ -19,7 +19,8 @@ def diagonal_prior(prior: Diagonal | Posterior) -> dict[str, Tree]:
     structure = prior.structure if isinstance(prior, Posterior) else prior
     if not isinstance(structure, Diagonal):
         raise expected("prior", "a Diagonal, or a Posterior of that structure", type(structure).__name__)
-    return {"prior_mean": structure.mean, "prior_precision": structure.precision_diagonal()}
+    found = prior.as_prior() if isinstance(prior, Posterior) else structure
+    return {"prior_mean": found.mean, "prior_precision": found.precision_diagonal()}
 
 
 def write(parameters: Parameters, what: str, tree: Tree, given: Collection[str], kind: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import posterity as po
 from posterity.adaptation import adapt, select
-from posterity.adaptation.newton import Problem, minimise
+from posterity.adaptation.solve.newton import Problem, minimise
 from posterity.posterior import Memory, Posterior
 
 SHARES = (1.0, 0.2, 0.1, 0.05, 0.02)

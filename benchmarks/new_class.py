@@ -19,13 +19,13 @@ from dataclasses import replace
 import datasets
 import report
 import torch
-from networks import lenet
 from torch import Tensor, nn
 
 import posterity as po
+from networks import lenet
 from posterity.adaptation import select
 from posterity.adaptation.heads import find_head, grown
-from posterity.adaptation.kprior import outputs_of
+from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.batches import Batch
 
 CLASS = 9  # ankle boots are new; for the removal, any class will do

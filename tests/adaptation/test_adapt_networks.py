@@ -13,10 +13,10 @@ import posterity as po
 from adaptation.problems import logistic, tanh_network
 from networks import perceptron
 from posterity.adaptation import adapt, remember, select
-from posterity.adaptation.combined import labels_of
 from posterity.adaptation.heads import find_head, grown
-from posterity.adaptation.kprior import FunctionDivergence
-from posterity.adaptation.penalty import gradient
+from posterity.adaptation.penalties.combined import labels_of
+from posterity.adaptation.penalties.kprior import FunctionDivergence
+from posterity.adaptation.penalties.penalty import gradient
 from posterity.batches import Batch
 from posterity.trees import to_vector
 from small_data import handwritten_digits

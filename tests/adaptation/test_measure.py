@@ -9,7 +9,7 @@ from torch import nn
 import posterity as po
 from adaptation.problems import classes, newton_softmax
 from networks import perceptron
-from posterity.adaptation.warm_start import Corrected
+from posterity.adaptation.solve.warm_start import Corrected
 
 
 @pytest.fixture(scope="module")

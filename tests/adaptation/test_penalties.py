@@ -24,7 +24,7 @@ from posterity.adaptation import (
     remember,
     weights_functions_labels,
 )
-from posterity.adaptation.penalty import gradient
+from posterity.adaptation.penalties.penalty import gradient
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood, likelihood
 from posterity.posterior import Diagonal, Full, Posterior

@@ -10,8 +10,9 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import logistic, tanh_network
-from posterity.adaptation import adapt, alternatives
-from posterity.adaptation.warm_start import Corrected
+from posterity.adaptation import adapt
+from posterity.adaptation.solve import alternatives
+from posterity.adaptation.solve.warm_start import Corrected
 from posterity.batches import Batch
 from posterity.posterior import Diagonal
 

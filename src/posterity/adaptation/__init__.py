@@ -2,18 +2,19 @@
 
 from posterity.adaptation._adapt import Adaptation, adapt
 from posterity.adaptation._measure import Measured, measure
-from posterity.adaptation._stream import Stream
-from posterity.adaptation.combined import reconstruction_error, weights_functions_labels
-from posterity.adaptation.drift import Drift
-from posterity.adaptation.fromp import FROMP, fromp
-from posterity.adaptation.kprior import FunctionDivergence, k_prior, remember
-from posterity.adaptation.penalty import Penalty
-from posterity.adaptation.quadratic import Quadratic, accumulate, ewc
-from posterity.adaptation.replay import Replay, ResidualReplay
+from posterity.adaptation.penalties.combined import reconstruction_error, weights_functions_labels
+from posterity.adaptation.penalties.fromp import FROMP, fromp
+from posterity.adaptation.penalties.kprior import FunctionDivergence, k_prior, remember
+from posterity.adaptation.penalties.penalty import Penalty
+from posterity.adaptation.penalties.quadratic import Quadratic, accumulate, ewc
+from posterity.adaptation.penalties.replay import Replay, ResidualReplay
+from posterity.adaptation.penalties.synaptic import SynapticIntelligence
 from posterity.adaptation.report import Report
 from posterity.adaptation.selection import select
-from posterity.adaptation.sequence import learn_stream
-from posterity.adaptation.strategies import (
+from posterity.adaptation.solve.drift import Drift
+from posterity.adaptation.streams._stream import Stream
+from posterity.adaptation.streams.sequence import learn_stream
+from posterity.adaptation.streams.strategies import (
     EWC,
     SI,
     Combined,
@@ -24,9 +25,8 @@ from posterity.adaptation.strategies import (
     ReplayMemory,
     Strategy,
 )
-from posterity.adaptation.streams import MultiHead, Scores, Task, permuted, split, toy
-from posterity.adaptation.synaptic import SynapticIntelligence
-from posterity.adaptation.vcl import VCL
+from posterity.adaptation.streams.tasks import MultiHead, Scores, Task, permuted, split, toy
+from posterity.adaptation.streams.vcl import VCL
 
 __all__ = [
     "EWC",

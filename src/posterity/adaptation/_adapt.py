@@ -12,18 +12,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.alternatives import alternatives
-from posterity.adaptation.by_descent import by_descent
-from posterity.adaptation.by_newton import by_newton
 from posterity.adaptation.changes import Remove, Request
-from posterity.adaptation.drift import Drift
-from posterity.adaptation.forgetting import checked, drift_of
-from posterity.adaptation.lost_classes import lost_classes
+from posterity.adaptation.past import Past
+from posterity.adaptation.problem import WARM, AdaptationProblem, Solved
 from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
-from posterity.adaptation.situation import WARM, Outcome, Situation
-from posterity.adaptation.structure import structure_after
-from posterity.adaptation.training import Settings
-from posterity.adaptation.warm_start import warm_start
+from posterity.adaptation.represent import represent
+from posterity.adaptation.resolve import resolve
+from posterity.adaptation.solve.alternatives import alternatives
+from posterity.adaptation.solve.dispatch import solve
+from posterity.adaptation.solve.drift import Drift
+from posterity.adaptation.solve.forgetting import checked, drift_of
+from posterity.adaptation.solve.removed_classes import removed_classes
+from posterity.adaptation.solve.structure import structure_after
+from posterity.adaptation.solve.training import Settings
 from posterity.batches import Batch
 from posterity.errors import expected, require
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -125,86 +126,81 @@ def adapt(
     require(not compare or data is not None, "compare", "data beside it", "none")
     check_belongs(model, posterior)
     rate = checked(forget)
-    situation = Situation.of(model, posterior, request, method, seed, rate != 0)
-    drift = None if rate == 0 else drift_of(situation, rate)
+    problem = resolve(model, posterior, request, method, seed, rate != 0)
+    drift = None if rate == 0 else drift_of(problem, rate)
     if drift is not None:
-        situation = situation.forgetting(drift.forget)
-    outcome = _solved(situation, settings)
-    structure, why = structure_after(situation, outcome.past, outcome.precision)
+        problem = problem.forgetting(drift.forget)
+    past = represent(problem)
+    solved = solve(problem, past, settings)
+    structure, why = structure_after(problem, solved.past, solved.precision)
     adapted = Posterior.of(
-        outcome.model,
+        solved.model,
         structure,
-        prior=situation.prior,
-        n=situation.n,
-        ess=situation.n / situation.scale,
+        prior=problem.prior,
+        n=problem.n,
+        ess=problem.n / problem.scale,
         likelihood=posterior.likelihood,
-        class_names=situation.change.class_names,
-        memory=outcome.memory,
+        class_names=problem.change.class_names,
+        memory=solved.memory,
         predictive="linearised",  # its precision is a curvature at the new optimum
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
-    others, notes = alternatives(situation, used, seed) if compare else ({}, [])
-    notes += [note for note in (why, _group(situation), drift and str(drift)) if note]
-    report = _report(situation, outcome, notes, seconds, others, drift)
-    return Adaptation(outcome.model, adapted, report)
-
-
-def _solved(situation: Situation, settings: Settings) -> Outcome:
-    if situation.heads is not None:
-        return by_newton(situation)
-    if situation.way == WARM:
-        return warm_start(situation, settings)
-    return by_descent(situation, settings, situation.way)
+    others, notes = alternatives(problem, used, seed) if compare else ({}, [])
+    notes += [note for note in (why, _group(problem), drift and str(drift)) if note]
+    report = _report(problem, past, solved, notes, seconds, others, drift)
+    return Adaptation(solved.model, adapted, report)
 
 
 def _report(
-    situation: Situation,
-    outcome: Outcome,
+    problem: AdaptationProblem,
+    past: Past,
+    solved: Solved,
     notes: list[str],
     seconds: float,
     others: Mapping[str, nn.Module],
     drift: Drift | None,
 ) -> Report:
     """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
-    change, posterior, whole = situation.change, situation.posterior, situation.all_data()
-    models = {"no adaptation": situation.before(), "adapted": outcome.model, **others}
+    change, posterior, whole = problem.change, problem.posterior, problem.all_data()
+    models = {"no adaptation": problem.before(), "adapted": solved.model, **others}
     rows = {
-        name: row(m, posterior.likelihood, change.added, change.removed, situation.memory) for name, m in models.items()
+        name: row(m, posterior.likelihood, change.added, change.removed, problem.memory) for name, m in models.items()
     }
     found = None
-    silenced = situation.heads is None and len(lost_classes(situation)) > 0  # an output far below what a prior expects
-    if whole is not None and situation.keep == 1:  # otherwise the objective is not that of retraining
+    # The output of a class that is no more is far below what a prior expects.
+    silenced = problem.heads is None and len(removed_classes(problem, past)) > 0
+    if whole is not None and problem.keep == 1:  # otherwise the objective is not that of retraining
         for name, model in models.items():
-            if name == "no adaptation" and situation.other_model():
+            if name == "no adaptation" and problem.other_model():
                 continue  # the objective is that of the new model
-            given = (model, whole, posterior.likelihood, situation.prior, situation.scale)
+            given = (model, whole, posterior.likelihood, problem.prior, problem.scale)
             if not silenced:
                 rows[name]["objective"] = objective(*given)
-            if situation.way != WARM:  # where its own objective is that of retraining, a gradient says nothing new
+            if problem.way != WARM:  # where its own objective is that of retraining, a gradient says nothing new
                 rows[name]["gradient"] = objective_gradient(*given).norm().item()
         found = rows["adapted"].get("gradient")
-    if situation.heads is not None and "retrained" in models:
+    if problem.heads is not None and "retrained" in models:
         for name, model in models.items():
-            rows[name]["distance"] = distance(model, models["retrained"], situation.prior.names)
-    smallest = min(p.min().item() for p in situation.prior.precision.values()) * situation.scale
-    memory = situation.memory
+            rows[name]["distance"] = distance(model, models["retrained"], problem.prior.names)
+    smallest = min(p.min().item() for p in problem.prior.precision.values()) * problem.scale
+    memory = problem.memory
     return Report(
-        method=situation.way,
-        why=situation.why,
-        exact=outcome.exact,
-        steps=outcome.steps,
+        method=problem.way,
+        why=problem.why,
+        exact=solved.exact,
+        steps=solved.steps,
         seconds=seconds,
-        passes=outcome.looked_at / situation.n,
-        residual=outcome.residual,
+        passes=solved.looked_at / problem.n,
+        residual=solved.residual,
         gradient=found,
-        bound=None if found is None or outcome.residual is None or smallest <= 0 else found / smallest,
-        memory=(0 if memory is None else len(memory), 0 if outcome.memory is None else len(outcome.memory)),
+        bound=None if found is None or solved.residual is None or smallest <= 0 else found / smallest,
+        memory=(0 if memory is None else len(memory), 0 if solved.memory is None else len(solved.memory)),
         represented=0.0 if memory is None else memory.weights.sum().item(),
         added=_ids(change.added),
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
         drift=drift,
-        notes=(*notes, *_worse(rows, outcome.exact)),
+        notes=(*notes, *_worse(rows, solved.exact)),
     )
 
 
@@ -220,9 +216,9 @@ def _worse(rows: Mapping[str, Mapping[str, float]], exact: bool) -> Iterator[str
         )
 
 
-def _group(situation: Situation) -> str | None:
+def _group(problem: AdaptationProblem) -> str | None:
     """What became of a group that only a memory knows."""
-    change, memory, n = situation.change, situation.memory, situation.posterior.n
+    change, memory, n = problem.change, problem.memory, problem.posterior.n
     if change.others is None or memory is None:
         return None
     stands = memory.weights.sum().item()

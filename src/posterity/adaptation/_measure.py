@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.adaptation.by_newton import retrained
 from posterity.adaptation.changes import Request
 from posterity.adaptation.heads import solvable_alone
-from posterity.adaptation.situation import Situation
-from posterity.adaptation.training import Settings
-from posterity.adaptation.warm_start import Corrected, Schedule, train_on
+from posterity.adaptation.problem import AdaptationProblem
+from posterity.adaptation.resolve import resolve
+from posterity.adaptation.solve.by_newton import retrained
+from posterity.adaptation.solve.training import Settings
+from posterity.adaptation.solve.warm_start import Corrected, Schedule, train_on
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import call
@@ -114,22 +115,22 @@ def measure(
     gone = list(remove)
     require(bool(gone or relabel), "measure", "ids to remove or relabel", "an empty selection")
     data = Batch.concatenate(list(trained.batches("measure")))
-    situation = _situation(trained, data, gone, relabel)
-    affected = situation.change.removed
+    problem = _problem(trained, data, gone, relabel)
+    affected = problem.change.removed
     assert affected is not None
     test = affected if on is None else Batch.concatenate(list(batches(on, batch_size=1024)))
-    if situation.heads is not None and solvable_alone(situation.old, situation.heads[0]):
-        now = situation.all_data()
+    if problem.heads is not None and solvable_alone(problem.old, problem.heads[0]):
+        now = problem.all_data()
         assert now is not None
-        pair = [_scores(retrained(situation, rows), trained, test) for rows in (data, now)]
+        pair = [_scores(retrained(problem, rows), trained, test) for rows in (data, now)]
         return replace(_summary([pair, pair], len(test)), repeats=0)
-    changed, held = _tasks(situation, data)
-    schedule = Schedule.of(situation, len(data), False, Settings())
+    changed, held = _tasks(problem, data)
+    schedule = Schedule.of(problem, len(data), False, Settings())
     found = []
     for r in range(repeats):
         pair = []
         for k, task in enumerate((held, changed)):
-            model = copy.deepcopy(situation.old)
+            model = copy.deepcopy(problem.old)
             train_on(model, task, schedule, seed + 1000 * r)
             pair.append(_scores(model, trained, test))
             if progress is not None:
@@ -138,23 +139,25 @@ def measure(
     return _summary(found, len(test))
 
 
-def _situation(trained: FittedModel, data: Batch, gone: list[int], relabel: Mapping[int, Any] | None) -> Situation:
+def _problem(
+    trained: FittedModel, data: Batch, gone: list[int], relabel: Mapping[int, Any] | None
+) -> AdaptationProblem:
     request = Request(
         data=(data.inputs, data.targets, data.ids), remove=gone or None, relabel=dict(relabel) if relabel else None
     )
-    return Situation.of(trained.model, trained.posterior, request, "warm_start", 0)
+    return resolve(trained.model, trained.posterior, request, "warm_start", 0)
 
 
-def _tasks(situation: Situation, data: Batch) -> tuple[Corrected, Corrected]:
+def _tasks(problem: AdaptationProblem, data: Batch) -> tuple[Corrected, Corrected]:
     """The objective with and without the change, over the same rows in the same order, the affected ones last."""
-    affected = situation.change.removed
+    affected = problem.change.removed
     assert affected is not None
     touched = torch.isin(data.ids, affected.ids)
     order = torch.cat(((~touched).nonzero()[:, 0], touched.nonzero()[:, 0]))
     rows = data.take(order)
-    held = Corrected(rows, len(affected), situation.posterior.likelihood, situation.prior, situation.scale)
+    held = Corrected(rows, len(affected), problem.posterior.likelihood, problem.prior, problem.scale)
     targets, weights = rows.targets.clone(), torch.ones(len(rows))
-    new = situation.change.added
+    new = problem.change.added
     place = {int(i): row for row, i in enumerate(rows.ids.tolist())}
     weights[[place[int(i)] for i in affected.ids]] = 0.0
     if new is not None:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.carrying import fits, padded
 from posterity.adaptation.groups import Others, picked
 from posterity.adaptation.past import data_gradient
-from posterity.adaptation.replay import pulled_back
+from posterity.adaptation.penalties.replay import pulled_back
+from posterity.adaptation.transfer import fits, padded
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import Likelihood

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.adaptation.replay import predictions_of
+from posterity.adaptation.penalties.replay import predictions_of
 from posterity.batches import Batch
 from posterity.errors import require
 from posterity.inputs import Inputs

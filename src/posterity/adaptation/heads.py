@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.quadratic import gaussian_of
+from posterity.adaptation.penalties.quadratic import gaussian_of
 from posterity.errors import require
 from posterity.inputs import Inputs, call, move, take
 from posterity.posterior import Posterior

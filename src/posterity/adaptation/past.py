@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.groups import is_label
-from posterity.adaptation.kprior import FunctionDivergence, outputs_of
-from posterity.adaptation.penalty import Penalty, Sum
-from posterity.adaptation.quadratic import Quadratic, Slope, TiltedQuadratic, gaussian_of
-from posterity.adaptation.remainder import split
-from posterity.adaptation.replay import predictions_of, pulled_back
+from posterity.adaptation.penalties.kprior import FunctionDivergence, outputs_of
+from posterity.adaptation.penalties.penalty import Penalty, Sum
+from posterity.adaptation.penalties.quadratic import Quadratic, Slope, TiltedQuadratic, gaussian_of
+from posterity.adaptation.penalties.replay import predictions_of, pulled_back
+from posterity.adaptation.penalties.residual_curvature import split
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Full, Memory, Posterior

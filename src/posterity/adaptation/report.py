@@ -8,9 +8,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.drift import Drift
-from posterity.adaptation.kprior import FunctionDivergence, outputs_of
 from posterity.adaptation.past import data_gradient
+from posterity.adaptation.penalties.kprior import FunctionDivergence, outputs_of
+from posterity.adaptation.solve.drift import Drift
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Memory

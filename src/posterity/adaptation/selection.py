@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.groups import is_label
-from posterity.adaptation.kprior import outputs_of
+from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
 from posterity.inputs import take, tensors

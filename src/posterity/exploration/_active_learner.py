@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation import Report, adapt, remember
-from posterity.adaptation.situation import at_mean
+from posterity.adaptation.resolve import at_mean
 from posterity.batches import as_tensor, batches
 from posterity.errors import InvalidInput, RefusedFile, expected, require
 from posterity.exploration._acquire import acquire

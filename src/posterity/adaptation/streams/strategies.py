@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.combined import labels_of
-from posterity.adaptation.fromp import fromp
-from posterity.adaptation.kprior import k_prior, outputs_of
 from posterity.adaptation.past import refreshed
-from posterity.adaptation.penalty import Penalty
-from posterity.adaptation.quadratic import Quadratic, accumulate
-from posterity.adaptation.replay import Replay
+from posterity.adaptation.penalties.combined import labels_of
+from posterity.adaptation.penalties.fromp import fromp
+from posterity.adaptation.penalties.kprior import k_prior, outputs_of
+from posterity.adaptation.penalties.penalty import Penalty
+from posterity.adaptation.penalties.quadratic import Quadratic, accumulate
+from posterity.adaptation.penalties.replay import Replay
+from posterity.adaptation.penalties.synaptic import SynapticIntelligence
 from posterity.adaptation.selection import select
-from posterity.adaptation.streams import Data, Task
-from posterity.adaptation.synaptic import SynapticIntelligence
+from posterity.adaptation.streams.tasks import Data, Task
 from posterity.batches import Batch
 from posterity.learning import Callback, Run, fit
 from posterity.likelihoods import CategoricalLikelihood

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity import metrics
-from posterity.adaptation.strategies import Strategy
-from posterity.adaptation.streams import Scores, Task
+from posterity.adaptation.streams.strategies import Strategy
+from posterity.adaptation.streams.tasks import Scores, Task
 from posterity.errors import RefusedFile, require
 from posterity.files import load_record, save_record
 from posterity.posterior import Diagonal, Memory

@@ -23,7 +23,7 @@ CHUNK = 4096  # examples whose curvature is summed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class ConvexProblem:
     """A penalised loss over weighted rows.
 
     Args:
@@ -71,7 +71,7 @@ class Solution:
     steps: int
 
 
-def minimise(problem: Problem, start: Tensor) -> Solution:
+def minimise(problem: ConvexProblem, start: Tensor) -> Solution:
     """The minimum, by Newton steps that are halved until they help, down to rounding."""
     theta, value = start, problem.value(start)
     steps, polished = 0, False
@@ -99,7 +99,7 @@ def minimise(problem: Problem, start: Tensor) -> Solution:
 
 
 def _search(
-    problem: Problem, theta: Tensor, step: Tensor, value: Tensor, decrement: float
+    problem: ConvexProblem, theta: Tensor, step: Tensor, value: Tensor, decrement: float
 ) -> tuple[float, Tensor, Tensor]:
     """The longest of the steps 1, ½, ¼ ... that lowers the objective, up to rounding."""
     factor = 1.0

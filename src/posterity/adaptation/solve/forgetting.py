@@ -16,10 +16,11 @@ from numbers import Real
 
 import torch
 
-from posterity.adaptation.by_newton import problem_of
-from posterity.adaptation.drift import Drift
-from posterity.adaptation.newton import minimise
-from posterity.adaptation.situation import Situation
+from posterity.adaptation.problem import AdaptationProblem
+from posterity.adaptation.represent import represent
+from posterity.adaptation.solve.by_newton import convex_problem
+from posterity.adaptation.solve.drift import Drift
+from posterity.adaptation.solve.newton import minimise
 from posterity.errors import expected, require
 from posterity.prediction import predict
 
@@ -35,35 +36,33 @@ def checked(forget: float | str) -> float | str:
     return float(forget)
 
 
-def drift_of(situation: Situation, forget: float | str) -> Drift:
+def drift_of(problem: AdaptationProblem, forget: float | str) -> Drift:
     """The discount to use: the one that was given, or the one under which the new data are most likely."""
     if isinstance(forget, float):
         return Drift(forget, {})
-    require(
-        situation.change.added is not None, "forget", "new data (`add`), for 'auto' to compare with the past", "none"
-    )
-    score = _evidence if situation.heads is not None else _predictive
-    found = {rate: score(situation, rate) for rate in RATES}
+    require(problem.change.added is not None, "forget", "new data (`add`), for 'auto' to compare with the past", "none")
+    score = _evidence if problem.heads is not None else _predictive
+    found = {rate: score(problem, rate) for rate in RATES}
     best = max(found, key=lambda rate: found[rate])
     return Drift(best, {rate: value - found[best] for rate, value in found.items()})
 
 
-def _evidence(situation: Situation, rate: float) -> float:
+def _evidence(problem: AdaptationProblem, rate: float) -> float:
     """Log-evidence of the new data, by Laplace's approximation."""
-    values = []
+    values, past = [], represent(problem)
     for new in (False, True):
-        problem, start, _ = problem_of(situation, situation.past.discounted(1 - rate), new)
-        solution = minimise(problem, start)
-        values.append(problem.value(solution.theta).item() + 0.5 * torch.logdet(solution.hessian).item())
+        convex, start, _ = convex_problem(problem, past.discounted(1 - rate), new)
+        solution = minimise(convex, start)
+        values.append(convex.value(solution.theta).item() + 0.5 * torch.logdet(solution.hessian).item())
     return values[0] - values[1]
 
 
-def _predictive(situation: Situation, rate: float) -> float:
+def _predictive(problem: AdaptationProblem, rate: float) -> float:
     """Log-likelihood of the new data under the discounted posterior, before they are learnt."""
-    added, posterior = situation.change.added, situation.posterior
+    added, posterior = problem.change.added, problem.posterior
     assert added is not None
-    if situation.change.classes is not None:
+    if problem.change.classes is not None:
         raise expected("forget", "a number in [0, 1], where classes are new", "auto")
     discounted = posterior.discounted(rate)
-    prediction = predict(situation.old, discounted, added.inputs, 32)
+    prediction = predict(problem.old, discounted, added.inputs, 32)
     return prediction.log_prob(added.targets).sum().item()

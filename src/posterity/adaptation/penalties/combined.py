@@ -14,10 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.kprior import k_prior
-from posterity.adaptation.penalty import Penalty, Sum, gradient
-from posterity.adaptation.quadratic import Quadratic
-from posterity.adaptation.replay import Replay, ResidualReplay
+from posterity.adaptation.penalties.kprior import k_prior
+from posterity.adaptation.penalties.penalty import Penalty, Sum, gradient
+from posterity.adaptation.penalties.quadratic import Quadratic
+from posterity.adaptation.penalties.replay import Replay, ResidualReplay
 from posterity.posterior import Memory, Posterior
 from posterity.trees import Tree
 

@@ -17,7 +17,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.penalty import Penalty
+from posterity.adaptation.penalties.penalty import Penalty
 from posterity.curvature import Covariance, kernel
 from posterity.curvature.covariance import fitted
 from posterity.errors import expected, require

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from posterity.adaptation.quadratic import Quadratic, product
+from posterity.adaptation.penalties.quadratic import Quadratic, product
 from posterity.errors import require_positive
 from posterity.learning import Callback, Moment
 from posterity.posterior import Diagonal

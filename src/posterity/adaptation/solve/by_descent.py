@@ -7,13 +7,14 @@ import math
 import torch
 from torch import nn
 
-from posterity.adaptation.carrying import carried, fits
-from posterity.adaptation.combined import labels_of
-from posterity.adaptation.lost_classes import lost_classes, without_classes
-from posterity.adaptation.penalty import Penalty
-from posterity.adaptation.replay import NewData
-from posterity.adaptation.situation import Outcome, Situation
-from posterity.adaptation.training import Settings, memory_after, training_mode
+from posterity.adaptation.past import Past
+from posterity.adaptation.penalties.combined import labels_of
+from posterity.adaptation.penalties.penalty import Penalty
+from posterity.adaptation.penalties.replay import NewData
+from posterity.adaptation.problem import AdaptationProblem, Solved
+from posterity.adaptation.solve.removed_classes import removed_classes, without_classes
+from posterity.adaptation.solve.training import Settings, memory_after, training_mode
+from posterity.adaptation.transfer import carried, fits
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.posterior import Memory
 from posterity.progress import track
@@ -49,31 +50,31 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
     model.eval()
 
 
-def by_descent(situation: Situation, settings: Settings, method: str) -> Outcome:
+def by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> Solved:
     """A network that has learnt the new data and the past together, from the old weights."""
-    with only_trainable(situation.new, situation.prior.names):
-        return _by_descent(situation, settings, method)
+    with only_trainable(problem.new, problem.prior.names):
+        return _by_descent(problem, past, settings)
 
 
-def _by_descent(situation: Situation, settings: Settings, method: str) -> Outcome:
-    model, change, posterior = situation.new, situation.change, situation.posterior
+def _by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> Solved:
+    model, change, posterior = problem.new, problem.change, problem.posterior
     size = settings.batch_size or BATCH
-    past, lost = situation.past, lost_classes(situation)
+    lost = removed_classes(problem, past)
     if len(lost):
-        past = without_classes(situation, past, lost)
+        past = without_classes(problem, past, lost)
     past = carried(past, model)
-    objective = past.penalty(model, posterior, situation.prior, situation.scale, size)
+    objective = past.penalty(model, posterior, problem.prior, problem.scale, size)
     if change.added is not None:
         data = Memory.of(change.added)
         objective = objective + NewData(data, posterior.likelihood, batch_size=size)
-    if method == "combined" and past.memory is not None and _descends(model, situation.old):
-        objective = objective + labels_of(situation.old, past.memory, posterior, size)
+    if problem.way == "combined" and past.memory is not None and _descends(model, problem.old):
+        objective = objective + labels_of(problem.old, past.memory, posterior, size)
     kept, new = (0 if part is None else len(part) for part in (past.memory, change.added))
     steps = steps_on(new or kept, settings)
-    descend(model, objective.over(situation.n), steps, settings)
+    descend(model, objective.over(problem.n), steps, settings)
     looked_at = steps * (min(kept, size) + min(new, size))
-    memory = memory_after(situation, past, settings.seed)
-    return Outcome(model, past, None, memory, False, steps, float(looked_at), None)
+    memory = memory_after(problem, past, settings.seed)
+    return Solved(model, past, None, memory, False, steps, float(looked_at), None)
 
 
 def _descends(new: nn.Module, old: nn.Module) -> bool:

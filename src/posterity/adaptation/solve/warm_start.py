@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.carrying import carried
-from posterity.adaptation.kprior import outputs_of
-from posterity.adaptation.lost_classes import lost_classes, silence
+from posterity.adaptation.past import Past
+from posterity.adaptation.penalties.kprior import outputs_of
+from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.report import objective
-from posterity.adaptation.situation import Outcome, Situation
-from posterity.adaptation.training import Settings, memory_after, training_mode
+from posterity.adaptation.solve.removed_classes import removed_classes, silence
+from posterity.adaptation.solve.training import Settings, memory_after, training_mode
+from posterity.adaptation.transfer import carried
 from posterity.batches import Batch
 from posterity.inputs import call, move, take
 from posterity.learning.seeding import own_randomness, seed_step
@@ -52,15 +53,15 @@ class Schedule:
     batch_size: int
 
     @classmethod
-    def of(cls, situation: Situation, rows: int, lost: bool, settings: Settings) -> Schedule:
+    def of(cls, problem: AdaptationProblem, rows: int, lost: bool, settings: Settings) -> Schedule:
         """What a change of this size needs, unless settings say otherwise.
 
         A change below 8 % of the data takes a share of the steps and a smaller rate: a large rate over few steps moves
         weights that had no reason to move. So does a large rate where a class is lost, whose output is silenced first.
         """
-        change = situation.change
+        change = problem.change
         changed = sum(0 if batch is None else len(batch) for batch in (change.added, change.removed))
-        otherwise = change.classes is not None or situation.other_prior()
+        otherwise = change.classes is not None or problem.other_prior()
         size = 1.0 if otherwise else min(1.0, changed / (LARGE * rows))
         batch_size = settings.batch_size or BATCH
         each = -(-rows // batch_size)
@@ -93,12 +94,12 @@ class Corrected:
     weights: Tensor | None = None
 
     @classmethod
-    def of(cls, situation: Situation) -> Corrected:
+    def of(cls, problem: AdaptationProblem) -> Corrected:
         """The objective after a change, where all data are at hand."""
-        data, added = situation.all_data(), situation.change.added
+        data, added = problem.all_data(), problem.change.added
         assert data is not None
         changed = 0 if added is None else len(added)
-        return cls(data, changed, situation.posterior.likelihood, situation.prior, situation.scale)
+        return cls(data, changed, problem.posterior.likelihood, problem.prior, problem.scale)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of each batch, and the share of all data that each of them stands for.
@@ -145,20 +146,20 @@ def _passes(n: int, size: int, steps: int, generator: torch.Generator) -> Iterat
         yield order[step % each]
 
 
-def warm_start(situation: Situation, settings: Settings) -> Outcome:
+def warm_start(problem: AdaptationProblem, past: Past, settings: Settings) -> Solved:
     """A network trained on the corrected data, from the old weights."""
-    model, task = situation.new, Corrected.of(situation)
+    model, task = problem.new, Corrected.of(problem)
     data = task.data
-    lost = lost_classes(situation)
-    schedule = Schedule.of(situation, len(data), len(lost) > 0, settings)
+    lost = removed_classes(problem, past)
+    schedule = Schedule.of(problem, len(data), len(lost) > 0, settings)
     if len(lost):
-        silence(situation, outputs_of(situation.old, data.take(torch.arange(min(len(data), 1024)))), lost)
-    with only_trainable(model, situation.prior.names):
+        silence(problem, outputs_of(problem.old, data.take(torch.arange(min(len(data), 1024)))), lost)
+    with only_trainable(model, problem.prior.names):
         steps = descend(model, task, schedule, settings.seed, settings.clip)
-        past = carried(situation.past, model)
-        memory = memory_after(situation, past, settings.seed)
+        past = carried(past, model)
+        memory = memory_after(problem, past, settings.seed)
     looked_at = float(steps * min(schedule.batch_size, len(data)))
-    return Outcome(model, past, None, memory, False, steps, looked_at, None)
+    return Solved(model, past, None, memory, False, steps, looked_at, None)
 
 
 def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, clip: float | None = None) -> int:

@@ -22,12 +22,12 @@ import torch
 from torch import nn
 
 from posterity import likelihoods
-from posterity.adaptation import _stream_store as store
 from posterity.adaptation._adapt import adapt
-from posterity.adaptation.drift import Drift
-from posterity.adaptation.forgetting import checked
 from posterity.adaptation.heads import find_head, solvable_alone
 from posterity.adaptation.selection import select
+from posterity.adaptation.solve.drift import Drift
+from posterity.adaptation.solve.forgetting import checked
+from posterity.adaptation.streams import store
 from posterity.batches import Batch, batches
 from posterity.errors import InvalidInput, require, require_positive, require_whole
 from posterity.inputs import tensors

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posterity.adaptation.quadratic import gaussian_of
-from posterity.adaptation.remainder import by_weight
+from posterity.adaptation.penalties.quadratic import gaussian_of
+from posterity.adaptation.penalties.residual_curvature import by_weight
 from posterity.curvature import kronecker_ggn
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Kronecker, Memory, Posterior

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.penalty import Penalty
+from posterity.adaptation.penalties.penalty import Penalty
 from posterity.curvature import pullback
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call, move, take

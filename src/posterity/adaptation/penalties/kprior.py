@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.penalty import Penalty, Sum
-from posterity.adaptation.quadratic import Quadratic, gaussian_of
-from posterity.adaptation.remainder import split
-from posterity.adaptation.replay import OverMemory, predictions_of
+from posterity.adaptation.penalties.penalty import Penalty, Sum
+from posterity.adaptation.penalties.quadratic import Quadratic, gaussian_of
+from posterity.adaptation.penalties.replay import OverMemory, predictions_of
+from posterity.adaptation.penalties.residual_curvature import split
 from posterity.batches import Batch, batches
 from posterity.errors import require
 from posterity.inputs import call, move, take

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posterity.adaptation.past import Past, joined
-from posterity.adaptation.situation import Situation
+from posterity.adaptation.problem import AdaptationProblem
 from posterity.errors import require, require_positive, require_whole
 from posterity.noise import seeded
 from posterity.posterior import Memory
@@ -50,13 +50,13 @@ def training_mode(model: nn.Module) -> None:
             module.eval()
 
 
-def memory_after(situation: Situation, past: Past, seed: int) -> Memory | None:
+def memory_after(problem: AdaptationProblem, past: Past, seed: int) -> Memory | None:
     """What is remembered afterwards: as large a share of the new data as of the old."""
-    added, model = situation.change.added, situation.new
+    added, model = problem.change.added, problem.new
     memory = past.remembered(model)
     if added is None or memory is None:
         return memory
-    share = len(memory) / max(situation.n - len(added), 1)
+    share = len(memory) / max(problem.n - len(added), 1)
     count = min(len(added), max(1, round(share * len(added))))
     weights = torch.full((count,), len(added) / count)
     chosen = torch.randperm(len(added), generator=seeded(seed))[:count]

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.quadratic import gaussian_of
+from posterity.adaptation.penalties.quadratic import gaussian_of
 from posterity.batches import Batches, batches
 from posterity.curvature import diagonal_ggn, full_ggn
 from posterity.inputs import take

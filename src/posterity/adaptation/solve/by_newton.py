@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.heads import Head
-from posterity.adaptation.newton import Problem, Solution, as_means, minimise
 from posterity.adaptation.past import Past, joined
-from posterity.adaptation.quadratic import gaussian_of
-from posterity.adaptation.remainder import covers_all
-from posterity.adaptation.replay import predictions_of
-from posterity.adaptation.situation import Outcome, Situation
+from posterity.adaptation.penalties.quadratic import gaussian_of
+from posterity.adaptation.penalties.replay import predictions_of
+from posterity.adaptation.penalties.residual_curvature import covers_all
+from posterity.adaptation.problem import AdaptationProblem, Solved
+from posterity.adaptation.solve.newton import ConvexProblem, Solution, as_means, minimise
 from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Full, Memory
@@ -63,13 +63,15 @@ def carried_over(old: Layer, new: Layer, batch: Batch) -> Tensor | None:
     return torch.kron(classes, a.T.contiguous()) if bool(nested) else None
 
 
-def problem_of(situation: Situation, past: Past, new_data: bool = True) -> tuple[Problem, Tensor, Tensor | None]:
+def convex_problem(
+    problem: AdaptationProblem, past: Past, new_data: bool = True
+) -> tuple[ConvexProblem, Tensor, Tensor | None]:
     """The convex problem of past, prior and (or not) new data, a start, and T with θ_old = T θ_new."""
-    assert situation.heads is not None
-    old, new = Layer(situation.old, situation.heads[0]), Layer(situation.new, situation.heads[1])
-    t = carried_over(old, new, situation.examples())
-    width = situation.scale * new.flat(situation.prior.precision_diagonal())
-    precision, linear = width.diag(), width * new.flat(situation.prior.mean)
+    assert problem.heads is not None
+    old, new = Layer(problem.old, problem.heads[0]), Layer(problem.new, problem.heads[1])
+    t = carried_over(old, new, problem.examples())
+    width = problem.scale * new.flat(problem.prior.precision_diagonal())
+    precision, linear = width.diag(), width * new.flat(problem.prior.mean)
     start = torch.zeros_like(linear)
     if t is not None:
         order = torch.argsort(old.head.order()).to(linear.device)
@@ -78,59 +80,59 @@ def problem_of(situation: Situation, past: Past, new_data: bool = True) -> tuple
         precision = precision + t.T @ rest @ t
         linear = linear + t.T @ (rest @ mean - pull)
         start = torch.linalg.lstsq(t, mean).solution
-    likelihood = situation.posterior.likelihood
-    rows = _rows(new, past.memory, situation.change.added if new_data else None, likelihood)
-    return Problem(likelihood, *rows, precision, linear), start, t
+    likelihood = problem.posterior.likelihood
+    rows = _rows(new, past.memory, problem.change.added if new_data else None, likelihood)
+    return ConvexProblem(likelihood, *rows, precision, linear), start, t
 
 
-def by_newton(situation: Situation) -> Outcome:
+def by_newton(problem: AdaptationProblem, past: Past) -> Solved:
     """The minimum of the adapted objective, by Newton's method."""
-    assert situation.heads is not None
-    new, past, added = Layer(situation.new, situation.heads[1]), situation.past, situation.change.added
-    problem, start, t = problem_of(situation, past)
-    solution = minimise(problem, start)
+    assert problem.heads is not None
+    new, added = Layer(problem.new, problem.heads[1]), problem.change.added
+    convex, start, t = convex_problem(problem, past)
+    solution = minimise(convex, start)
     new.write(solution.theta)
     memory = past.remembered(new.model)
     memory = memory if added is None else joined(memory, new.model, added)
-    looked_at = 2.0 * (solution.steps + 1) * len(problem.features)
-    exact = t is not None and situation.keep == 1 and _nothing_approximated(situation)
-    hessian = _precision(situation, new, solution) if _needs_hessian(situation, t) else None
-    return Outcome(new.model, past, hessian, memory, exact, solution.steps, looked_at, solution.residual)
+    looked_at = 2.0 * (solution.steps + 1) * len(convex.features)
+    exact = t is not None and problem.keep == 1 and _nothing_approximated(problem, past)
+    hessian = _precision(problem, new, solution) if _needs_hessian(problem, t) else None
+    return Solved(new.model, past, hessian, memory, exact, solution.steps, looked_at, solution.residual)
 
 
-def _needs_hessian(situation: Situation, t: Tensor | None) -> bool:
+def _needs_hessian(problem: AdaptationProblem, t: Tensor | None) -> bool:
     """Whether the Hessian is the best that is known: of a dense posterior, or of weights that the old model has not.
 
     Otherwise a diagonal remainder that was cut off at zero is in it, and changes of curvature add up better.
     """
-    assert situation.heads is not None
-    old, new = situation.heads
+    assert problem.heads is not None
+    old, new = problem.heads
     same = t is not None and torch.equal(t, torch.eye(*t.shape).to(t)) and old.names == new.names
-    return isinstance(gaussian_of(situation.posterior.structure), Full) or not same
+    return isinstance(gaussian_of(problem.posterior.structure), Full) or not same
 
 
-def _precision(situation: Situation, new: Layer, solution: Solution) -> Tensor:
+def _precision(problem: AdaptationProblem, new: Layer, solution: Solution) -> Tensor:
     """The Hessian, tempered, in the order of a posterior."""
     order = new.head.order().to(solution.hessian.device)
-    return solution.hessian[order][:, order] / situation.scale
+    return solution.hessian[order][:, order] / problem.scale
 
 
-def _nothing_approximated(situation: Situation) -> bool:
+def _nothing_approximated(problem: AdaptationProblem, past: Past) -> bool:
     """Whether memory and remainder are the past itself: every example is there, or the losses are quadratic."""
-    if situation.past.memory is not None and covers_all(situation.posterior, situation.memory):
+    if past.memory is not None and covers_all(problem.posterior, problem.memory):
         return True
-    quadratic = situation.posterior.likelihood.noise_precision is not None
-    return quadratic and situation.change.others is None and isinstance(situation.past.rest, Full)
+    quadratic = problem.posterior.likelihood.noise_precision is not None
+    return quadratic and problem.change.others is None and isinstance(past.rest, Full)
 
 
-def retrained(situation: Situation, batch: Batch) -> nn.Module:
+def retrained(problem: AdaptationProblem, batch: Batch) -> nn.Module:
     """The model that all data at hand lead to."""
-    assert situation.heads is not None
-    new = Layer(copy.deepcopy(situation.new), situation.heads[1])
-    width = situation.scale * new.flat(situation.prior.precision_diagonal())
-    centre, likelihood = new.flat(situation.prior.mean), situation.posterior.likelihood
+    assert problem.heads is not None
+    new = Layer(copy.deepcopy(problem.new), problem.heads[1])
+    width = problem.scale * new.flat(problem.prior.precision_diagonal())
+    centre, likelihood = new.flat(problem.prior.mean), problem.posterior.likelihood
     rows = _rows(new, None, batch, likelihood)
-    new.write(minimise(Problem(likelihood, *rows, width.diag(), width * centre), centre).theta)
+    new.write(minimise(ConvexProblem(likelihood, *rows, width.diag(), width * centre), centre).theta)
     return new.model
 
 

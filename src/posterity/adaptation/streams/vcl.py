@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adaptation.selection import select
-from posterity.adaptation.strategies import LIKELIHOOD, Strategy, trained
-from posterity.adaptation.streams import Data, Task
+from posterity.adaptation.streams.strategies import LIKELIHOOD, Strategy, trained
+from posterity.adaptation.streams.tasks import Data, Task
 from posterity.batches import Batch
 from posterity.posterior import Diagonal, Posterior
 from posterity.prediction import predict

@@ -21,8 +21,8 @@ from posterity.adaptation.changes import Change
 from posterity.adaptation.groups import is_label
 from posterity.adaptation.heads import find_head
 from posterity.adaptation.past import Past
-from posterity.adaptation.replay import predictions_of
-from posterity.adaptation.situation import Situation
+from posterity.adaptation.penalties.replay import predictions_of
+from posterity.adaptation.problem import AdaptationProblem
 from posterity.posterior import Memory
 from posterity.trees import trainable
 
@@ -31,23 +31,23 @@ SILENT = -30.0  # as a logit, where others are of ordinary size: a probability t
 BELOW = 20.0  # the largest other logit at least, whatever its size: e⁻²⁰ is nothing beside 1 in float32
 
 
-def lost_classes(situation: Situation) -> Tensor:
+def removed_classes(problem: AdaptationProblem, past: Past) -> Tensor:
     """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell.
 
     A memory can tell where the function that names a group takes a class whatever the inputs, or where it stands for
     all data.
     """
-    change, memory = situation.change, situation.memory
+    change, memory = problem.change, problem.memory
     nothing = torch.empty(0, dtype=torch.int64)
-    if change.removed is None or situation.past.memory is None or memory is None:
+    if change.removed is None or past.memory is None or memory is None:
         return nothing
-    if not situation.posterior.likelihood.has_class_axis or not is_label(change.removed.targets):
+    if not problem.posterior.likelihood.has_class_axis or not is_label(change.removed.targets):
         return nothing
-    labels, whole = change.removed.targets.unique(), situation.all_data()
+    labels, whole = change.removed.targets.unique(), problem.all_data()
     if change.others is not None:
         labels = labels[torch.isin(labels, change.others.labels.to(labels))]
     elif whole is None:
-        told = memory.weights.sum().item() > situation.posterior.n - 0.5
+        told = memory.weights.sum().item() > problem.posterior.n - 0.5
         gone = [told and _all_gone(memory, change, label) for label in labels]
         labels = labels[torch.tensor(gone, device=labels.device)]
     for batch in (whole, change.added):
@@ -63,39 +63,39 @@ def _all_gone(memory: Memory, change: Change, label: Tensor) -> bool:
     return change.counts[(change.removed.targets == label).cpu()].sum().item() > there - 0.5
 
 
-def without_classes(situation: Situation, past: Past, lost: Tensor) -> Past:
+def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Past:
     """The past without some outcomes; the model to be trained is silenced and pulled back, in place."""
-    change = situation.change
+    change = problem.change
     assert past.memory is not None
     assert change.removed is not None
     old = predictions_of(past.memory)
-    low = silence(situation, old, lost)
+    low = silence(problem, old, lost)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
     goes = replace(change, removed=change.removed.take(theirs))
-    pull = goes.lost(situation.old, situation.posterior.likelihood, tuple(past.pull))
+    pull = goes.lost(problem.old, problem.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
     return replace(past, memory=memory, pull={name: g + pull[name].to(g) for name, g in past.pull.items()})
 
 
 @torch.no_grad()
-def silence(situation: Situation, outputs: Tensor, lost: Tensor) -> float:
+def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
     """Silence some outputs of the model to be trained and pull its weights back, in place.
 
     Args:
-        situation: Before.
+        problem: Before.
         outputs: What the old model says about some examples.
         lost: Classes that are no more.
 
     Returns:
         The logit of a class that is silent beside these outputs.
     """
-    model, prior = situation.new, situation.prior
+    model, prior = problem.new, problem.prior
     for name, p in trainable(model).items():
         centre = prior.mean[name].to(p)
         p.copy_(centre + KEPT * (p - centre))
     others = outputs.index_fill(1, lost.to(outputs.device), -torch.inf)
     low = min(SILENT, others.amax(1).min().item() - BELOW)
-    head = find_head(model, situation.examples().inputs)
+    head = find_head(model, problem.examples().inputs)
     if head is not None and head.layer.bias is not None:
         # Without a bias nothing holds an output down on all inputs: training alone teaches it.
         head.layer.weight[lost.to(head.layer.weight.device)] = 0.0

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.penalty import Penalty, Sum
+from posterity.adaptation.penalties.penalty import Penalty, Sum
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher, full_ggn
 from posterity.errors import require

@@ -26,9 +26,9 @@ import datasets
 import numpy as np
 import report
 import torch
-from networks import mlp
 from torch import Tensor
 
+from networks import mlp
 from posterity.exploration import (
     UCB,
     EpsilonGreedy,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
-import networks
 import report
 import torch
 from torch import Tensor
 
+import networks
 import posterity as po
 
 CLASSES = (

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 
 import datasets
-import networks
 import report
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import networks
 import posterity as po
 
 PASSES = 100

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 
 import datasets
-import networks
 import report
 import torch
 import torch.nn.functional as F
@@ -36,6 +35,7 @@ from training import (
     warm_cosine,
 )
 
+import networks
 from posterity.optim import IVON
 
 SAMPLES, BINS = 64, 10

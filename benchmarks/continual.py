@@ -18,9 +18,9 @@ from typing import Any
 import datasets
 import report
 import torch
-from networks import cifar_net, mlp
 from torch import nn
 
+from networks import cifar_net, mlp
 from posterity.adaptation import (
     EWC,
     SI,

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 
 import datasets
-import networks
 import report
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity.optim import IVON
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import datasets
-import networks
 import report
 import torch
 
+import networks
 import posterity as po
 
 LEARNT, SAMPLES = 50_000, 64

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import datasets
-import networks
 import numpy as np
 import report
 import torch
@@ -28,6 +27,7 @@ from label_noise import digits, flipped
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity.batches import batches
 from posterity.memory import MemoryTracker, leave_one_out

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
-import networks
 import numpy as np
 import report
 import torch
@@ -22,6 +21,7 @@ from generalisation import Data, cifar10, fashion, mean_nll, split_digits
 from scipy.stats import spearmanr
 from torch import nn
 
+import networks
 from posterity.batches import batches
 from posterity.memory import MemoryTracker
 from posterity.optim import IVON

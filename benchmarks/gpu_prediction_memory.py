@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import networks
 import report
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity.prediction import Prediction
 

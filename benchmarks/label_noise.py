@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import datasets
-import networks
 import numpy as np
 import report
 import torch
@@ -28,6 +27,7 @@ import torch.nn.functional as F
 from cifar_features import cifar10_features
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity.batches import batches
 from posterity.curvature import per_example_gradient_norms

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import networks
 import numpy as np
 import report
 import torch
@@ -22,6 +21,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
+import networks
 import posterity as po
 from posterity.likelihoods import Likelihood, likelihood
 from posterity.memory import dual, memory_map

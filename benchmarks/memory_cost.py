@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import networks
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import networks
 
 NETWORKS = {"mlp": (lambda: networks.mlp([784, 500, 300, 10]), (784,)), "resnet20": (networks.ResNet20, (3, 32, 32))}
 BARS = {"V, diagonal": 5.0, "V, Kronecker": 12.0, "V e, diagonal": 2.5, "V e, Kronecker": 4.0}

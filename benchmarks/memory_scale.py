@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import networks
 import numpy as np
 import report
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+import networks
 import posterity as po
 
 FEATURES = 20

@@ -16,7 +16,6 @@ from typing import Any
 import datasets
 import report
 import torch
-from networks import mlp
 from specialists import (
     TUNING,
     Data,
@@ -36,6 +35,7 @@ from specialists import (
 from torch import nn
 
 import posterity as po
+from networks import mlp
 from posterity.batches import batches
 from posterity.curvature import diagonal_fisher
 from posterity.merging.gram import gram_matrices

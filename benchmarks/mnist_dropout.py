@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 
 import datasets
-import networks
 import report
 import torch
 from torch import Tensor
 
+import networks
 import posterity as po
 
 ROWS = {

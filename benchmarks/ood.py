@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
-import networks
 import report
 import torch
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity.prediction import Prediction
 

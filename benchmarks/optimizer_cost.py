@@ -146,6 +146,29 @@ def training_times(batch: int, repeats: int) -> Times:
     return measure(cycles, repeats)
 
 
+def draw_times(count: int, repeats: int) -> Times:
+    """One draw of a diagonal posterior, by C and by tensor operations; one tensor and many."""
+    from posterity import noise
+    from posterity.posterior import Diagonal
+
+    def drawing(parts: int, large: int) -> Cycle:
+        sizes = {str(k): count // parts for k in range(parts)}
+        posterior = Diagonal(
+            {name: torch.zeros(size) for name, size in sizes.items()},
+            {name: torch.ones(size) for name, size in sizes.items()},
+        )
+
+        def cycle() -> None:
+            noise.LARGE = large
+            posterior.sample(1)
+
+        return cycle
+
+    ways = {"C": noise.LARGE, "tensor operations": 1 << 62}
+    cycles = {f"{parts} tensors, {name}": drawing(parts, n) for parts in (1, 16) for name, n in ways.items()}
+    return measure(cycles, repeats)
+
+
 def elsewhere(arguments: list[str]) -> dict[str, Times]:
     """The same measurements for ivon-opt, by the interpreter that has it; AdamW again as the yardstick there."""
     python = os.environ.get("POSTERITY_IVON_OPT_PYTHON")
@@ -205,6 +228,13 @@ def main() -> None:
     text += report.table(columns, rows(cycle, other.get("cycle", {}), options.parameters * 1e-9))
     text += f"\nWhole training step, MLP 784-500-300-10, batch {options.batch}, ms:\n\n"
     text += report.table(columns, rows(step, other.get("step", {}), 1e-3))
+    text += (
+        f"\nOne draw of a diagonal posterior for prediction, {options.parameters:,} parameters, ns per parameter:\n\n"
+    )
+    draws = draw_times(options.parameters, options.repeats)
+    unit = options.parameters * 1e-9
+    lines = [[name, f"{wall / unit:.2f}", f"{cpu / unit:.2f}"] for name, (wall, cpu, _) in draws.items()]
+    text += report.table(["", "wall", "processor"], lines)
     report.publish("optimizer_cost", text, options.out)
 
 

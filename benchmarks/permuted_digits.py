@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 
 import report
 import torch
-from networks import mlp
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from networks import mlp
 from posterity.adaptation import (
     EWC,
     SI,

@@ -13,11 +13,11 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 
-import networks
 import report
 import torch
 from torch import Tensor, nn
 
+import networks
 from posterity.posterior import Diagonal, LastLayer, Posterior
 from posterity.prediction import predict
 from posterity.trees import snapshot, trainable

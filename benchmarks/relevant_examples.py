@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
-import networks
 import report
 import torch
 from torch import Tensor, nn
 
+import networks
 import posterity as po
 from posterity import plots
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 
 import datasets
-import networks
 import report
 import torch
 import torch.nn.functional as F
@@ -33,6 +32,7 @@ from training import (
     warm_cosine,
 )
 
+import networks
 from posterity.optim import SAM, BayesianSAM
 
 SAMPLES, BINS = 32, 20

@@ -18,13 +18,13 @@ import datasets
 import numpy as np
 import report
 import torch
-from networks import ResNet20, mlp
 from sklearn.datasets import load_wine
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
+from networks import ResNet20, mlp
 from posterity.learning import folds
 from posterity.likelihoods import likelihood
 from posterity.memory.label_errors import label_errors

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import datasets
 import hmc
-import networks
 import numpy as np
 import report
 import torch
 from torch import Tensor, nn
 from training import device
 
+import networks
 from posterity.optim import IVON, MixtureIVON
 
 HIDDEN, NOISE = 50, 0.1

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from networks import lenet, mlp
 from torch import Tensor, nn
 from untuned_data import WORDS, Arrays
+
+from networks import lenet, mlp
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ SRC = Path(__file__).parent.parent / "src" / "posterity"
 FILES = sorted(SRC.rglob("*.py"))
 
 FLOORS = (
-    "errors progress startup distributed processes cells doubles trees linalg noise inputs texts batches files "
+    "errors progress native startup distributed processes cells doubles trees linalg noise inputs texts batches files "
     "checkpoints likelihoods metrics",
     "families gradients rule algorithms curvature",
     "posterior",

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from posterity import native
 from posterity.errors import require
 
 HALF = 512
@@ -38,6 +39,7 @@ ROUNDS = (
     (15, 0x27D4EB2F),
 )
 _MASK = 0xFFFFFFFF
+LARGE = 1 << 17  # normals that are worth a compiler, on a CPU
 
 
 class Key(NamedTuple):
@@ -173,6 +175,11 @@ def normal(
     """
     block = start // (2 * HALF)
     blocks = -(-(start + count) // (2 * HALF)) - block
+    if count >= LARGE and torch.device(device).type == "cpu":
+        _check_range(block * HALF, (block + blocks) * HALF)
+        found = native.draw(words(key), start, count, HALF, ROUNDS)
+        if found is not None:
+            return found.to(dtype)
     pairs = _interleave(*box_muller(*bits(key, block * HALF, blocks * HALF, device)))
     offset = start - block * 2 * HALF
     return pairs[offset : offset + count].to(dtype)

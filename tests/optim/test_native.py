@@ -16,9 +16,11 @@ from optim.agreement import *  # noqa: F403
 from optim.agreement import SETTINGS, Net, assert_equal, pair, train
 from optim.agreement_of_processes import *  # noqa: F403
 from optim.reference import Reference, array
+from posterity import native
+from posterity.native import _library
 from posterity.noise import Key, bits, normal, words
 from posterity.optim import IVON
-from posterity.optim.kernels import _library, _native
+from posterity.optim.kernels import _native
 from posterity.optim.kernels._native import NativeLauncher
 
 pytestmark = pytest.mark.skipif(isinstance(_native.library(), str), reason=str(_native.library()))
@@ -45,7 +47,7 @@ def probe(tmp_path_factory):
     source.write_text(PROBE.format(source=_native.SOURCE))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        return _library.load(source, _native.definitions())
+        return native.load(source, _native.definitions(), native.HEADERS)
 
 
 def place(t):
@@ -180,7 +182,7 @@ def test_neither_vectors_nor_optimisation_nor_the_compiler_change_a_bit(flag, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_library, "WAYS", ((("-march=native",), ()),))
     monkeypatch.setattr(_library, "FLAGS", (*_library.FLAGS, flag))
-    plain = _library.load(_native.SOURCE, _native.definitions())
+    plain = native.load(_native.SOURCE, _native.definitions(), native.HEADERS)
     monkeypatch.setattr(_native, "library", lambda: plain)
     assert all(torch.equal(p, q) for p, q in zip(trained(), fast, strict=True))
 

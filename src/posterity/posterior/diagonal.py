@@ -68,7 +68,9 @@ class Diagonal(GaussianStructure):
     def sample(self, k: int, seed: int = 0) -> Tree:
         self._require_proper("sample")
         noise = standard_normal(self.mean, k, seed)
-        return {name: (m + noise[name] * self.precision[name].rsqrt()).to(m.dtype) for name, m in self.mean.items()}
+        return {
+            name: noise[name].mul_(self.precision[name].rsqrt()).add_(m).to(m.dtype) for name, m in self.mean.items()
+        }
 
     def quadratic(self, tree: Mapping[str, Tensor]) -> Tensor:
         return total(self.precision[name] * t**2 for name, t in tree.items())

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from posterity import native
 from posterity.noise import HALF, ROUNDS
-from posterity.optim.kernels import _library
 from posterity.optim.kernels._contract import IVONKernels, Kernels, largest
 from posterity.optim.kernels._fused import SOME
 from posterity.optim.kernels._pointer_table import ADAM_NUMBERS, COLUMNS, DTYPES, MARKS, NUMBERS, Entry, Marks, Tensors
@@ -44,18 +44,16 @@ def definitions() -> list[str]:
     tables = {"AT": COLUMNS, "NUMBER": NUMBERS, "ADAM": ADAM_NUMBERS, "MARK": MARKS}
     places = [f"{table}_{name.upper()}={i}" for table, names in tables.items() for i, name in enumerate(names)]
     widths = [f"{table}_WIDTH={len(names)}" for table, names in tables.items()]
-    shifts = [f"S{i}={shift}" for i, (shift, _) in enumerate(ROUNDS, 1)]
-    multipliers = [f"M{i}={multiplier}u" for i, (_, multiplier) in enumerate(ROUNDS, 1)]
-    sizes = [f"HALF={HALF}", f"SOME={SOME}", f"LARGEST={largest(torch.float32)}"]
-    return [*places, *widths, *shifts, *multipliers, *sizes]
+    sizes = [f"SOME={SOME}", f"LARGEST={largest(torch.float32)}"]
+    return [*places, *widths, *native.definitions(HALF, ROUNDS), *sizes]
 
 
 @cache
 def library() -> ctypes.CDLL | str:
     """The library, compiled at the first call on a machine; or why there is none."""
     try:
-        found = _library.load(SOURCE, definitions())
-    except _library.NoLibrary as why:
+        found = native.load(SOURCE, definitions(), native.HEADERS)
+    except native.NoLibrary as why:
         return str(why)
     for name in ("adam_size", "adam_effective", "adam_step"):
         getattr(found, name).restype = ctypes.c_double

@@ -3,7 +3,7 @@
  * AT_, NUMBER_ and MARK_ constants and HALF are given by `_native.py` when this is compiled.
  */
 
-#include "native_noise.h"
+#include "noise.h"
 
 #define BLOCK (2 * HALF)
 

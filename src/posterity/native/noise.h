@@ -1,6 +1,6 @@
 /* The counter generator of `posterity.noise` in C: the same integers, and normals within a few units in the last place.
  *
- * The rounds of the hash, S1 to S6 and M1 to M6, are given by `_native.py` when this is compiled.
+ * The rounds of the hash, S1 to S6 and M1 to M6, are given by `definitions` when this is compiled.
  */
 
 #include <math.h>

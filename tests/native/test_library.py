@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from posterity.optim.kernels import _library
+from posterity.native import _library
 
 try:
     COMPILER = _library.find_compiler()[0]

@@ -43,16 +43,18 @@ class NoLibrary(Exception):
     """Why there is none."""
 
 
-def load(source: Path, definitions: Sequence[str] = ()) -> ctypes.CDLL:
+def load(source: Path, definitions: Sequence[str] = (), headers: Path | None = None) -> ctypes.CDLL:
     """Load the library of a source, compiled now if it has not been before; `NoLibrary` says why it cannot be.
 
     Args:
         source: The file.
         definitions: Its macros, as NAME=value.
+        headers: A folder of headers, beside its own.
     """
     compiler = find_compiler()
     options = [*FLAGS, *(f"-D{definition}" for definition in definitions)]
-    name, folder = f"{source.stem}-{_digest(source, compiler, options)}.so", _cache()
+    options += [] if headers is None else ["-I", str(headers)]
+    name, folder = f"{source.stem}-{_digest(source, compiler, options, headers)}.so", _cache()
     if folder is not None and (folder / name).exists() and _safe(folder / name):
         try:
             return ctypes.CDLL(str(folder / name))
@@ -109,10 +111,11 @@ def find_compiler() -> list[str]:
     return [path, *command[1:]]
 
 
-def _digest(source: Path, compiler: list[str], options: list[str]) -> str:
+def _digest(source: Path, compiler: list[str], options: list[str], headers: Path | None = None) -> str:
     about = os.stat(compiler[0])
     parts = [*compiler, about.st_size, about.st_mtime_ns, *options, WAYS, platform.machine(), _processor()]
-    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    folders = [source.parent] if headers is None else [source.parent, headers]
+    texts = [path.read_bytes() for path in (source, *(h for folder in folders for h in sorted(folder.glob("*.h"))))]
     return hashlib.sha256(b"".join(texts) + repr(parts).encode()).hexdigest()[:20]
 
 

@@ -124,6 +124,7 @@ def test_numbers_of_all_sizes_are_narrowed_as_torch_does(probe):
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.filterwarnings("ignore:IVON. weight_decay")  # of any size, on purpose
 @settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 3000),

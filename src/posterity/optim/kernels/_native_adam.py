@@ -47,11 +47,10 @@ class NativeAdam(Native, AdamKernels):
     def step(
         self, gradients: Tensors, course: Course, *, held: bool = False, ahead: bool = False, done: list[int]
     ) -> bool:
-        self.table.set_gradients(gradients)
+        _, clipping = parted(self.scaled(gradients))
         if self._call(self._library.adam_check):
             return False
         meter, drawn = course.meter, course.meter.price.ess
-        _, clipping = parted(self.scaled(gradients))
         meter.clip(clipping)
         if meter.stepped(course.lr):
             self._look(course, held)

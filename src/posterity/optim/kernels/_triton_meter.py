@@ -45,7 +45,7 @@ FACTS = tl.constexpr(16)
 COLD, SMALLEST, LOG_KEPT = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST, math.log(_meter.DECAY)))
 KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
 WINDOW, LEAST, MOST, FRESH = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.FRESH))
-TINY = tl.constexpr(1e-30)
+TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
 
 
 @triton.jit
@@ -116,10 +116,11 @@ def widths(
 
 @triton.jit
 def size(table, gradients, sizes, SOME: tl.constexpr):
-    """Σ gradient² over some weights of each tensor."""
+    """Σ gradient² over some weights of each tensor, in whole lines of memory."""
     t = tl.program_id(0)
     length = tl.load(table + t.to(tl.int64) * WIDTH + SIZE) * (tl.load(gradients + t) != 0).to(tl.int64)
-    index = tl.arange(0, SOME) * (1 + length // SOME)
+    lane, stride = tl.arange(0, SOME), 1 + (length + LINE - 1) // LINE // (SOME // LINE)
+    index = lane // LINE * stride * LINE + lane % LINE
     gradient = tl.load(address_of(gradients + t, 0, tl.float32, False) + index, mask=index < length, other=0.0)
     tl.store(sizes + t, tl.sum(gradient * gradient, axis=0))
 

@@ -6,7 +6,7 @@
 
 #include "native_sample.h"
 
-#define LANES 16
+#define LANES 16 /* a line of memory */
 
 INLINE const double *adam_of(const Work *work, int64_t t) {
     return work->numbers + work->table[t * AT_WIDTH + AT_GROUP] * ADAM_WIDTH;
@@ -44,14 +44,16 @@ int adam_check(const Work *work, int threads) {
     return wrong;
 }
 
-/* The sum of squares of some of the gradients: whoever scales them scales it too. */
+/* The sum of squares of some of the gradients, in whole lines of memory: whoever scales them scales it too. */
 double adam_size(const Work *work, int threads) {
     double total = 0;
     for (int64_t t = 0; t < work->tensors; t++) {
         const float *gradient = (float *)work->gradients[t];
-        int64_t size = work->table[t * AT_WIDTH + AT_SIZE], stride = 1 + size / SOME;
-        for (int64_t j = 0; gradient && j < size; j += stride)
-            total += (double)gradient[j] * gradient[j];
+        int64_t size = work->table[t * AT_WIDTH + AT_SIZE], lines = (size + LANES - 1) / LANES;
+        int64_t stride = 1 + lines / (SOME / LANES);
+        for (int64_t line = 0; gradient && line < lines; line += stride)
+            for (int64_t j = line * LANES; j < size && j < (line + 1) * LANES; j++)
+                total += (double)gradient[j] * gradient[j];
     }
     return total;
 }

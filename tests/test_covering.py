@@ -42,6 +42,6 @@ def test_the_lines_above_name_modules_and_tests():
 
 
 def test_the_table_knows_who_tests_what(tests):
-    found = {test.name for distance, test in tests["adaptation.penalty"] if distance == 0}
-    assert "test_penalties.py" in found
-    assert all(distance > 0 for distance, test in tests["linalg"] if test.name == "test_penalties.py")
+    found = {test.name: distance for distance, test in tests["rule"]}
+    assert found["test_rule.py"] == 0
+    assert found["test_table.py"] > 0

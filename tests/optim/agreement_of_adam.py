@@ -119,6 +119,46 @@ def test_several_samples_a_step_are_drawn_by_kernels(parts):
     assert_alike(one, other)
 
 
+def test_gradients_that_were_there_before_a_sample_are_not_priced_with_its_noise():
+    one, other = over(None), over(False)
+    for optimizer, model in (one, other):
+        train(optimizer, model, steps=COLD + 1)
+        noisy(model, 0).backward()
+        with optimizer.sampled_params(train=True):
+            noisy(model, 1).backward()
+        optimizer.step()
+    assert used(one[0])
+    assert_alike(one, other)
+    assert float(one[0].meter.price.last) != 0
+
+
+def test_closures_that_clear_gradients_in_the_context_are_left_to_kernels():
+    one, other = over(None), over(False)
+    for optimizer, model in (one, other):
+
+        def closure(optimizer=optimizer, model=model):
+            optimizer.zero_grad()
+            value = noisy(model, 1)
+            value.backward()
+            return value
+
+        for _ in range(STEPS):
+            optimizer.step(closure)
+    assert one[0]._fused._before == {}
+    assert used(one[0])
+    assert_alike(one, other)
+
+
+def test_a_copy_goes_on_alike():
+    optimizer, model = over(None)
+    train(optimizer, model)
+    twin_model, twin = copy.deepcopy((model, optimizer))
+    for pair in ((optimizer, model), (twin, twin_model)):
+        train(*pair, steps=2, begin=STEPS)
+    assert used(twin)
+    assert_alike((twin, twin_model), (optimizer, model), rtol=0, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:.* a step was skipped")
 @pytest.mark.parametrize("how", ["context", "until_step", "ahead"])
 @pytest.mark.parametrize("spoil", [torch.nan, 2.0**64])

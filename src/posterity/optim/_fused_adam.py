@@ -69,7 +69,6 @@ class FusedAdam(Fused):
 
     def place(self, work: Work, fresh: bool) -> bool:
         self._looked = False
-        work.samples.look = self._look_at_gradients
         return super().place(work, fresh) or self._left()
 
     def _left(self) -> bool:
@@ -82,20 +81,18 @@ class FusedAdam(Fused):
         if isinstance(self._launcher, AdamKernels):
             self._launcher.catch_up()
 
-    def _alone(self, samples: Lifecycle) -> bool:
-        fresh = all(p.grad is None for group in self._owner.param_groups for p in group["params"])
-        return fresh and super()._alone(samples)
-
     def take_away(self, work: Work) -> bool:
         samples = work.samples
         if samples.redrawable and not self._looked and samples.phase is not Phase.AHEAD:
-            self._look_at_gradients()
+            self.look(samples)
         return super().take_away(work)
 
-    def _look_at_gradients(self) -> None:
-        if isinstance(self._launcher, AdamKernels):
+    def look(self, samples: Lifecycle) -> None:
+        if samples.redrawable and isinstance(self._launcher, AdamKernels):
             self._launcher.size(self._gradients())
             self._looked = True
+        else:
+            super().look(samples)
 
     def _gradients(self) -> list[Tensor | None]:
         return [p.grad for p in self._parameters]
@@ -113,6 +110,14 @@ class FusedAdam(Fused):
         for p in self._parameters:
             statistics.kept[p].norm = None if p.grad is None else norm(p.grad) / ratio.to(p)
 
+    def _subtract_gradients(self, samples: Lifecycle) -> None:
+        """Take earlier gradients that were added to out of the price of the sample."""
+        pending, self._before = self._accumulated(), {}
+        if pending and samples.redrawable:
+            self.write_down(samples)
+            earlier = torch.stack([dot(self._buffers[p], p, copy) for p, copy in pending]).sum()
+            samples.statistics.totals[-1] -= earlier
+
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def step(self, work: Work) -> bool:
@@ -122,7 +127,7 @@ class FusedAdam(Fused):
         assert isinstance(launcher, AdamKernels)
         samples = work.samples
         if samples.in_place and not self._looked:
-            self._look_at_gradients()
+            self.look(samples)
         if launcher.step(gradients, self._course(), held=samples.in_place, ahead=samples.ahead, done=taken):
             for base in self._owner.bases:
                 base._opt_called = True  # type: ignore[attr-defined]  # which schedulers ask

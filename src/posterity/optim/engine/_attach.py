@@ -27,6 +27,7 @@ class Attachment:
         draw: Puts a sample to learn from in place.
         put_mean: Puts the mean in place.
         may_stay: Whether the sample in place may stay until the step.
+        look: Looks at the gradients of the sample in place, before anybody scales them.
         ahead: Whether each step is to put the next sample in place.
     """
 
@@ -38,10 +39,12 @@ class Attachment:
         draw: Callable[[], None],
         put_mean: Callable[[], None],
         may_stay: Callable[[], bool],
+        look: Callable[[], None],
         ahead: bool = False,
     ) -> None:
         samples.ahead |= ahead
         self._samples, self._draw, self._put_mean, self._may_stay = samples, draw, put_mean, may_stay
+        self._look = look
         self._model = weakref.ref(model)
         self._hides = False  # whether a pass of this model is why the mean is in place
         self._tasks: set[int] = set()
@@ -123,13 +126,17 @@ class Attachment:
         samples = self._samples
         if samples.context_open:
             if samples.train:
-                samples.measure()  # hosts scale gradients inside the closure of a step
+                self._look()  # hosts scale gradients inside the closure of a step
             return
         samples.differentiate()
         if torch._C._current_autograd_node() is not None:  # a checkpointed piece has ended, the pass around it has not
             return
         samples.passes -= not graph_kept
-        if samples.passes <= 0 and not graph_kept and not (samples.ahead and self._may_stay()):
+        if samples.passes > 0 or graph_kept:
+            return
+        if samples.ahead and self._may_stay():
+            self._look()
+        else:
             self._release()
 
     def _release(self) -> None:

@@ -189,6 +189,11 @@ class Fused(Backend):
         """Whether a sample may stay in place until the step, where no gradient before it has to be taken out."""
         return samples.redrawable and not self._accumulated()
 
+    def look(self, samples: Lifecycle) -> None:
+        """Look at the gradients of the sample in place, before anybody scales them."""
+        if not samples.redrawable:
+            samples.statistics.measure(samples.means)
+
     def look_again(self) -> None:
         """Let the next sample look for all tensors anew: some are not what they were."""
         self._places = []

@@ -75,7 +75,6 @@ class Lifecycle:
     passes: int = 0  # training passes of attached models that hold the sample and have not been differentiated
     backwards: set[int] = field(default_factory=set)  # backward passes through attached models that have begun
     predictions: int = 0  # samples to predict with, so far
-    look: Callable[[], None] | None = None  # how kernels look at the gradients of a sample that they can draw again
 
     @property
     def in_place(self) -> bool:
@@ -134,15 +133,6 @@ class Lifecycle:
         """Gradients have come from the sample in place, if it still is."""
         if self.in_place:
             self._to(Phase.DIFFERENTIATED)
-            if self.redrawable:
-                self.measure()
-
-    def measure(self) -> None:
-        """Look at the gradients of a sample to learn from, before anybody scales them."""
-        if not self.redrawable:
-            self.statistics.measure(self.means)
-        elif self.look is not None:
-            self.look()
 
     # ── a sample goes ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -113,6 +113,7 @@ class VariationalOptimizer(Equations, Optimizer):
             yield
             if train and samples.until_step and self._fused.may_stay(samples):
                 samples.differentiate()
+                self._fused.look(samples)
             else:
                 self._put_mean()
             samples.context_open = False
@@ -170,6 +171,7 @@ class VariationalOptimizer(Equations, Optimizer):
             draw=lambda: self._put_sample(train=True),
             put_mean=self._put_mean,
             may_stay=lambda: self._fused.may_stay(self._samples),
+            look=lambda: self._fused.look(self._samples),
             ahead=ahead,
         )
 

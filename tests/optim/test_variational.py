@@ -42,13 +42,15 @@ def train(model, optimizer, loss, x, y, batch, steps, seed=0, scheduler=None):
                 return
 
 
-def fitted(kind, batch, n=200, steps=4000):
+def fitted(kind, batch, by_price, n=200, steps=4000):
     """A model trained to the end under N(0, 1), with a decaying learning rate and λ = N, in double precision."""
     torch.manual_seed(0)
     x, y = logistic(n)
     model = nn.Linear(3, 1, bias=False, dtype=torch.float64)
     base = Adam(model.parameters(), lr=0.03)
-    optimizer = Variational(base, n=n, batch_size=batch, total_steps=steps, budget=100.0, prior=1.0)
+    length = steps if by_price else None
+    optimizer = Variational(base, n=n, batch_size=batch, total_steps=length, budget=100.0, prior=1.0)
+    assert optimizer.meter.by_price == by_price
     if kind == "linear":
         y = (x @ torch.linspace(-1, 1, 3, dtype=x.dtype)).add_(torch.randn(n, dtype=x.dtype))
         loss = lambda f, t: 0.5 * (f.squeeze(1) - t).square().mean()  # noqa: E731
@@ -71,9 +73,10 @@ def expectations(kind, x, y, mean, sigma):
 
 
 @pytest.mark.parametrize("kind", ["linear", "logistic"])
-@pytest.mark.parametrize("batch", [8, 40, 200])
-def test_mean_and_precision_solve_the_equations_of_the_posterior(kind, batch):
-    x, y, model, optimizer = fitted(kind, batch)
+@pytest.mark.parametrize(("batch", "by_price"), [(8, False), (40, False), (40, True), (200, True)])
+def test_mean_and_precision_solve_the_equations_of_the_posterior(kind, batch, by_price):
+    """By Price's theorem the precision is the mean-field optimum's, by squares N E[g²] + P₀."""
+    x, y, model, optimizer = fitted(kind, batch, by_price)
     posterior = optimizer.posterior(model, likelihood="gaussian" if kind == "linear" else "bernoulli")
     assert posterior.temperature == pytest.approx(1.0)
     mean, precision = posterior.mean["weight"][0], posterior.structure.precision["weight"][0]
@@ -81,8 +84,9 @@ def test_mean_and_precision_solve_the_equations_of_the_posterior(kind, batch):
     n = len(x)
     spread = squares.sqrt() / math.sqrt(n)  # of the gradient over sets of examples: the scale of what cancels
     assert ((gradient + mean / n).abs() < 0.15 * spread).all()
-    wanted = n * (curvature if batch == n else squares) + 1
-    # Averages over the last thousand steps, of batches of 8, have a relative spread of √(2 / (1000 · 8)) · 2 or so.
+    wanted = n * (curvature if by_price else squares) + 1
+    # Squares over the last thousand steps, of batches of 8, have a relative spread of √(2 / (1000 · 8)) · 2 or so;
+    # Price's products over all steps, of batches of 40, one of √(N / (40 · 4000)) = 0.04.
     torch.testing.assert_close(precision, wanted, rtol=0.15, atol=0)
 
 

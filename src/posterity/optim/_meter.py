@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,20 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.optim import watch
 from posterity.optim._distributed import local
-from posterity.optim.price import WINDOW, Price, opening, progress
+from posterity.optim.price import Price, opening, progress
 
 COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
-MEASURED = ("scale", "total", "clipping", "spent", "owed")
+MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess")
+ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
 SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
 TOO_LARGE = (
     "expected the mean loss of a batch, got gradients far too large for the curvature that noise in the weights meets: "
     "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
 )
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
-START = 10  # steps at λ = N that the first estimate of Price's diagonal counts for
 
 
 @dataclass
@@ -38,12 +38,16 @@ class Meter:
         batch: Examples behind a gradient.
         known: Whether it was given; otherwise it is an estimate.
         total_steps: Length of training, where it is known.
+        by_price: Whether the curvature of each weight comes from Price's theorem, and not from squares of gradients.
+            It does for batches so large that squares know nothing of it, and for models so small that their noise
+            tells enough by the end of training: the estimate has a relative variance of 1 / (B Σ 1/λ).
     """
 
     price: Price
     batch: float
     known: bool
     total_steps: int | None
+    by_price: bool
     scale: Tensor
     total: Tensor  # Σ h/(h + δ) at the last look
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
@@ -55,20 +59,23 @@ class Meter:
     watched: bool = False  # whether rows that are not trained on set the budget, so that it need not open late
     spent: Tensor | float = 0.0  # Σ 2c since the start
     owed: Tensor | float = 0.0  # what that would be if squares of gradients were curvatures, Σ P/λ
+    known_per_ess: Tensor | float = 0.0  # Σ 1/λ, what Price's theorem has told about the curvature of a weight
 
     @classmethod
     def of(
-        cls, n: float, batch_size: int | None, total_steps: int | None, budget: float, device: torch.device
+        cls,
+        n: float,
+        batch_size: int | None,
+        total_steps: int | None,
+        budget: float,
+        weights: Sequence[Tensor],
     ) -> Meter:
         """Nothing has been measured yet."""
-        price, batch = Price.of(n, budget, device), float(min(batch_size or USUAL_BATCH, n))
-        zero = torch.zeros_like(price.ess)
-        return cls(price, batch, batch_size is not None, total_steps, zero + batch, zero, zero.clone())
-
-    @property
-    def by_price(self) -> bool:
-        """Whether batches are so large that squares of their gradients know no curvature, and Price's theorem does."""
-        return self.batch > self.price.n / 2 and self.known
+        price, batch = Price.of(n, budget, weights[0].device), float(min(batch_size or USUAL_BATCH, n))
+        zero, largest = torch.zeros_like(price.ess), max(n, sum(p.numel() for p in weights) / (2 * budget))
+        enough = total_steps is not None and ENOUGH * largest <= batch * total_steps
+        by_price = batch_size is not None and (enough or batch > n / 2)
+        return cls(price, batch, batch_size is not None, total_steps, by_price, zero + batch, zero, zero.clone())
 
     @property
     def silent(self) -> bool:
@@ -96,16 +103,15 @@ class Meter:
         self.clipping = DECAY * self.clipping + (1 - DECAY) * clipping.square().to(self.clipping)
         self.measured += 1
 
-    def mend(self, hessian: Tensor, squares: tuple[Tensor, float] | None, delta: Tensor | float) -> None:
-        """Begin Price's diagonal at the squares of the first gradients, and keep h + δ positive where δ has changed."""
-        if self.steps == COLD and squares is not None:
-            hessian.copy_(squares[0] * (squares[1] * self.batch))
-        hessian.clamp_min_(-0.5 * float(delta))
+    def news(self) -> Tensor | float:
+        """The weight of the coming step in an average over steps: its share of Σ 1/λ; a start counts for 1/B."""
+        now = 1 / self.price.ess
+        return plain(now / (self._kept * self.known_per_ess + 1 / self.batch + now))
 
-    def rate(self) -> float:
-        """ρ of Price's diagonal: each step counts by 1/λ, as in P̂, and the start as ten steps at λ = N."""
-        price, memory = self.price, 1 / (3 * (1 - DECAY))
-        return 1 / (1 + float(price.ess * (START / price.n + price.per_ess * memory / WINDOW)))
+    @property
+    def _kept(self) -> float:
+        """What an average of curvatures keeps: all where λ has come down by the end, or else of some thousand steps."""
+        return DECAY if self.total_steps is None else 1.0
 
     def stepped(self, lr: float) -> bool:
         """Count a step; whether it is time to look at all widths."""
@@ -155,6 +161,7 @@ class Meter:
         """Take in the price of a sample that was drawn at this λ."""
         self.spent = self.spent + 2 * price.to(self.total)
         self.owed = self.owed + self.total / drawn
+        self.known_per_ess = self._kept * self.known_per_ess + 1 / drawn
         self.price.pay(price, drawn)
 
     def following(self, lr: float, share: float) -> Tensor:
@@ -207,7 +214,7 @@ class Meter:
         left = dict(numbers)
         self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
         self.peak, self.batch = left.pop("peak"), left.pop("batch")
-        for name in MEASURED:  # those of earlier versions lack the last two
+        for name in MEASURED:  # those of earlier versions lack the last three
             setattr(self, name, torch.full_like(self.scale, left.pop(name, 0.0)))
         self.price.load(left)
 

@@ -115,8 +115,8 @@ class Variational(Watching):
             noise=noise,
             process_group=process_group,
         )
-        device = local(self.param_groups[0]["params"][0]).device
-        self.meter = Meter.of(self.n, batch_size, total_steps, budget, device)
+        weights = [local(p) for group in self.param_groups for p in group["params"]]
+        self.meter = Meter.of(self.n, batch_size, total_steps, budget, weights)
         if prior is not None:
             self.set_prior(prior)
 
@@ -141,16 +141,16 @@ class Variational(Watching):
     # ── the width ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def initial_state(self, p: Tensor, options: VariationalOptions) -> Views:
-        own = "hessian" if self.meter.by_price else "squares"
-        if own == "squares" and _bases.keeps_squares(self.base_of(p)[0]):
+        own: tuple[str, ...] = ("hessian", "average") if self.meter.by_price else ("squares",)
+        if not self.meter.by_price and _bases.keeps_squares(self.base_of(p)[0]):
             return {}
-        return {own: torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)}
+        return {name: torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False) for name in own}
 
     def _curvature(self, p: Tensor) -> tuple[Tensor, Tensor | float] | None:
         """What the curvature h of a parameter is a multiple of, and the factor; None before its first step."""
         state = self.state.get(p, {})
         if self.meter.by_price:
-            return (state["hessian"], 1.0) if "hessian" in state else None
+            return (state["hessian"].clamp_min(0), 1.0) if "hessian" in state else None
         found = _bases.squares(*self.base_of(p), p, state)
         return None if found is None else (found[0], found[1] * self.meter.examples())
 
@@ -187,17 +187,24 @@ class Variational(Watching):
         if "squares" in tensors and p.grad is not None:
             gradient = local(p.grad).to(tensors["squares"].dtype)
             tensors["squares"].lerp_(gradient.square(), 1 - DECAY)
-        if "hessian" in tensors and not self.meter.silent:
-            product = statistics(tensors, mean, numbers)[1]
-            if product is not None:
-                self._learn_hessian(tensors, product, numbers)
+        if "hessian" in tensors and p.grad is not None:
+            self._learn_hessian(tensors, mean, local(p.grad).to(mean.dtype), numbers)
 
-    def _learn_hessian(self, view: Views, product: Tensor, numbers: Numbers) -> None:
-        """h ← h + ρ (ĥ − h) + ½ ρ² (ĥ − h)² / (h + δ) with ĥ = λ (h + δ) (θ − m) ĝ: Price's, kept positive."""
-        rho, h = self.meter.rate(), view["hessian"]
-        total = self.precision({**view, "curvature": h}, numbers | {"ess": 1.0})
-        change = product * total * numbers["ess"] - h
-        h.add_(rho * change + 0.5 * rho**2 * change.square() / total)
+    def _learn_hessian(self, view: Views, mean: Tensor, gradient: Tensor, numbers: Numbers) -> None:
+        """h ← h + ρ (ĥ − h) with Price's ĥ = (θ − m) (ĝ − ḡ) / σ², weighed by ρ ∝ 1/λ.
+
+        ḡ averages the gradients of the steps before. It is independent of this noise, and ĥ has less variance with it.
+        Before there is noise, h is B (ĝ − ḡ)², or B ĝ² where batches hardly differ.
+        """
+        h, product = view["hessian"], statistics(view, mean, numbers)[1]
+        if self.meter.silent:
+            away = gradient - view["average"] if 2 * self.meter.batch <= self.n else gradient
+            h.lerp_(away.square() * self.meter.batch, 1 / max(self.meter.steps, 1))
+        elif product is not None and numbers["ess"] != math.inf:
+            if "product" not in view and "sample" in view:  # of one sample, whose noise is known
+                product = product - (view["sample"].to(mean.dtype) - mean) * view["average"]
+            h.lerp_(product * self.precision({**view, "curvature": h.clamp_min(0)}, numbers), self.meter.news())
+        view["average"].lerp_(gradient, max(0.1, 1 / (self.meter.steps + 1)))
 
     def apply(self, pieces: list[Piece]) -> None:
         """Measure the price, set λ for the next sample, and let the bases step from the gradients.
@@ -249,8 +256,6 @@ class Variational(Watching):
         total = torch.zeros_like(self.meter.total)
         for p in self._trained():
             self.deltas[p] = self._delta(p)
-            if "hessian" in (state := self.state.get(p, {})):
-                self.meter.mend(state["hessian"], _bases.squares(*self.base_of(p), p, state), self.deltas[p])
             if self._curvature(p) is not None:
                 view = {name: local(t) for name, t in self.width_state(p).items()}
                 numbers = self.numbers(p, self.options_of(self.base_of(p)[1])) | {"ess": 1.0}

@@ -60,6 +60,7 @@ class PictureEncoder(Encoder):
             if not pixels:
                 continue
             inputs = (torch.from_numpy(np.stack(list(pixels.values()))).permute(0, 3, 1, 2).float() - MEAN) / STD
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
             with torch.inference_mode():
                 found[list(pixels)] = model(inputs).numpy()
         return found
@@ -78,7 +79,8 @@ class PictureEncoder(Encoder):
                     f"{tuple(tensor.shape)}, got {got}"
                 )
             tensor.copy_(stored.read(name, 0, entry.count).reshape(entry.shape))
-        return model.eval().requires_grad_(False)
+        # Channels last: half of the time, and the same numbers up to rounding.
+        return model.eval().requires_grad_(False).to(memory_format=torch.channels_last)
 
 
 @contextmanager

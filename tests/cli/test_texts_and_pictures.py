@@ -1,17 +1,20 @@
 """Texts and pictures from files to answers, with a frozen network and without one."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+from peft import PeftModel
 from PIL import Image
+from transformers import AutoModel
 from typer.testing import CliRunner
 
 from features.encoders import tiny_picture_weights, tiny_text_encoder
 from posterity.cli import app
-from posterity.errors import RefusedFile
-from posterity.features import PictureEncoder
+from posterity.errors import InvalidInput, RefusedFile
+from posterity.features import PictureEncoder, TextEncoder
 from posterity.runs import RunFolder
 
 QUICK = ("--epochs", "20", "--lr", "0.5", "--hess-init", "1")
@@ -78,6 +81,38 @@ def test_every_command_takes_a_run_on_texts(here):
     assert not {row["id"] for row in again["rows"]} & {row["id"] for row in asked["rows"]}
     assert any("are in the run already" in note for note in again["notes"])
     posterity("report", "reviews-run")
+
+
+def test_an_encoder_tuned_by_adapters(here, tmp_path):
+    told = ("fit", "reviews.csv", "--target", "label", "--text", "review", "--encoder", "encoder")
+    posterity(*told, "--tune", "lora", "--out", tmp_path / "run", "--json")
+    run = RunFolder.open(tmp_path / "run")
+    assert run.dataset.encoding.tuned
+    assert run.config["model"] == "head"
+    assert run.metrics["accuracy"] > 0.9
+    plain, own = (TextEncoder(here / "encoder", adapter) for adapter in (None, tmp_path / "run" / "adapter"))
+    assert own.fingerprint == run.dataset.encoding.fingerprint != plain.fingerprint
+    assert np.abs(own.encode(["good film"]) - plain.encode(["good film"])).max() > 1e-4  # rounding is at 1e-6
+    PeftModel.from_pretrained(AutoModel.from_pretrained(here / "encoder"), tmp_path / "run" / "adapter")
+    posterity("predict", tmp_path / "run", "pool.csv", "--out", tmp_path / "predicted.csv")
+    posterity("report", tmp_path / "run")
+    assert "--tune lora" in (tmp_path / "run" / "report.html").read_text()
+
+    reviews(6, seed=2).to_csv(tmp_path / "new.csv", index=False)
+    posterity("adapt", tmp_path / "run", "--add", tmp_path / "new.csv", "--out", tmp_path / "run-2")
+    posterity("predict", tmp_path / "run-2", "pool.csv", "--out", tmp_path / "again.csv")
+    shutil.rmtree(tmp_path / "run-2" / "adapter")
+    reviews(4, seed=3).to_csv(tmp_path / "unread.csv", index=False)
+    with pytest.raises(RefusedFile, match="adapters of the run's encoder"):
+        posterity("predict", tmp_path / "run-2", tmp_path / "unread.csv")
+
+
+def test_tuning_needs_texts_that_an_encoder_reads(tmp_path):
+    told = ("fit", "reviews.csv", "--target", "label", "--tune", "lora", "--out", tmp_path / "run")
+    with pytest.raises(InvalidInput, match="tune: expected texts"):
+        posterity(*told)
+    with pytest.raises(InvalidInput, match="tune: expected lora, got 'all'"):
+        posterity(*told[:-4], "--tune", "all", "--out", tmp_path / "run")
 
 
 def test_another_encoder_is_refused(here, tmp_path):

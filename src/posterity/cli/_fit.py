@@ -10,7 +10,7 @@ import typer
 
 from posterity.cells import number
 from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
-from posterity.errors import InvalidInput, expected
+from posterity.errors import InvalidInput, expected, require
 
 if TYPE_CHECKING:
     from posterity.runs import RunFolder
@@ -55,6 +55,9 @@ def fit(
             "package. none: words are counted, pictures learnt from their pixels.",
         ),
     ] = None,
+    tune: Annotated[
+        str | None, typer.Option(metavar="lora", help="Tune the encoder of the text first, by low-rank adapters.")
+    ] = None,
     inputs: Annotated[str | None, typer.Option(help="For npz: the name of the array of inputs.")] = None,
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default by cross-validation.")] = None,
@@ -86,6 +89,7 @@ def fit(
     from posterity.runs import fitting
     from posterity.runs.config import Config
     from posterity.runs.locating import locate
+    from posterity.runs.tuning import tuned
 
     folder = out or (Path(f"{stem(data)}-run") if data else None)
     if folder is None:
@@ -117,6 +121,9 @@ def fit(
         source, said = _encoded(source, data, text, encoder, pixels=model is not None or size is not None)
         if said and not as_json:
             say(said)
+        if tune is not None:
+            require(tune == "lora", "tune", "lora", tune)
+            source = tuned(source, folder, seed, task)
         columns = {"task": task, "text": text if source.encoding is None else None, "ignore": tuple(ignore or ())}
         plan = _prepared(folder, config, source, columns, quiet=as_json)
     run = fitting.train(plan, anew=not resume)

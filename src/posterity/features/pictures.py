@@ -80,7 +80,7 @@ class PictureEncoder(Encoder):
                 )
             tensor.copy_(stored.read(name, 0, entry.count).reshape(entry.shape))
         # Channels last: half of the time, and the same numbers up to rounding.
-        return model.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+        return model.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 @contextmanager

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posterity.adapters import insert_lora, load_adapter
+from posterity.adapters.store import CONFIG, TENSORS
 from posterity.errors import MissingExtra, RefusedFile
 from posterity.features._encoder import Encoder, Matrix
 from posterity.files import read_json
@@ -26,13 +28,15 @@ class TextEncoder(Encoder):
 
     Args:
         path: A folder with `config.json`, weights in safetensors and a tokenizer.
+        adapter: A folder with low-rank adapters of these weights, see `posterity.adapters.save_adapter`.
     """
 
     kind = "text"
     part = 512
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, adapter: Path | None = None) -> None:
         super().__init__(path)
+        self.adapter = adapter
         if not (path / "config.json").is_file():
             raise RefusedFile(f"{path}: expected a folder with config.json, weights and a tokenizer, got none")
         if not any(path.glob("*.safetensors")):
@@ -41,7 +45,8 @@ class TextEncoder(Encoder):
     def files(self) -> list[Path]:
         wanted = ("config.json", "*.safetensors", "tokenizer.json", "vocab.txt", "tokenizer.model")
         pooling = [path for path in (self.path / "1_Pooling" / "config.json",) if path.is_file()]
-        return [file for name in wanted for file in sorted(self.path.glob(name))] + pooling
+        own = [] if self.adapter is None else [self.adapter / CONFIG, self.adapter / TENSORS]
+        return [file for name in wanted for file in sorted(self.path.glob(name))] + pooling + own
 
     def settings(self) -> str:
         return f"{self.longest} tokens"
@@ -67,13 +72,13 @@ class TextEncoder(Encoder):
     def encode(self, items: Sequence[str]) -> Matrix:
         order = np.argsort([len(text) for text in items], kind="stable")
         found = np.zeros((len(items), self.width), np.float32)
-        model, device = self._model, next(self._model.parameters()).device
+        model, device = self.model, next(self.model.parameters()).device
         for start in range(0, len(items), BATCH):
             rows = order[start : start + BATCH]
-            tokens = self._tokens([items[row] for row in rows]).to(device)
+            tokens = self.tokens([items[row] for row in rows]).to(device)
             with torch.inference_mode():
                 states = model(**tokens).last_hidden_state
-            found[rows] = self._pooled(states, tokens["attention_mask"]).cpu().numpy()
+            found[rows] = self.pool(states, tokens["attention_mask"]).cpu().numpy()
         return found
 
     def remarks(self, items: Sequence[str]) -> list[str]:
@@ -102,9 +107,10 @@ class TextEncoder(Encoder):
         unknown = np.array([np.mean([t == tokenizer.unk_token_id for t in one]) if one else 0.0 for one in ids])
         return lengths, unknown
 
-    def _tokens(self, texts: list[str]) -> Any:
+    def tokens(self, texts: list[str]) -> Any:
+        """Texts as the encoder reads them, padded to the longest of them."""
         tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt")
-        known = self._model.get_input_embeddings().num_embeddings
+        known = self.model.get_input_embeddings().num_embeddings
         if int(tokens["input_ids"].max()) >= known:
             raise RefusedFile(
                 f"{self.path}: expected a tokenizer of the encoder, with at most {known} tokens, got one of another "
@@ -112,7 +118,8 @@ class TextEncoder(Encoder):
             )
         return tokens
 
-    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+    def pool(self, states: Tensor, mask: Tensor) -> Tensor:
+        """The vector of each text, from the states (B, T, D) of its tokens."""
         if self.first_token:
             return nn.functional.normalize(states[:, 0].float(), dim=-1)
         weights = mask.unsqueeze(-1).to(states)
@@ -124,7 +131,8 @@ class TextEncoder(Encoder):
         return _transformers().AutoTokenizer.from_pretrained(str(self.path), local_files_only=True)
 
     @cached_property
-    def _model(self) -> Any:
+    def model(self) -> Any:
+        """The network, frozen; with adapters, if it has some."""
         transformers = _transformers()
         try:
             model = transformers.AutoModel.from_pretrained(
@@ -132,6 +140,10 @@ class TextEncoder(Encoder):
             )
         except (OSError, ValueError, KeyError, RuntimeError) as why:
             raise RefusedFile(f"{self.path}: expected an encoder that transformers reads, got: {why}") from why
+        if self.adapter is not None:
+            about = read_json(self.adapter / CONFIG)
+            insert_lora(model, about["target_modules"], rank=about["r"], alpha=about["lora_alpha"])
+            load_adapter(model, self.adapter)
         return model.eval().requires_grad_(False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from posterity.features.cache import Cache
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, DataSource, refuse_hiding
 from posterity.runs.decisions import RowDecisions
+from posterity.runs.encoding import ADAPTER
 from posterity.runs.fitting import give_up, held_out, refuse_occupied
 from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -128,6 +130,8 @@ def _written(
     )
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
     Cache(run.folder / FEATURES).carried(out / FEATURES)
+    if (run.folder / ADAPTER).is_dir() and run.folder.resolve() != out.resolve():
+        shutil.copytree(run.folder / ADAPTER, out / ADAPTER, dirs_exist_ok=True)
     adapted = RunFolder.create(out, record=record, tables=tables, overwrite=overwrite, **parts)
     give_up(out)
     return adapted

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from posterity.errors import InvalidInput, RefusedFile, expected
-from posterity.features import Cache, Encoder, find_encoder
+from posterity.features import Cache, Encoder, TextEncoder, find_encoder
 from posterity.features.cache import FOLDER
 from posterity.features.find import advice
 from posterity.runs.columns import as_text
@@ -24,6 +24,7 @@ from posterity.runs.readers import (
 )
 
 TEXT, PICTURE = "text", "pictures"
+ADAPTER = "adapter"  # in the folder of a run: what its encoder was tuned by
 SMALL = 64  # pixels of the shorter side, below which a network of its own learns pictures
 
 
@@ -36,17 +37,20 @@ class Encoding:
         path: Where the weights lay.
         fingerprint: Hash of the encoder: vectors of another one mean something else.
         column: The column of texts; for pictures, that of their names.
+        tuned: Whether adapters in the run's folder belong to it.
     """
 
     kind: str
     path: str
     fingerprint: str
     column: str
+    tuned: bool = False
 
     @classmethod
     def of(cls, encoder: Encoder, column: str = FILE) -> Encoding:
         """The encoding that an encoder makes."""
-        return cls(encoder.kind, str(encoder.path.absolute()), encoder.fingerprint, column)
+        tuned = isinstance(encoder, TextEncoder) and encoder.adapter is not None
+        return cls(encoder.kind, str(encoder.path.absolute()), encoder.fingerprint, column, tuned)
 
     def read(self, path: Path, target: str, source: str, run: Path) -> Rows:
         """The rows of a file or folder with a vector for each; `source` is its hash, `run` keeps the vectors."""
@@ -78,13 +82,17 @@ class Encoding:
     ) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], tuple[str, ...]]:
         cache = Cache(run / FOLDER)
         found = cache.kept(self.fingerprint, source, len(items))
-        return found or cache.features(self.encoder(), items, source)
+        return found or cache.features(self.encoder(run), items, source)
 
-    def encoder(self) -> Encoder:
+    def encoder(self, run: Path) -> Encoder:
         """The encoder, where its weights lay or in an installed package; another one is refused."""
         found = find_encoder(self.kind, self.path if Path(self.path).exists() else None)
         if found is None:
             raise RefusedFile(f"{self.path}: expected the weights of the run's encoder, got none; put them back")
+        if self.tuned:
+            if not (run / ADAPTER).is_dir():
+                raise RefusedFile(f"{run / ADAPTER}: expected the adapters of the run's encoder, got none")
+            found = TextEncoder(found.path, run / ADAPTER)
         if found.fingerprint != self.fingerprint:
             raise RefusedFile(
                 f"{found.path}: expected the encoder that the run was made with, got another; put its weights back"

@@ -35,6 +35,7 @@ from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
 from posterity.runs.table_settings import STRETCH
 from posterity.runs.targets import Classes
+from posterity.runs.tuning import fresh_rows
 from posterity.startup import fitting_threads, put_off_compiler
 
 WORK = "training"  # where a training works
@@ -226,7 +227,8 @@ def cross_validate(plan: Plan) -> Plan:
     """The plan with predictions out of fold, and trained as long as these were best, where the user did not say."""
     config, n = plan.config, len(plan.train.ids)
     if config.model == HEAD:
-        chosen = choose_head(plan.train, plan.preprocessing.target.outputs, min(config.folds, n), config.seed)
+        judging = fresh_rows(n, config.seed) if plan.data.encoding is not None and plan.data.encoding.tuned else None
+        chosen = choose_head(plan.train, plan.preprocessing.target.outputs, min(config.folds, n), config.seed, judging)
         options = {**chosen.options(), **config.options}
         return replace(plan, config=replace(config, options=options), folds=chosen.folds)
     found = None

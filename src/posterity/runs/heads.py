@@ -23,7 +23,7 @@ from posterity.runs.targets import Classes, Target
 PRIORS = tuple(10 ** (k / 2) for k in range(-2, 7))  # from 0.1 to 1000
 TEMPERATURES = tuple(4.0**-k for k in range(8))  # from 1 to 1/16384
 PRIOR, TEMPERATURE = PRIORS[5], TEMPERATURES[3]  # where cross-validation starts, and what holds without it
-TOLERANCE = 1.005  # of the lowest loss: the widest posterior within it is taken
+TOLERANCE = 1.005  # of the lowest loss: the weakest prior and the widest posterior within it are taken
 _STEPS = 40  # of L-BFGS for each prior, from the weights of the one before
 _DRAWS = 16
 
@@ -67,7 +67,7 @@ class ChosenHead:
         return {"prior": self.prior, "temperature": self.temperature}
 
 
-def choose_head(train: Examples, classes: int, folds: int, seed: int) -> ChosenHead:
+def choose_head(train: Examples, classes: int, folds: int, seed: int, judging: Tensor | None = None) -> ChosenHead:
     """The prior with the lowest loss out of fold, and the highest temperature that does not raise that loss.
 
     For each fold the minimum of Σ loss + λ/2 ‖W‖² is found on the other rows; λ goes downhill in steps of √10. Around
@@ -79,12 +79,15 @@ def choose_head(train: Examples, classes: int, folds: int, seed: int) -> ChosenH
         classes: Number of classes C.
         folds: Number of parts; below 2 nothing is chosen.
         seed: Seed of the parts and of the draws.
+        judging: Rows whose loss counts; by default all. Rows that a tuned encoder has learnt look too easy. Rows of a
+            class that their fold has not learnt never count.
     """
     if folds < 2:
         return ChosenHead()
     x, labels = train.inputs.flatten(1), train.targets
     generator = torch.Generator().manual_seed(seed)
     part = torch.randperm(len(x), generator=generator) % folds
+    count = _known(labels, part) if judging is None else _known(labels, part) & judging
     tried: dict[int, list[Regression]] = {}
 
     def loss(number: int) -> float:
@@ -94,13 +97,14 @@ def choose_head(train: Examples, classes: int, folds: int, seed: int) -> ChosenH
         tried[number] = [
             logistic(x[part != k], labels[part != k], classes, PRIORS[number], start[k], _STEPS) for k in parts
         ]
-        return F.cross_entropy(_outputs(tried[number], x, part), labels).item()
+        return F.cross_entropy(_outputs(tried[number], x, part)[count], labels[count]).item()
 
     number, lowest = _lowest(loss, PRIORS.index(PRIOR), len(PRIORS))
     members, prior = tried[number], PRIORS[number]
     outputs, spread = _outputs(members, x, part), _spread(members, x, part, prior).sqrt()
     noise = torch.randn(_DRAWS, *outputs.shape, generator=generator)
-    fine = (t for t in TEMPERATURES if _averaged_loss(outputs + noise * t**0.5 * spread, labels) <= TOLERANCE * lowest)
+    drawn = ((t, outputs + noise * t**0.5 * spread) for t in TEMPERATURES)
+    fine = (t for t, draws in drawn if _averaged_loss(draws[:, count], labels[count]) <= TOLERANCE * lowest)
     average = torch.stack([x @ weights + bias for weights, bias in members]).mean(0)
     found = OutOfFold(outputs, average, _STEPS, lowest, memorises=False)
     return ChosenHead(prior, next(fine, TEMPERATURES[-1]), found)
@@ -137,14 +141,24 @@ def train_head(model: nn.Module, train: Examples, target: Classes, *, prior: flo
 
 
 def _lowest(loss: Callable[[int], float], start: int, count: int) -> tuple[int, float]:
-    """The first minimum that a walk from `start` finds, and its loss."""
+    """The first minimum that a walk from `start` finds, or a weaker prior that is as good; and the lowest loss."""
     best, lowest = start, loss(start)
     for direction in (1, -1):
         while 0 <= best + direction < count and (found := loss(best + direction)) < lowest:
             best, lowest = best + direction, found
         if best != start:
             break
+    # The head learns from more rows than a fold, and more rows need less of a prior.
+    while best > 0 and (found := loss(best - 1)) <= TOLERANCE * lowest:
+        best, lowest = best - 1, min(found, lowest)
     return best, lowest
+
+
+def _known(labels: Tensor, part: Tensor) -> Tensor:
+    """Rows whose class occurs in another part, too."""
+    homes = torch.zeros(int(labels.max()) + 1, int(part.max()) + 1, dtype=torch.bool)
+    homes[labels, part] = True
+    return homes.sum(1)[labels] > 1
 
 
 def _outputs(members: Sequence[Regression], x: Tensor, part: Tensor) -> Tensor:

@@ -43,7 +43,8 @@ def _encoding(run: RunFolder) -> list[tuple[str, Any]]:
     encoding = run.dataset.encoding
     if encoding is None:
         return []
-    return [("encoder", encoding.path), *([("text", encoding.column)] if encoding.kind == "text" else [])]
+    text = encoding.column if encoding.kind == "text" else None
+    return [("encoder", encoding.path), ("text", text), ("tune", "lora" if encoding.tuned else None)]
 
 
 def _adaptation(run: RunFolder) -> str:

@@ -42,7 +42,7 @@ def test_long_empty_and_foreign_texts_are_counted(folder):
     found = TextEncoder(folder).remarks(["good " * 11, "", "  ", "сливки выше", "good film"])
     assert [remark[:7] for remark in found] == ["2 texts", "1 texts", "1 texts"]
     assert "longer than the 12 tokens" in found[1]
-    assert "does not know" in found[2]
+    assert "unknown to the encoder" in found[2]
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):

@@ -75,8 +75,8 @@ def test_the_report_of_a_classifier_says_everything(tmp_path):
     page = read(text)
     words = " ".join(page.words)
     for wanted in (
-        "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "is broad",
-        "said <runner>", "recall", "least certain tenth", "Least sure of", "Leave-one-out",
+        "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "true broad",
+        "predicted <runner>", "recall", "least certain tenth", "Most uncertain predictions", "Leave-one-out",
         "Most influential examples", "2 of 30 labels", "looks like <runner>", "12.5", "posterity fit beans.csv",
     ):  # fmt: skip
         assert wanted in words
@@ -104,7 +104,7 @@ def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
     words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
     assert "squared error" in words
     assert "51,234 ± 2" in words
-    assert "Honest intervals" in words
+    assert "Calibrated intervals" in words
     assert "Suspected labels" not in words
 
 

@@ -81,8 +81,8 @@ def confusion(probs: Array, targets: Array, names: Sequence[str]) -> pd.DataFram
     said = probs.argmax(-1)
     counts = np.zeros((len(names), len(names)), dtype=int)
     np.add.at(counts, (targets, said), 1)
-    lines = [f"is {name}" for name in names]
-    return pd.DataFrame(counts, index=lines, columns=[f"said {name}" for name in names])
+    lines = [f"true {name}" for name in names]
+    return pd.DataFrame(counts, index=lines, columns=[f"predicted {name}" for name in names])
 
 
 def confused(probs: Array, targets: Array, names: Sequence[str], most: int = 10) -> pd.DataFrame:
@@ -98,10 +98,10 @@ def by_class(probs: Array, targets: Array, names: Sequence[str]) -> pd.DataFrame
     counts = confusion(probs, targets, names).to_numpy().astype(float)
     right, there, said = np.diag(counts), counts.sum(1), counts.sum(0)
     table = pd.DataFrame({"rows": there.astype(int)}, index=list(names))
-    for title, total in (("found (recall)", there), ("right when said (precision)", said)):
+    for title, total in (("recall", there), ("precision", said)):
         low, high = wilson(right, total)
         table[title] = [shown(float(r / n)) if n else "" for r, n in zip(right, total)]
-        table[f"90 % interval of {title.split('(')[1][:-1]}"] = [
+        table[f"90 % interval of {title}"] = [
             f"{shown(float(a))} to {shown(float(b))}" if n else "" for a, b, n in zip(low, high, total)
         ]
     return table

@@ -121,9 +121,9 @@ def write_report(contents: Contents, path: str | Path) -> None:
         sections += _memory(contents, contents.memory)
     sections += contents.more
     if contents.cost:
-        sections.append(Section("What it cost", [_pairs(contents.cost)]))
+        sections.append(Section("Cost", [_pairs(contents.cost)]))
     if contents.reproduce:
-        sections.append(Section("Do it again", [Code(contents.reproduce)]))
+        sections.append(Section("Reproduce", [Code(contents.reproduce)]))
     page = document(contents.title, contents.lead, sections, f"posterity {__version__}")
     write_bytes(path, page.encode())
 
@@ -134,7 +134,7 @@ def _pairs(values: Mapping[str, Any]) -> pd.DataFrame:
 
 def _learnt(contents: Contents) -> Section:
     blocks: list[Block] = [_pairs(contents.facts)]
-    return Section("What was learnt", blocks if contents.metrics is None else [*blocks, contents.metrics])
+    return Section("Data and training", blocks if contents.metrics is None else [*blocks, contents.metrics])
 
 
 def _judged(held: HeldOut) -> Section:
@@ -143,18 +143,21 @@ def _judged(held: HeldOut) -> Section:
         f"On {n} held-out rows. Other rows of the same kind would give figures inside the intervals nine times in ten."
     )
     if held.probs is not None:
-        return Section("How good it is", [said, class_figures(held.probs, held.targets)])
-    return Section("How good it is", [said, amount_figures(np.asarray(held.mean), np.asarray(held.std), held.targets)])
+        return Section("Accuracy", [said, class_figures(held.probs, held.targets)])
+    return Section("Accuracy", [said, amount_figures(np.asarray(held.mean), np.asarray(held.std), held.targets)])
 
 
 def _classes(held: HeldOut, probs: Array, names: Sequence[str] | None) -> Section:
     """Which classes are taken for which."""
     known = [_name(names, k) for k in range(probs.shape[1])]
     if len(known) <= CLASSES:
-        matrix: list[Block] = ["Rows by what they are and by what was said:", confusion(probs, held.targets, known)]
+        matrix: list[Block] = [
+            "True classes (lines) against predicted ones (columns):",
+            confusion(probs, held.targets, known),
+        ]
     else:
-        matrix = ["The classes that are taken for another most often:", confused(probs, held.targets, known)]
-    return Section("Class by class", [*matrix, by_class(probs, held.targets, known)])
+        matrix = ["The most frequent confusions:", confused(probs, held.targets, known)]
+    return Section("Classes", [*matrix, by_class(probs, held.targets, known)])
 
 
 def _effects(found: Sequence[Effect]) -> Section:
@@ -171,7 +174,7 @@ def _effects(found: Sequence[Effect]) -> Section:
 
 
 def _trust(held: HeldOut) -> Section:
-    """Whether confidence is true, and whether uncertainty finds the errors."""
+    """Whether confidences are calibrated, and whether uncertainty finds the errors."""
     from posterity import plots
 
     curve = plots.risk_coverage({"by uncertainty": (held.uncertainty, held.losses)})
@@ -182,14 +185,16 @@ def _trust(held: HeldOut) -> Section:
     if held.probs is not None:
         honest = Picture(
             plots.reliability(held.probs, held.targets),
-            "Honest confidences lie on the diagonal; lines are 90 % intervals.",
+            "Calibrated confidences lie on the diagonal; lines are 90 % intervals.",
         )
     else:
         honest = Picture(
             plots.interval_coverage(np.asarray(held.mean), np.asarray(held.std), held.targets),
-            "Honest intervals hold as many targets as they promise: the diagonal.",
+            "Calibrated intervals lie on the diagonal: they contain as many targets as they state.",
         )
-    return Section("How far to trust it", [kept, honest, Picture(curve, "What setting uncertain examples aside buys.")])
+    return Section(
+        "Calibration and uncertainty", [kept, honest, Picture(curve, "The loss without the most uncertain examples.")]
+    )
 
 
 def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
@@ -205,7 +210,7 @@ def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
             lines = [f"{mean} ± {std}", f"is {truth}"]
         example = int(held.ids[row])
         cards.append(Card(held.preview(example) if held.preview else None, [*lines, f"no. {example}"]))
-    return Section("Least sure of", ["Held-out examples, the most uncertain first.", cards])
+    return Section("Most uncertain predictions", ["Held-out examples, the most uncertain first.", cards])
 
 
 def _disagreement(estimated: float, measured: float) -> list[Block]:
@@ -224,7 +229,7 @@ def _disagreement(estimated: float, measured: float) -> list[Block]:
 
 
 def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
-    """What the model is made of: leave-one-out, influential examples, suspected labels."""
+    """Leave-one-out, influential examples, suspected labels."""
     estimate = f"Predicted without itself, a training example has a mean loss of {table['loo_nll'].mean():.4g}"
     if "loss" in table:
         estimate += f" (with itself {table['loss'].mean():.4g})"
@@ -233,7 +238,7 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
         measured = metrics.nll(contents.held_out.probs, contents.held_out.targets)
         estimate += f"; held-out examples measure {measured:.4g}"
         blocks += _disagreement(float(table["loo_nll"].mean()), measured)
-    blocks += [estimate + ".", *([f"Take care: {contents.warning}."] if contents.warning else [])]
+    blocks += [estimate + ".", *([f"Warning: {contents.warning}."] if contents.warning else [])]
     sections = [Section("Leave-one-out", blocks)]
     by = "self_influence" if "self_influence" in table else "leverage"
     sections.append(

@@ -114,6 +114,20 @@ def test_search_and_legend_filter(page, maps):
     assert model(page, "m.shown.reduce((a, b) => a + b)") == (table["category"] != "regular").sum()
 
 
+def test_buttons_mark_and_go_on_to_the_next_example(page, maps):
+    page.keyboard.press("e")
+    assert "Nothing is marked yet" in page.locator("#toast").inner_text()
+    page.locator("tr[data-row], [data-row]").first.click()
+    first = model(page, "m.focused")
+    for name in ("drop", "keep"):
+        page.locator(f".act.{name}").click()
+    assert model(page, "[...m.marks.values()].map((mark) => mark.decision)") == ["drop", "keep"]
+    assert model(page, "m.focused") != first
+    with page.expect_download():
+        page.keyboard.press("e")
+    assert "2 decisions in decisions.csv. Next: posterity adapt" in page.locator("#toast").inner_text()
+
+
 def test_marking_by_keys_undo_and_export(page, tmp_path, maps):
     worst = maps[1].top(4)
     page.keyboard.press("ArrowDown")

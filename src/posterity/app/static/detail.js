@@ -9,6 +9,8 @@ const NEIGHBOURS = 12;
 const PAUSE = 250; // milliseconds that the user stays with an example before its neighbours are looked for
 
 export class Detail {
+  marked = () => {}; // what follows a mark
+
   constructor(model) {
     this.model = model;
     this.element = h("section", { class: "detail", "aria-label": "Example" });
@@ -114,7 +116,7 @@ export class Detail {
         "button",
         {
           class: `act ${decision} ${mark?.decision === decision ? "on" : ""}`,
-          onclick: () => m.mark([row], mark?.decision === decision ? "clear" : decision),
+          onclick: () => this.#mark(row, decision),
         },
         text,
         h("kbd", { textContent: key }),
@@ -124,7 +126,7 @@ export class Detail {
       select(
         [["", "other…"], ...m.classes.map((name) => [name, name])],
         mark?.decision === "relabel" ? mark.label : "",
-        (label) => label && m.mark([row], "relabel", label),
+        (label) => label && (m.mark([row], "relabel", label), this.marked()),
         { "aria-label": "New label" },
       );
     const shownLabel = mark?.decision === "relabel" ? mark.label : suggested;
@@ -137,7 +139,7 @@ export class Detail {
             "button",
             {
               class: `act relabel ${mark?.decision === "relabel" ? "on" : ""}`,
-              onclick: () => m.mark([row], mark?.decision === "relabel" ? "clear" : "relabel"),
+              onclick: () => this.#mark(row, "relabel"),
             },
             "Relabel as ",
             swatch(m, m.classes.indexOf(shownLabel)),
@@ -154,6 +156,13 @@ export class Detail {
           h("kbd", { textContent: "N" }),
         ),
     );
+  }
+
+  // A mark, or the same mark again, which takes it away; after a mark the next example is shown, as with the keys.
+  #mark(row, decision) {
+    const again = this.model.marks.get(row)?.decision === decision;
+    this.model.mark([row], again ? "clear" : decision);
+    if (!again) this.marked();
   }
 
   async neighbours() {

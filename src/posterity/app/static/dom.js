@@ -53,11 +53,11 @@ export function everyFrame(action) {
 
 let vanishing = 0;
 
-export function toast(text, bad = false) {
+export function toast(text, bad = false, lasts = bad ? 8000 : 2600) {
   const element = document.getElementById("toast");
   element.textContent = text;
   element.classList.toggle("bad", bad);
   element.hidden = false;
   clearTimeout(vanishing);
-  vanishing = setTimeout(() => (element.hidden = true), bad ? 8000 : 2600);
+  vanishing = setTimeout(() => (element.hidden = true), lasts);
 }

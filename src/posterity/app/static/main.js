@@ -13,7 +13,7 @@ import { help, listen } from "./keys.js";
 import { Legend } from "./legend.js";
 import { Model } from "./model.js";
 import { Plot } from "./plot.js";
-import { short } from "./scales.js";
+import { count, short } from "./scales.js";
 import { Table } from "./table.js";
 import { Tests } from "./tests.js";
 import { Training } from "./training.js";
@@ -35,6 +35,7 @@ function csv(model) {
 }
 
 function save(model) {
+  if (!model.marks.size) return toast("Nothing is marked yet. Click a point or a row, then Keep, Drop or Relabel it.");
   const link = h("a", {
     href: URL.createObjectURL(new Blob([csv(model)], { type: "text/csv" })),
     download: "decisions.csv",
@@ -42,7 +43,8 @@ function save(model) {
   link.click();
   model.loose = false;
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // not every browser has begun by now
-  toast(`${model.marks.size} decisions, for posterity adapt --decisions decisions.csv`);
+  const next = `posterity adapt ${model.about.title} --decisions decisions.csv`;
+  toast(`${count(model.marks.size, "decision")} in decisions.csv. Next: ${next}`, false, 20_000);
 }
 
 // What follows the pointer.
@@ -148,6 +150,7 @@ function start(data, answers) {
   tip(model);
   addEventListener("beforeunload", (event) => (model.unsaved.size || model.loose) && event.preventDefault());
   addEventListener("focus", () => model.unsaved.size && model.keep()); // the server may be back meanwhile
+  detail.marked = () => table.step(1);
   keyboard(model, actions, { table, whatIf, detail, panes });
   model.set({});
   if (model.view.q || model.view.hide) model.filter();

@@ -20,7 +20,8 @@ LEVELS = 100  # categories that get a number of their own; rarer ones share a ro
 WORDS = 2000  # words of a bag of words
 _FAR = 1e30  # standard deviations, beyond which a network answers with infinity
 _LIMIT = 3.0  # standard deviations towards which larger ones are bent
-_BINS = 16  # of a column of numbers
+_BINS, _BINS_OF_MANY, _MANY = 64, 16, 200_000  # of a column of numbers; fewer from so many rows on, for the memory
+_CENTRED = 50_000  # rows that are enough to know the mean of a bin
 _FEW = 50  # a column of no more distinct values is a category, however short the table
 _FEWEST = 10  # steps that are enough to tell that a column rises
 _SAMPLE = 1000  # values that decide what a column may be, before all of them do
@@ -60,11 +61,12 @@ class Column(ABC):
 class Number(Column):
     """A number as z = (value − offset)/scale, bent towards ±LIMIT, and as its place among the training values.
 
-        z / √(1 + z²/LIMIT²),    clip((value − b_t)/(b_{t+1} − b_t), 0, 1) − ½   for each bin between edges b
+        z / √(1 + z²/LIMIT²),    clip((value − b_t)/(b_{t+1} − b_t), 0, 1) − c_t   for each bin between edges b
 
     The bins hold equally many training values: a linear function of them is piecewise linear in the value, which lets
-    a network follow thresholds. Offset and scale are median and interquartile range, whatever a few values are.
-    Missing values are filled with the median, with a flag for them if there were any in training.
+    a network follow thresholds. Each is centred at its training mean c: otherwise the weight of a bin that few rows
+    reach learns from the rows that do not. Offset and scale are median and interquartile range, whatever a few values
+    are. Missing values are filled with the median, with a flag for them if there were any in training.
 
     Args:
         name: Name of the column.
@@ -75,6 +77,7 @@ class Number(Column):
         decimal: The decimal sign of numbers that are written as text.
         bent: Whether large z are bent.
         edges: Edges of the bins; none in columns of two values.
+        centres: Training mean of each bin; ½ where a run of an earlier version has none.
 
     References:
         Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep learning", 2022.
@@ -88,6 +91,7 @@ class Number(Column):
     decimal: str = "."
     bent: bool = False
     edges: tuple[float, ...] = ()
+    centres: tuple[float, ...] = ()
     kind = "number"
 
     @classmethod
@@ -96,8 +100,11 @@ class Number(Column):
         known = found[np.isfinite(found)]
         offset, scale = _location(known) if standardise else (0.0, 1.0)
         edges = _edges(known) if standardise else ()
-        flag = bool((~np.isfinite(found)).any())
-        return cls(name, offset, scale, float(np.median(known)), flag, decimal, standardise, edges)
+        flag, fill = bool((~np.isfinite(found)).any()), float(np.median(known))
+        filled = np.where(np.isfinite(found), found, fill)
+        some = filled[:: -(-len(filled) // _CENTRED)]
+        centres = tuple(_places(some, edges).mean(0).tolist()) if edges else ()
+        return cls(name, offset, scale, fill, flag, decimal, standardise, edges, centres)
 
     def remark(self, values: pd.Series[Any]) -> str | None:
         return f"{self.name}: commas are read as decimal signs" if self.decimal == "," else None
@@ -119,8 +126,7 @@ class Number(Column):
         first = scaled / np.sqrt(1 + np.square(scaled / _LIMIT)) if self.bent else scaled
         parts = [first[:, None], missing[:, None]] if self.flag else [first[:, None]]
         if self.edges:
-            low, high = np.array(self.edges[:-1]), np.array(self.edges[1:])
-            parts.append(np.clip((filled[:, None] - low) / (high - low), 0, 1) - 0.5)
+            parts.append(_places(filled, self.edges) - np.array(self.centres or 0.5))
         return np.concatenate(parts, 1).astype(np.float32)
 
     def read(self, values: pd.Series[Any]) -> Vector:
@@ -297,12 +303,19 @@ def _location(known: Vector) -> tuple[float, float]:
     return float(known.mean()), float(known.std()) or 1.0
 
 
+def _places(values: Vector, edges: tuple[float, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """How far each value has come through each bin, from 0 to 1."""
+    low, high = np.array(edges[:-1]), np.array(edges[1:])
+    return np.clip((values[:, None] - low) / (high - low), 0, 1)
+
+
 def _edges(known: Vector) -> tuple[float, ...]:
     """Edges of bins with equally many values, fewer of them where there are few values; few different ones are all.
 
     A value counts for no more than a bin: nine amounts of ten that are 0 leave bins for the tenth.
     """
-    count = min(_BINS, max(2, int(np.sqrt(len(known)) / 1.5)))
+    most = _BINS if len(known) < _MANY else _BINS_OF_MANY
+    count = min(most, max(2, int(np.sqrt(len(known)) / 1.5)))
     edges, times = np.unique(known, return_counts=True)
     if len(edges) > count + 1:
         below = np.cumsum(np.minimum(times, len(known) / count))

@@ -89,7 +89,7 @@ def test_every_kernel_of_adam_compiles(kind):
     one = entry(**{**KINDS[kind], "squares": False})
     modules = {"_samples": _triton_sample, "_steps": _triton_step, "_adam": _triton_adam, "_meters": _triton_meter}
     launcher, compiled = compiling(AdamLauncher, one, **modules)
-    meter = Meter.of(100, 10, 50, 0.03, torch.device("cpu"))
+    meter = Meter.of(100, 10, 50, 0.03, [one.tensors["p"]])
     course = Course(meter, [0.1], 1.0, torch.ones(1), torch.ones(1), given=False)
     gradients = [torch.zeros_like(one.tensors["p"])]
     launcher.follow(course)

@@ -113,7 +113,7 @@ class VariationalOptimizer(Equations, Optimizer):
             yield
             if train and samples.until_step and self._fused.may_stay(samples):
                 samples.differentiate()
-                self._fused.look(samples)
+                self._look_at_gradients()
             else:
                 self._put_mean()
             samples.context_open = False
@@ -150,6 +150,10 @@ class VariationalOptimizer(Equations, Optimizer):
             if not self._fused.take_away(self._work):
                 self._eager.take_away(self._work)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _look_at_gradients(self) -> None:
+        self._fused.look(self._samples)
+
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
         """Make a model variational for any training code that only knows `forward`, `backward` and `step`.
 
@@ -171,7 +175,7 @@ class VariationalOptimizer(Equations, Optimizer):
             draw=lambda: self._put_sample(train=True),
             put_mean=self._put_mean,
             may_stay=lambda: self._fused.may_stay(self._samples),
-            look=lambda: self._fused.look(self._samples),
+            look=self._look_at_gradients,
             ahead=ahead,
         )
 

@@ -114,5 +114,6 @@ class AdamLauncher(TritonKernels, AdamKernels):
             self._launch(self._adam.adam, number, len(blocks), given, AHEAD=ahead, HELD=held)
         products = (self._products, self._partial, len(self._products))
         self._launch(kernels.gather, 0, PARTS, products, PARTS=PARTS, LANES=LANES)
-        paid = (self._facts, self.meter.numbers, self._partial, table.flags, len(table.entries))
+        meter = (self.meter.numbers, self.meter.constants.tensor)
+        paid = (self._facts, *meter, self._partial, table.flags, len(table.entries))
         self._launch(kernels.end_step, 0, 1, paid, AHEAD=ahead, PARTS=PARTS, LANES=256)

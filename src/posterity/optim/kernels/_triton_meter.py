@@ -32,9 +32,16 @@ from posterity.optim.kernels._triton_table import (
     words,
 )
 
-# In the order of METER and CONSTANTS:
-ESS, PAID, PER_ESS, LAST, SCALE, TOTAL, CLIPPING, SPENT, OWED = map(tl.constexpr, range(9))
-STEPS, MEASURED, PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = map(tl.constexpr, range(9, len(_METER)))
+# Where the numbers of METER and CONSTANTS stand:
+ESS, PAID, PER_ESS, LAST, SCALE, TOTAL = (
+    tl.constexpr(_METER.index(name)) for name in ("ess", "paid", "per_ess", "last", "scale", "total")
+)
+CLIPPING, SPENT, OWED, TOLD, STEPS, MEASURED = (
+    tl.constexpr(_METER.index(name)) for name in ("clipping", "spent", "owed", "known_per_ess", "steps", "measured")
+)
+PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = (
+    tl.constexpr(_METER.index(name)) for name in ("peak", "batch", "clip", "due", "drawn", "next", "examples")
+)
 N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED = map(tl.constexpr, range(len(_CONSTANTS)))
 LR, BETA1, BETA2, EPS, DECAY, COUPLED = map(tl.constexpr, range(len(ADAM_NUMBERS)))
 NUMBERED = tl.constexpr(len(ADAM_NUMBERS))
@@ -319,7 +326,17 @@ def gather(sums, partial, count, PARTS: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def end_step(facts, meter, partial, flags, count, AHEAD: tl.constexpr, PARTS: tl.constexpr, LANES: tl.constexpr):
+def end_step(
+    facts,
+    meter,
+    constants,
+    partial,
+    flags,
+    count,
+    AHEAD: tl.constexpr,
+    PARTS: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """`Meter.pay`; with AHEAD, the sample in place is the next one, and its numbers are those of the present."""
     if tl.load(flags) == 0:
         product = tl.sum(tl.load(partial + tl.arange(0, PARTS)), axis=0).to(tl.float32)
@@ -329,6 +346,8 @@ def end_step(facts, meter, partial, flags, count, AHEAD: tl.constexpr, PARTS: tl
         tl.store(meter + PER_ESS, tl.load(meter + PER_ESS) * WINDOW + 1 / drawn)
         tl.store(meter + SPENT, tl.load(meter + SPENT) + 2 * cost)
         tl.store(meter + OWED, tl.load(meter + OWED) + tl.load(meter + TOTAL) / drawn)
+        kept = tl.where(tl.load(constants + LENGTH) > 0, 1.0, KEPT)
+        tl.store(meter + TOLD, kept * tl.load(meter + TOLD) + 1 / drawn)
         tl.store(meter + ESS, tl.load(meter + NEXT))
     tl.debug_barrier()
     tl.store(flags, 0)

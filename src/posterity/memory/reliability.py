@@ -16,7 +16,7 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 # softmax regression on digits the step is 14 % short of retraining at 2 % of the labels, and a third at 10 %.
 SHARE_LIMIT = 0.02
 # Where the step was checked on the data: shares of the push that may be left for sizes, and for directions.
-REST_LIMIT, DIRECTION_LIMIT = 1e-3, 0.05
+REST_LIMIT, DIRECTION_LIMIT = 1e-5, 1e-3
 NO_RANKS = "a diagonal covariance does not tell what a group of examples does"
 
 

@@ -74,6 +74,16 @@ def cifar100_images(root: Path, imagenet: bool = False) -> Tensor:
     return _normalised(_sheet(root / "cifar100_ood" / "test2000.webp", 32, 32), imagenet)
 
 
+def pictures(root: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes (N, H, W, 3) or (N, H, W) and labels of test pictures: cifar10, cifar100 (a part of them) or fashion."""
+    if name == "fashion":
+        raw = root / "FashionMNIST" / "raw"
+        return _idx(raw / "t10k-images-idx3-ubyte.gz"), _idx(raw / "t10k-labels-idx1-ubyte.gz")
+    place, key = {"cifar10": ("cifar10/test_batch", "test"), "cifar100": ("cifar100_ood/test2000", "y")}[name]
+    labels = np.load((root / place).parent / "labels.npz")[key]
+    return _sheet(root / f"{place}.webp", 32, 32).transpose(0, 2, 3, 1)[: len(labels)], labels
+
+
 def camvid(root: Path, split: str) -> Split:
     """CamVid street scenes (N, 3, 120, 160) in [0, 1] and label maps with 11 = unlabelled."""
     labels = np.load(root / "camvid" / "labels.npz")["y_" + split]

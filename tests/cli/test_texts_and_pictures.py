@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from io import BytesIO
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from features.encoders import tiny_picture_weights, tiny_text_encoder
+from posterity.app.from_run import from_run
 from posterity.cli import app
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.features import PictureEncoder, TextEncoder
@@ -151,3 +153,8 @@ def test_pictures_with_a_frozen_network(tmp_path, monkeypatch):
     assert run.content["rows"] == {"train": 10, "test": 2}
     posterity("predict", tmp_path / "run", tmp_path / "photos" / "light" / "1.png", "--out", tmp_path / "one.csv")
     assert pd.read_csv(tmp_path / "one.csv")["file"].tolist() == ["1.png"]
+
+    records, preview = run.records("train"), from_run(run).preview
+    for i, name in zip(records["id"], records["file"]):  # what the map shows of a row is its photograph
+        brightness = np.asarray(Image.open(BytesIO(preview(i).content))).mean()
+        assert (brightness < 128) == name.startswith("dark")

@@ -14,14 +14,17 @@ from posterity.app.from_map import from_map
 from posterity.app.source import Estimate, Measure, Source, WhatIf
 from posterity.batches import batches
 from posterity.errors import InvalidInput, RefusedFile
+from posterity.features.pictures import square
 from posterity.memory import MemoryMap
 from posterity.posterior import FittedModel
 from posterity.runs import RunFolder
+from posterity.runs.encoding import PICTURE
 from posterity.runs.mapping import readable
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes, Target
 
 CURVES = {"loss": "train", "validation_loss": "test"}  # columns of the history, and what they are called here
+SIDE, THUMBNAILS = 64, 5000  # pixels of a photograph on the page, and up to how many of them it shows
 
 
 def from_run(
@@ -46,8 +49,8 @@ def from_run(
     source = from_map(
         m,
         test=test,
-        examples=_shown(train.rows, run.dataset.target),
-        test_examples=None if held_out is None or test is None else _shown(held_out.rows, run.dataset.target),
+        examples=_shown(train.rows, run),
+        test_examples=None if held_out is None or test is None else _shown(held_out.rows, run),
         title=run.folder.resolve().name,
         history=run.memory_history if run.has("memory-history") else None,
         curves=_curves(run),
@@ -59,15 +62,30 @@ def from_run(
     return _in_units(source, run)
 
 
-def _shown(rows: Rows, target: str) -> Any:
+def _shown(rows: Rows, run: RunFolder) -> Any:
     """Pictures, texts, or the rows without what is to be predicted."""
     if rows.block is not None and rows.block.ndim > 2:
         return rows.block
-    table = rows.table.drop(columns=[target], errors="ignore").apply(_numbers)
+    encoding = run.dataset.encoding
+    if encoding is not None and encoding.kind == PICTURE and len(rows) <= THUMBNAILS:
+        return _thumbnails(rows.table[encoding.column].tolist(), run)
+    table = rows.table.drop(columns=[run.dataset.target], errors="ignore").apply(_numbers)
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     if len(table.columns) == 1 and texts:
         return table[texts[0]].fillna("").astype(str).tolist()
     return table if len(table.columns) or rows.block is None else rows.block
+
+
+def _thumbnails(names: Sequence[str], run: RunFolder) -> np.ndarray[Any, Any]:
+    """The photographs that an encoder has read, small; grey where a name is in no folder of the run, or in several."""
+    folders = [path if path.is_dir() else path.parent for path in run.dataset.places(run.folder)]
+    found = np.full((len(names), SIDE, SIDE, 3), 128, np.uint8)
+    for row, name in enumerate(names):
+        files = [folder / name for folder in folders if (folder / name).is_file()]
+        picture = square(files[0], SIDE) if len(files) == 1 else None
+        if picture is not None:
+            found[row] = picture
+    return found
 
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:

@@ -164,6 +164,11 @@ class Data:
         entries = [*self.added, *([self.test] if "source" in self.test else [])]
         return {self.source.sha256, *(entry["source"]["sha256"] for entry in entries)}
 
+    def places(self, run: Path) -> list[Path]:
+        """Where the files and folders that rows come from lie now."""
+        entries = [*self.added, *([self.test] if "source" in self.test else [])]
+        return [source.locate(run) for source in (self.source, *(DataSource(**entry["source"]) for entry in entries))]
+
     def seen_from(self, run: Path, other: Path) -> Data:
         """The same data for a run in another folder."""
 

@@ -23,13 +23,28 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Noise = Literal["shared", "per_rank"]
+SHARDS = "torch.distributed.tensor"  # the module of shards
 MESSAGE = 1 << 23  # numbers that are averaged in one message
 
 
 def sharded(t: Tensor) -> TypeGuard[DTensor]:
     """Whether a tensor is a shard; there are none before torch's module is loaded, and loading it takes a second."""
-    module = sys.modules.get("torch.distributed.tensor")
+    module = sys.modules.get(SHARDS)
     return module is not None and isinstance(t, module.DTensor)
+
+
+def locals_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`local` of many tensors at once, which is faster than one by one."""
+    module = sys.modules.get(SHARDS)
+    if module is None:
+        return list(tensors)
+    return [t._local_tensor if isinstance(t, module.DTensor) else t for t in tensors]
+
+
+def any_sharded(tensors: Iterable[Tensor]) -> bool:
+    """Whether some tensors are shards."""
+    module = sys.modules.get(SHARDS)
+    return module is not None and any(isinstance(t, module.DTensor) for t in tensors)
 
 
 def local(t: Tensor) -> Tensor:

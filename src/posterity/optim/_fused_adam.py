@@ -146,8 +146,8 @@ class FusedAdam(Fused):
         owner, parameters = self._owner, work.parameters.trained()
         if owner.fused is False or owner.meter.silent or owner.meter.by_price or not parameters:
             return False
-        same = self._launcher is not None and self._unmoved(work)
-        if not all(map(_plain, owner.bases)) or not (same or all(self._known(p, work) for p in parameters)):
+        built = self._launcher is not None  # from parameters that were known
+        if not all(map(_plain, owner.bases)) or not (built or all(self._known(p, work) for p in parameters)):
             return False
         kernels = adam_kernels_for(parameters[0].device)
         self.missing = kernels if isinstance(kernels, str) else ""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from posterity.optim._distributed import first_index, local, sharded
+from posterity.optim._distributed import any_sharded, first_index, local, locals_of, sharded
 from posterity.optim.engine._backend import Backend, Work
 from posterity.optim.engine._lifecycle import Lifecycle, Means, Phase
 from posterity.optim.engine._parameters import Group, Parameters
@@ -66,7 +66,7 @@ class Fused(Backend):
         if launcher is None:
             return False
         self._set_numbers(launcher, work)
-        if alone and not any(map(sharded, self._parameters)):
+        if alone and not any_sharded(self._parameters):
             self._remember_gradients()
             self._draw(launcher, samples, fresh, (), redrawable=True)
         else:
@@ -84,7 +84,7 @@ class Fused(Backend):
         drawn: list[int] = []
         try:
             launcher.draw(*sums, fresh=fresh, done=drawn)
-            increment_version([local(p) for p in self._parameters])
+            increment_version(locals_of(self._parameters))
             samples.place(self._buffers, **how)
         except BaseException:
             if not samples.in_place:
@@ -287,7 +287,9 @@ class Fused(Backend):
     def _addresses(work: Work) -> list[int]:
         """Where the parameters are, and whose noise this process draws."""
         groups = work.parameters.groups
-        addresses = [local(p).data_ptr() if p.requires_grad else 0 for group in groups for p in group["params"]]
+        parameters = [p for group in groups for p in group["params"]]
+        places = zip(parameters, locals_of(parameters), strict=True)
+        addresses = [here.data_ptr() if p.requires_grad else 0 for p, here in places]
         return [work.replicas.rank, *addresses]
 
     def _all_tensors(self, work: Work) -> Iterator[Any]:
@@ -359,4 +361,4 @@ class _Restore:
 
     def __call__(self, means: Means, back: list[int]) -> None:
         self.launcher.restore(back, keep=self.keep)
-        increment_version([local(p) for p in means] if self.keep else list(means))  # samples of shards are kept
+        increment_version(locals_of(means) if self.keep else list(means))  # samples of shards are kept

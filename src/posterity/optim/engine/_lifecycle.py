@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import expected
-from posterity.optim._distributed import local, sharded
+from posterity.optim._distributed import any_sharded, local
 from posterity.optim.engine._statistics import Statistics
 from posterity.optim.kernels import put_back, put_forth
 
@@ -94,13 +94,13 @@ class Lifecycle:
         Earlier samples that left no gradient are forgotten. Shards that accumulate without communication show no
         gradient before the last pass, whose product has to be that of all: they keep their sample.
         """
-        if self.statistics.per_rank and any(map(sharded, parameters)):
+        if self.statistics.per_rank and any_sharded(parameters):
             raise expected("noise='per_rank'", "whole parameters on each process", "sharded ones")
         self.train = train
         if not self.statistics.finished or any(p.grad is not None for p in parameters):
             return True
         self.discard()
-        return not any(map(sharded, parameters))
+        return not any_sharded(parameters)
 
     def place(self, means: Means, *, redrawable: bool = False, summed: bool = False) -> None:
         """A sample has been put in place, and each mean into a buffer.

@@ -5,8 +5,10 @@ from torch.func import functional_call, jacrev
 
 from posterity.adaptation.heads import find_head
 from posterity.curvature import DiagonalCovariance, prediction_covariance
+from posterity.runs import config
 from posterity.runs.networks import network
 from posterity.trees import trainable
+from runs.problems import flowers, plan
 
 INPUTS, OUTPUTS, MEMBERS = 5, 3, 8
 
@@ -53,3 +55,14 @@ def test_its_curvature_has_a_closed_form():
     jacobian = jacrev(lambda weights: functional_call(model, weights, (x,)))(dict(parameters))
     parts = [(j.flatten(2) * variance[name].flatten()) @ j.flatten(2).mT for name, j in jacobian.items()]
     torch.testing.assert_close(found, sum(parts))
+
+
+def test_long_tables_have_one_wide_network(tmp_path, monkeypatch):
+    flowers(tmp_path / "flowers.csv")
+    short = plan(tmp_path / "run", tmp_path / "flowers.csv", model=None, lr=None, batch_size=None).config
+    assert (short.model, short.hidden, short.method, short.batch_size) == ("tabular", None, "variational", 128)
+    monkeypatch.setattr(config, "LONG", 100)
+    long = plan(tmp_path / "run", tmp_path / "flowers.csv", model=None, lr=None, batch_size=None).config
+    assert (long.model, long.hidden, long.lr) == ("mlp", (128, 128), short.lr)
+    named = plan(tmp_path / "run", tmp_path / "flowers.csv", model="tabular").config
+    assert named.model == "tabular"

@@ -52,6 +52,7 @@ def out_of_fold(
     batch_size: int = 64,
     lr: float = LR,
     decay: float = DECAY,
+    longest: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> OutOfFold:
@@ -68,6 +69,7 @@ def out_of_fold(
         batch_size: Examples a step, of each network.
         lr: Learning rate of AdamW, without a schedule.
         decay: Its weight decay.
+        longest: Steps at most; by default 3000.
         seed: Seed of the parts and of the order of examples.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
 
@@ -86,13 +88,14 @@ def out_of_fold(
     best = [p.detach().clone() for p in committee.parameters]
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
     orders = _batches(seen, batch_size, generator)
-    steps = iter(range(1, LONGEST + 1))  # without a length: it stops long before in most cases
+    longest = longest or LONGEST
+    steps = iter(range(1, longest + 1))  # without a length: it stops long before in most cases
     for step in track(steps, "cross-validation, step", show=progress):
         rows = next(orders)
         f = committee.forward(inputs[rows])
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
         optimizer.step(torch.autograd.grad(loss, optimizer.parameters))
-        if step < max(last + _APART, _GROWTH * last) and step < LONGEST:
+        if step < max(last + _APART, _GROWTH * last) and step < longest:
             continue
         last = step
         with torch.no_grad():

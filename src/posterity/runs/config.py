@@ -17,7 +17,7 @@ from posterity.runs.predicting import SAMPLES
 from posterity.runs.preprocessing import Preprocessing
 from posterity.runs.snapshots import LARGEST, PICTURE
 from posterity.runs.table_network import MEMBERS
-from posterity.runs.table_settings import LR, usual_batch, usual_decay
+from posterity.runs.table_settings import LONG, LR, WIDE, usual_batch, usual_decay
 from posterity.runs.targets import Classes
 
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
@@ -35,7 +35,8 @@ class Config:
 
     Args:
         model: "linear", "mlp", "tabular", "cnn", "head" or "module:factory"; by default "head" for classes of texts and
-            pictures that a frozen network reads, "cnn" for other pictures, else "tabular".
+            pictures that a frozen network reads, "cnn" for other pictures, else "tabular", or "mlp" of width 128 from
+            10 000 rows on.
         hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`; "auto" is "variational" for the model "tabular", "laplace" for "head", and
             "ivon" for others.
@@ -89,6 +90,9 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
         config = replace(config, method=_METHODS.get(model, "ivon"))
     if model == HEAD:
         check_head(preprocessing.target, config.method, said)
+    table = model == "tabular"
+    if table and config.model is None and config.method == "variational" and n >= LONG:
+        model, config = "mlp", replace(config, hidden=config.hidden or WIDE)
     found = asdict(config) | {"options": dict(config.options), "model": model}
     if config.method == "ivon":
         few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
@@ -98,7 +102,7 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
         found["lr"] = LR if config.lr is None else config.lr
         if "prior" not in config.options:  # which has the same effect
             found["options"].setdefault("weight_decay", usual_decay(n))
-    found["batch_size"] = config.batch_size or (usual_batch(n) if model == "tabular" else USUAL)
+    found["batch_size"] = config.batch_size or (usual_batch(n) if table else USUAL)
     if config.method == "dropout" and config.dropout is None:
         found["dropout"] = 0.1
     if config.track is None:
@@ -115,4 +119,4 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
 
 def folds_follow(model: str | None, method: str) -> bool:
     """Whether the folds learn as the run will: by AdamW, with its learning rate."""
-    return model == "tabular" and method == "variational"
+    return model in ("tabular", "mlp") and method == "variational"

@@ -33,7 +33,7 @@ from posterity.runs.record import RowCounts, RunRecord
 from posterity.runs.snapshots import Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
-from posterity.runs.table_settings import STRETCH
+from posterity.runs.table_settings import LONG, LONGEST_FOLD, STRETCH
 from posterity.runs.targets import Classes
 from posterity.runs.tuning import fresh_rows
 from posterity.startup import fitting_threads, put_off_compiler
@@ -238,6 +238,7 @@ def cross_validate(plan: Plan) -> Plan:
         about: dict[str, Any] = {"batch_size": config.batch_size or USUAL, "seed": config.seed}
         if folds_follow(config.model, config.method):
             about |= {"lr": config.lr, "decay": config.options.get("weight_decay", 0.0)}
+            about |= {"longest": LONGEST_FOLD} if n >= LONG else {}
         found = cross_validated(make, plan.train, target, folds, **about)
     if config.epochs is None:
         config = replace(config, epochs=_length(n, config, found))

@@ -8,7 +8,7 @@ data (`untuned.md`, `fit_defaults.md`), not here.
   rows that are wrong at a confidence above 0.9.
 - memory: a tenth of the labels is wrong; average precision of the memory map's ranking (of the loss, for AdamW). And
   the leave-one-out loss that the map estimates, divided by the loss on held-out rows.
-- what if: eight groups of a twentieth of the digits (half of them random, half the most relevant of a class);
+- what if: six groups of a twentieth of the digits (half of them random, half the most relevant of a class);
   estimated changes of the held-out loss against those of retraining with the same seed, by rank correlation and sign.
 - adapt: the planted labels are removed and a tenth digit is learnt, beside retraining.
 - merge: one network, fine-tuned on three thirds of the digits by class, merged by curvature, beside a plain average.
@@ -36,7 +36,7 @@ import networks
 import posterity as po
 
 METHODS = ("adamw", "ivon", "variational")
-FLIPPED, CONFIDENT, GROUPS, NEW = 0.1, 0.9, 8, 9
+FLIPPED, CONFIDENT, GROUPS, NEW = 0.1, 0.9, 6, 9
 Data = tuple[Tensor, Tensor]
 
 

@@ -107,7 +107,7 @@ BAD = {
     ),
     "unknown likelihood": ({"likelihood": "gauss"}, r"likelihood: expected one of \['bernoulli'"),
     "unknown method": ({"method": "adam"}, r"method: expected one of \['adamw', .*'vogn'\], got 'adam'"),
-    "unknown option": ({"hess": 1.0}, r"option of method 'ivon': expected one of \['prior', 'ess', .* got 'hess'"),
+    "unknown option": ({"hess": 1.0}, r"option of method 'variational': expected one of \['prior', .* got 'hess'"),
     "option of another method": ({"method": "sgd", "ess": 1.0}, "option of method 'sgd'.*got 'ess'"),
     "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),
     "unknown precision": ({"amp": "fp8"}, r"amp: expected one of \['bf16', 'fp16'\] or None, got 'fp8'"),
@@ -202,10 +202,10 @@ def test_checkpoints_are_not_mixed_up(tmp_path):
     fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
     with pytest.raises(InvalidInput, match="checkpoint: expected an empty folder, or resume=True"):
         fit(mlp(), (X, Y), epochs=1, checkpoint=tmp_path)
-    with pytest.raises(InvalidInput, match=r"lr: expected 0\.2 as in the checkpoint to resume, got 0\.5"):
+    with pytest.raises(InvalidInput, match=r"lr: expected 0\.003 as in the checkpoint to resume, got 0\.5"):
         fit(mlp(), (X, Y), epochs=1, lr=0.5, checkpoint=tmp_path, resume=True)
-    with pytest.raises(InvalidInput, match=r"option hess_init: expected None as in the checkpoint to resume, got 2\.0"):
-        fit(mlp(), (X, Y), epochs=1, hess_init=2.0, checkpoint=tmp_path, resume=True)
+    with pytest.raises(InvalidInput, match=r"option budget: expected None as in the checkpoint to resume, got 2\.0"):
+        fit(mlp(), (X, Y), epochs=1, budget=2.0, checkpoint=tmp_path, resume=True)
     with pytest.raises(
         InvalidInput, match=r"class_weights: expected None as in the checkpoint to resume, got '\[1\.0, 2"
     ):

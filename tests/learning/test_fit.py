@@ -206,7 +206,7 @@ def test_history_and_moments():
         def epoch(self, moment):
             moments.append(("epoch", moment.epoch))
             assert moment.posterior().n == 100
-            assert "hessian" in moment.optimizer.state[next(moment.model.parameters())]
+            assert "step" in moment.optimizer.state[next(moment.model.parameters())]
 
         def end(self, moment):
             moments.append(("end", moment.step))
@@ -217,7 +217,7 @@ def test_history_and_moments():
     assert run.posterior.class_names == names
     assert moments == [("start", 0), ("epoch", 1), ("epoch", 2), ("end", 4)]
     columns = {"epoch", "loss", "accuracy", "lr", "sigma", "validation_loss", "validation_accuracy", "seconds"}
-    assert set(run.history[0]) == columns
+    assert set(run.history[0]) == columns | {"temperature", "price", "effective_parameters"}
     assert [row["epoch"] for row in run.history] == [1, 2]
 
 
@@ -230,7 +230,8 @@ def test_augmentation_does_not_change_n():
 
     run = fit(mlp(), blobs(), epochs=2, batch_size=50, augment=augment)
     assert sum(seen) == 200
-    assert (run.posterior.n, run.posterior.ess) == (100, 100)
+    assert run.posterior.n == 100
+    assert run.posterior.ess >= 100
     assert fit(mlp(), blobs(), epochs=1, n=70).posterior.n == 70
 
 

@@ -95,6 +95,9 @@ def test_fit_finds_its_length():
     x, y = blobs()
     run = fit(network(0), (x, y[torch.randperm(90)]), method="adamw", epochs="auto", progress=False)
     assert 0 < run.steps < 2000
+    default = fit(network(0), (x, y[torch.randperm(90)]), progress=False)
+    assert default.method == "variational"
+    assert 0 < default.steps < 2000
     with pytest.raises(InvalidInput, match="epochs: expected a whole number, or 'auto', got 'long'"):
         fit(network(0), (x, y), epochs="long")
     with pytest.raises(InvalidInput, match=r"epochs='auto': expected \(inputs, targets\) as tensors"):

@@ -172,9 +172,9 @@ def test_ensembles_go_on_with_the_member_that_was_stopped(tmp_path):
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
-    asked = {"epochs": 2, "seed": 3, "lr": 0.25, "ess": 60.0}
+    asked = {"epochs": 2, "seed": 3, "lr": 0.25, "budget": 0.5}
     whole = train(network(), blobs(60), **asked)
-    as_numpy = {"epochs": np.int64(2), "seed": np.int64(3), "lr": np.float32(0.25), "ess": np.float32(60)}
+    as_numpy = {"epochs": np.int64(2), "seed": np.int64(3), "lr": np.float32(0.25), "budget": np.float32(0.5)}
     train(network(), blobs(60), **as_numpy, checkpoint=tmp_path, callbacks=[StopAt(2)])
     assert_same(train(network(seed=1), blobs(60), **asked, checkpoint=tmp_path, resume=True), whole)
 

@@ -24,7 +24,7 @@ def fit(
     model: nn.Module | Callable[[], nn.Module],
     data: Any,
     *,
-    method: str = "ivon",
+    method: str = "variational",
     likelihood: str | Likelihood | None = None,
     epochs: int | str | None = None,
     batch_size: int = 64,
@@ -56,14 +56,16 @@ def fit(
     Args:
         model: The model; training goes on from the weights it has. For ensembles it may be a function that makes one.
         data: (inputs, targets), a Dataset or a DataLoader; inputs may be a mapping or a tuple of tensors.
-        method: "ivon", "variational" (AdamW with a posterior beside it), "laplace", "dropout", "ensemble", "swag",
+        method: "variational" (AdamW with a posterior beside it), "ivon", "laplace", "dropout", "ensemble", "swag",
             "bayes_by_backprop"; of the optimizer family "mixture_ivon", "evon", "soba", "vadam", "vogn", "ogn",
             "variational_newton", "bsam"; "bayesbinn" for weights of ±1. "adamw", "sgd", "sam" and, for signs, "ste"
             leave a point, an `Ensemble` of one: for a width use "variational", "laplace", "bsam" or "bayesbinn".
         likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
             Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
-        epochs: Passes over the data; by default 20, or as many more as it takes to make 2000 steps. "auto" trains for
-            as long as five-fold cross-validation of copies of the model improves, so that few data are not memorised.
+        epochs: Passes over the data. "auto" trains for as long as five-fold cross-validation of copies of the model
+            improves, so that few data, and wrong labels among them, are not memorised. By default this is done for
+            perceptrons on 20 to 10 000 examples given as tensors; other trainings take 20 epochs, or as many more as it
+            takes to make 2000 steps.
         batch_size: Examples a batch, unless `data` is a loader.
         lr: Learning rate before the schedule; by default the method's.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.

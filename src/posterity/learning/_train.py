@@ -21,7 +21,7 @@ from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
 from posterity.learning.checks import check_class_names, check_inputs
 from posterity.learning.learners import TrainingPlan
-from posterity.learning.length import searched_epochs, usual_epochs
+from posterity.learning.length import chosen_epochs
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.running_metrics import diverged
@@ -76,15 +76,12 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     learns_noise = objective.likelihood.noise_precision is not None and not given
     validation = None if settings.validation is None else batches(settings.validation, batch_size=settings.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
-    if isinstance(settings.epochs, str):
-        with fitting_threads(model, settings.batch_size):
-            epochs = searched_epochs(model, stream, objective, settings, steps_per_epoch)
-    else:
-        epochs = settings.epochs or usual_epochs(steps_per_epoch)
+    with fitting_threads(model, settings.batch_size):
+        epochs = chosen_epochs(model, stream, objective, settings, steps_per_epoch)
     plan = TrainingPlan(
         n=settings.n or stream.n,
         steps=epochs * steps_per_epoch,
-        lr=learner_type.default_lr if settings.lr is None else settings.lr,
+        lr=learner_type.usual_lr(model) if settings.lr is None else settings.lr,
         seed=settings.seed,
         learns_noise=learns_noise,
         class_names=None if settings.class_names is None else tuple(settings.class_names),

@@ -129,8 +129,7 @@ def _committee(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
     for network in networks:
         network.train()
     first = networks[0]
-    leaves = [module for module in first.modules() if next(module.children(), None) is None]
-    if all(isinstance(module, _STACKED) for module in leaves):
+    if stacks(first):
         try:
             return _stacked(networks, inputs)
         except (RuntimeError, ValueError):  # a forward pass that vmap cannot follow
@@ -142,6 +141,12 @@ def _committee(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
             return networks[k](x)
 
     return _Committee(every, lambda x: torch.stack([net(part) for net, part in zip(networks, x)]), alone)
+
+
+def stacks(network: nn.Module) -> bool:
+    """Whether copies of a network can learn side by side as one: a perceptron, of known layers alone."""
+    leaves = [module for module in network.modules() if next(module.children(), None) is None]
+    return all(isinstance(module, _STACKED) for module in leaves)
 
 
 def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posterity.batches import Batches
 from posterity.errors import require
-from posterity.learning.folds import FOLDS, OutOfFold, out_of_fold
+from posterity.learning.folds import FOLDS, LR, OutOfFold, out_of_fold, stacks
 from posterity.learning.objective import Objective
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 AUTO = "auto"
+FEWEST, MOST = 20, 10_000  # examples between which a perceptron's length is searched without being asked for
+SEARCHED = ("variational", "ivon", "adamw", "laplace")  # methods whose length the folds know
 # Steps of the final training for each of a fold's. IVON's was measured. For the others it makes the sum of all learning
-# rates that of the folds, which learn twice as fast and without a schedule that halves the rate on average.
+# rates that of the folds, which have no schedule that halves the rate on average: 4 at the usual rate of 1e-3.
 STRETCH, STRETCH_OF_OTHERS = {"ivon": 2.0}, 4.0
 
 
@@ -27,9 +29,9 @@ def usual_epochs(steps_per_epoch: int) -> int:
     return max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps_per_epoch))
 
 
-def stretch(method: str) -> float:
-    """Steps of the final training for each step of a fold."""
-    return STRETCH.get(method, STRETCH_OF_OTHERS)
+def stretch(method: str, lr: float | None = None) -> float:
+    """Steps of the final training for each step of a fold; with "variational" by its learning rate."""
+    return 2 * LR / lr if method == "variational" and lr else STRETCH.get(method, STRETCH_OF_OTHERS)
 
 
 def best_epochs(found: OutOfFold | None, steps_per_epoch: int, stretched: float, folds: int = FOLDS) -> int:
@@ -41,7 +43,26 @@ def best_epochs(found: OutOfFold | None, steps_per_epoch: int, stretched: float,
     return min(usual, max(1, round(steps / steps_per_epoch)))
 
 
-def searched_epochs(
+def chosen_epochs(
+    model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
+) -> int:
+    """Epochs as asked for; by default by cross-validation where that is cheap, or else the usual number."""
+    if settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings)):
+        return _searched_epochs(model, data, objective, settings, steps_per_epoch)
+    return usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
+
+
+def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
+    """Whether cross-validation is quick, and about the very loss that is asked for."""
+    columns = data.source if isinstance(data.source, tuple) else ()
+    asked = ("penalty", "augment", "class_weights", "ignore_index", "amp", "checkpoint", "patience", "n")
+    alone = all(getattr(settings, name) is None for name in asked) and settings.label_smoothing == 0
+    known = settings.method in SEARCHED and "prior" not in settings.options
+    few = len(columns) >= 2 and isinstance(columns[0], Tensor) and FEWEST <= data.n <= MOST
+    return alone and known and few and stacks(model)
+
+
+def _searched_epochs(
     model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
 ) -> int:
     """Epochs by cross-validation of copies of a model, which go on from the weights it has."""
@@ -49,6 +70,7 @@ def searched_epochs(
     fits = len(columns) >= 2 and isinstance(columns[0], Tensor) and data.n >= FOLDS
     require(fits, f"epochs={AUTO!r}", f"(inputs, targets) as tensors, of at least {FOLDS} examples", "other data")
     device = next(model.parameters()).device
+    lr = settings.learner_type().usual_lr(model) if settings.lr is None else settings.lr
     copies = [copy.deepcopy(model) for _ in range(FOLDS)]
     found = out_of_fold(
         copies,
@@ -59,4 +81,4 @@ def searched_epochs(
         seed=settings.seed,
         progress=settings.progress,
     )
-    return best_epochs(found, steps_per_epoch, stretch(settings.method))
+    return best_epochs(found, steps_per_epoch, stretch(settings.method, lr))

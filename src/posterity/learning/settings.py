@@ -29,7 +29,7 @@ _PLAIN = {"accumulate": 1, "label_smoothing": 0.0}  # arguments that are not Non
 class FitSettings:
     """The arguments of `fit`, where they are explained, checked and in one piece."""
 
-    method: str = "ivon"
+    method: str = "variational"
     likelihood: str | Likelihood | None = None
     epochs: int | str | None = None
     batch_size: int = 64

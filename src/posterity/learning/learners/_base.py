@@ -69,6 +69,11 @@ class Learner(ABC):
         """Names of what the method takes beyond the arguments of `fit`."""
         return [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
+    @classmethod
+    def usual_lr(cls, model: nn.Module) -> float:
+        """The learning rate for users who do not choose one."""
+        return cls.default_lr
+
     @classmethod  # noqa: B027 (a hook)
     def check(cls, f: Tensor, likelihood: Likelihood) -> None:
         """Raise where the method has no answer to such outputs, before anything is trained."""

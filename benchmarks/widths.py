@@ -7,12 +7,14 @@ quadrature over each example's output:
     P_j = 1 + Σ_i x_ij² E_q[σ′(x_iᵀθ)],    ∇_m E_q[loss] + m = 0
 
 The ratio is that of the precisions at temperature 1, a geometric mean over the weights; 1 is exact. "12 chunks" learns
-a twelfth of the data at a time, with the posterior before as the prior.
+a twelfth of the data at a time, with the posterior before as the prior. "ivon, automatic" is `method="ivon"` with
+`ess="auto"` and `hess_init="auto"`. The rules were chosen on seed 0; the table has other seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +24,11 @@ from torch import nn
 
 import posterity as po
 
+METHODS = {
+    "variational": {"method": "variational"},
+    "ivon": {"method": "ivon"},
+    "ivon, automatic": {"method": "ivon", "ess": "auto", "hess_init": "auto"},
+}
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
@@ -52,15 +59,16 @@ def exact(kind: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return p
 
 
-def found(kind: str, x: np.ndarray, y: np.ndarray, chunks: int, method: str | None, seed: int) -> np.ndarray:
+def found(kind: str, x: np.ndarray, y: np.ndarray, chunks: int, method: str, seed: int) -> np.ndarray:
     torch.manual_seed(seed)
     model = nn.Linear(x.shape[1], 1, bias=False)
     law = "bernoulli" if kind == "logistic" else po.likelihoods.GaussianLikelihood(1.0)
-    options = {} if method is None else {"method": method}
     prior: object = 1.0
     for rows in np.array_split(np.arange(len(y)), chunks):
         data = (torch.tensor(x[rows], dtype=torch.float32), torch.tensor(y[rows], dtype=torch.float32).unsqueeze(1))
-        posterior = po.fit(model, data, likelihood=law, prior=prior, seed=seed, progress=False, **options).posterior
+        posterior = po.fit(
+            model, data, likelihood=law, prior=prior, seed=seed, progress=False, **METHODS[method]
+        ).posterior
         prior = posterior
     precision = posterior.structure.precision_diagonal()["weight"][0].double().numpy()
     return precision * posterior.n / posterior.ess
@@ -69,35 +77,39 @@ def found(kind: str, x: np.ndarray, y: np.ndarray, chunks: int, method: str | No
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
     for seed in options.seeds:
-        for kind in ("logistic", "linear"):
+        for kind in options.kinds:
             for n in options.sizes:
                 x, y = made(kind, n, seed)
                 reference = exact(kind, x, y)
-                for chunks in (1, 12):
-                    ratio = found(kind, x, y, chunks, options.method, seed) / reference
+                for method, chunks in itertools.product(options.methods, options.chunks):
+                    ratio = found(kind, x, y, chunks, method, seed) / reference
                     mean, worst = float(np.exp(np.log(ratio).mean())), float(np.abs(np.log2(ratio)).max())
-                    line = {"kind": kind, "n": n, "chunks": chunks, "seed": seed}
+                    line = {"method": method, "kind": kind, "n": n, "chunks": chunks, "seed": seed}
                     yield line | {"ratio": mean, "worst": worst}
 
 
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
-    facts = {"method": options.method or "the default of fit", "seeds": options.seeds}
-    text = report.header("Widths that chain", lines, **facts) + "\n" + (__doc__ or "").strip() + "\n\n"
+    text = report.header("Widths that chain", lines) + "\n" + (__doc__ or "").strip() + "\n\n"
     rows = []
-    for kind, n, chunks in dict.fromkeys((line["kind"], line["n"], line["chunks"]) for line in lines):
-        mine = [line for line in lines if (line["kind"], line["n"], line["chunks"]) == (kind, n, chunks)]
+    keys = ("method", "kind", "n", "chunks")
+    for key in sorted({tuple(line[name] for name in keys) for line in lines}):
+        mine = [line for line in lines if tuple(line[name] for name in keys) == key]
         worst = 2 ** max(line["worst"] for line in mine)
         ratios = report.spread([line["ratio"] for line in mine], 2)
-        rows.append([kind, n, "all at once" if chunks == 1 else "12 chunks", ratios, f"{worst:.1f}"])
-    text += report.table(["regression", "N", "learnt", "ratio of precisions", "worst factor of a weight"], rows)
-    report.publish("widths", text, options.out)
+        method, kind, n, chunks = key
+        learnt = "all at once" if chunks == 1 else f"{chunks} chunks"
+        rows.append([method, kind, n, learnt, ratios, f"{worst:.1f}", len(mine)])
+    columns = ["method", "regression", "N", "learnt", "ratio of precisions", "worst factor of a weight", "seeds"]
+    report.publish("widths", text + report.table(columns, rows), options.out)
 
 
 def main() -> None:
     arguments = report.parser(__doc__)
-    arguments.add_argument("--method", help="of po.fit; by default its default")
+    arguments.add_argument("--methods", nargs="+", choices=METHODS, default=["variational", "ivon, automatic"])
+    arguments.add_argument("--chunks", nargs="+", type=int, default=[1, 12])
+    arguments.add_argument("--kinds", nargs="+", default=["logistic", "linear"])
     arguments.add_argument("--sizes", nargs="+", type=int, default=[50, 200, 1000, 5000])
-    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if not options.raw:

@@ -35,12 +35,12 @@ def exact(x, y):
     return precision
 
 
-@pytest.mark.parametrize("method", ["variational"])
-def test_precisions_are_within_a_factor_of_two_of_the_exact_mean_field(method):
+@pytest.mark.parametrize("options", [{"method": "variational"}, {"method": "ivon", "ess": "auto", "hess_init": "auto"}])
+def test_precisions_are_within_a_factor_of_two_of_the_exact_mean_field(options):
     x, y = logistic(100)
     torch.manual_seed(0)
     model = nn.Linear(3, 1, bias=False)
-    posterior = po.fit(model, (x, y), method=method, likelihood="bernoulli", prior=1.0, epochs=300).posterior
+    posterior = po.fit(model, (x, y), likelihood="bernoulli", prior=1.0, epochs=300, **options).posterior
     precision = posterior.structure.precision["weight"][0].double() * posterior.temperature
     # Price's products have a relative variance of N / (B · steps), here with half of the steps at λ = N: 0.08 squared.
     assert ((precision / exact(x, y)).log2().abs() < 1).all()
@@ -53,3 +53,13 @@ def test_a_cold_posterior_is_a_prior_at_temperature_one():
     assert math.isclose(posterior.temperature, 0.1)
     wanted = posterior.structure.precision["weight"] * 0.1
     torch.testing.assert_close(as_prior(model, posterior).precision["weight"], wanted)
+
+
+def test_ivon_takes_its_betas_together_or_one_by_one():
+    x, y = logistic(20)
+    posteriors = []
+    for options in ({"betas": (0.8, 0.5)}, {"beta1": 0.8, "beta2": 0.5}):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1, bias=False)
+        posteriors.append(po.fit(model, (x, y), method="ivon", likelihood="bernoulli", epochs=2, **options).posterior)
+    assert torch.equal(*(posterior.structure.precision["weight"] for posterior in posteriors))

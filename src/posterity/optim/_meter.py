@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from posterity.errors import require
 from posterity.optim import watch
-from posterity.optim._distributed import local
+from posterity.optim._distributed import Replicas, local, sharded, summed
 from posterity.optim.price import Price, opening, progress
+
+if TYPE_CHECKING:
+    from posterity.optim.engine._statistics import Statistics
 
 COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
@@ -251,6 +254,33 @@ def parted(ratio: Tensor) -> tuple[Tensor, Tensor]:
     """
     scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
+
+
+def price_of(
+    found: Statistics, parameters: Sequence[Tensor], estimates: int, replicas: Replicas, like: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The price ½ Σ (θ − m) ĝ of the samples since the last step, and how much of their gradients clipping has left.
+
+    Args:
+        found: What the samples have left behind.
+        parameters: Those with gradients.
+        estimates: How many gradients are averaged.
+        replicas: The processes that hold the same model.
+        like: A number on the device where the price is wanted.
+    """
+    if not found.totals:
+        return None
+    kept, total = found.kept, torch.stack([t.to(like) for t in found.totals]).sum() / estimates
+    measured = torch.stack([total, *sizes([(kept[p].norm, p) for p in parameters if p in kept], like)])
+    shards = next((p for p in parameters if sharded(p)), None)
+    several = len(found.totals) > 1  # of which some may be of gradients that were not averaged yet
+    if shards is not None:
+        measured = summed(measured, shards)
+    elif replicas.count > 1 and (several or replicas.per_rank):
+        replicas.average([measured])
+    total, before, now = measured
+    scale, clipping = parted(torch.where(before > 0, now / before, 1.0).sqrt())
+    return 0.5 * total / scale, clipping
 
 
 def plain(x: Tensor | float) -> Tensor | float:

@@ -153,6 +153,12 @@ def check_whole_or_none(what: str, value: Any) -> None:
         require_whole(what, value)
 
 
+def check_size_or_none(n: Any) -> None:
+    """A number of examples, or None."""
+    if n is not None:
+        check_number("n", n, "a positive finite number")
+
+
 def check_word(what: str, value: Any, words: tuple[str, str]) -> None:
     """One of two words."""
     require(value in words, what, " or ".join(map(repr, words)), value)

@@ -11,15 +11,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
-from posterity.errors import require_whole
-from posterity.optim._distributed import Noise, every, summed
+from posterity.errors import require, require_whole
+from posterity.optim._auto import FIRST, Auto, HeldPrice, decided
+from posterity.optim._distributed import Noise, every, local, sharded, summed
+from posterity.optim._meter import check_numbers, price_of
 from posterity.optim._options import (
     GaussianOptions,
     betas_of_ivon_opt,
     check_betas,
     check_flag,
+    check_size_or_none,
     check_whole_or_none,
     check_word,
     floats,
@@ -27,9 +30,9 @@ from posterity.optim._options import (
     number,
     option,
 )
-from posterity.optim._terms import delta, pull
+from posterity.optim._terms import delta, pull, size
 from posterity.optim.engine import VariationalOptimizer
-from posterity.optim.kernels import Coefficients, Numbers, Views, statistics
+from posterity.optim.kernels import Coefficients, Numbers, Piece, Views, statistics
 from posterity.posterior import Diagonal, Posterior
 from posterity.trees import state_dtype
 
@@ -51,6 +54,9 @@ class IVONOptions(GaussianOptions):
     hess_approx: Literal["price", "gradsq"] = option(partial(check_word, "hess_approx", words=("price", "gradsq")))
     total_steps: int | None = option(partial(check_whole_or_none, 'total_steps, for beta2="auto"'))
     batch_size: int | None = option(partial(check_whole_or_none, 'batch_size, for "gradsq"'))
+    n: float | None = option(check_size_or_none)
+    holds_price: bool = option(partial(check_flag, "holds_price"))
+    forgets_start: bool = option(partial(check_flag, "forgets_start"))
 
     def check(self) -> None:
         super().check()
@@ -80,7 +86,10 @@ class IVONOptions(GaussianOptions):
     @property
     def lr_scale(self) -> float:
         """What `rescale_lr` multiplies the learning rate with."""
-        return float(self.hess_init + self.weight_decay) if self.rescale_lr else 1.0
+        start = float(self.hess_init + self.weight_decay)
+        if self.forgets_start:
+            start = min(start, 1.0)  # where h is unlearnt, a step of Newton's would be α = 1
+        return start if self.rescale_lr else 1.0
 
     @property
     def rho1(self) -> float:
@@ -110,8 +119,11 @@ class IVON(VariationalOptimizer):
     Args:
         params: Parameters, named parameters or parameter groups.
         lr: Learning rate; α = lr · (hess_init + δ) with `rescale_lr`, so that the first steps are those of SGD.
-        ess: Effective sample size λ: the number of training examples, or more for a colder posterior.
-        hess_init: Initial value of h.
+        ess: Effective sample size λ: the number of training examples, or more for a colder posterior. "auto" starts
+            from λ = N and holds the price of the noise to 0.03 nats per example: λ = max(N, P̂/0.06), with P̂ the
+            measured number of effective parameters (see `posterity.optim.price`). The prior stays at temperature 1.
+        hess_init: Initial value of h. "auto" starts from max(0.1, 300/N) and lets 1 − β₂ be at least 1/(t + 3), or
+            less where that would inflate the Hessian by more than 5 %, so that the start is unlearnt; α is at most lr.
         betas: β₁ and β₂; β₂ may be "auto" where `total_steps` is given: 1 − β₂ = 5 / total_steps, or less where
             that would inflate the Hessian by more than 5 %.
         weight_decay: δ; the prior is N(0, 1/(λδ)).
@@ -130,6 +142,7 @@ class IVON(VariationalOptimizer):
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
+        n: Number N of training examples, for "auto"; `ess` unless given. "auto" leaves all to tensor operations.
         **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused. Also
             `beta1` and `beta2`, as ivon-opt calls the two of `betas`.
 
@@ -155,8 +168,8 @@ class IVON(VariationalOptimizer):
         self,
         params: ParamsT,
         lr: float | Tensor,
-        ess: float,
-        hess_init: float = 1.0,
+        ess: float | Auto,
+        hess_init: float | Auto = 1.0,
         betas: tuple[float, float | Literal["auto"]] = (0.9, 0.99999),
         weight_decay: float = 1e-4,
         mc_samples: int = 1,
@@ -171,12 +184,12 @@ class IVON(VariationalOptimizer):
         fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
+        n: float | None = None,
         **torch_options: Any,
     ) -> None:
         options = IVONOptions(
             lr=lr,
-            ess=ess,
-            hess_init=hess_init,
+            **decided(ess, hess_init, n),
             betas=betas_of_ivon_opt(betas, torch_options),
             weight_decay=weight_decay,
             clip_radius=clip_radius,
@@ -200,6 +213,37 @@ class IVON(VariationalOptimizer):
             process_group=process_group,
             torch_options=torch_options,
         )
+        if options.holds_price:
+            weights = [local(p) for p in self._trained()]
+            assert options.n is not None
+            self._held, self._samples.statistics.watched = HeldPrice(options.n, weights[0].device), True
+            self._set_ess(self._held.held(float(sum(p.numel() for p in weights))))
+
+    _held: HeldPrice | None = None
+
+    def _set_ess(self, ess: float) -> None:
+        for group in self.param_groups:
+            group["ess"] = ess
+
+    # ── the window of prices is state, too ───────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> StateDict:
+        """The state, with plain numbers for counters that live on a device."""
+        return super().state_dict() | ({} if self._held is None else {"price": self._held.state()})
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state dict; one of other shapes is refused and changes nothing."""
+        if self._held is not None:
+            require("price" in state_dict, "state dict", 'one of IVON with ess="auto"', "one with a given ess")
+            check_numbers(state_dict["price"])
+        super().load_state_dict(state_dict)
+        if self._held is not None:
+            self._held.load(state_dict["price"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | ({} if self._held is None else {"_held": self._held})
+
+    # ── equations ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def initial_state(self, p: Tensor, options: IVONOptions) -> Views:
         momentum = torch.zeros_like(p, dtype=state_dtype(p.dtype), requires_grad=False)
@@ -211,16 +255,17 @@ class IVON(VariationalOptimizer):
         numbers = {
             **floats(options, "ess", "weight_decay", "hess_init"),
             "rho1": options.rho1,
-            "rho2": self._auto(p, options) if auto else options.rho2,
+            "rho2": self._auto(p, options) if auto or options.forgets_start else options.rho2,
             "debias": 1 / (1 - beta1 ** max(self._steps(p), 1)) if options.debias else 1.0,
             "lr": number(options.lr) * options.lr_scale,
         }
         numbers |= floats(options, "clip_radius") if options.clip_radius < math.inf else {}
         numbers |= floats(options, "batch_size") if options.squares else {}
+        numbers |= floats(options, "n") if options.holds_price else {}
         return numbers
 
     def coefficients(self, options: IVONOptions) -> Coefficients | None:
-        if self.fused is False:
+        if self.fused is False or options.holds_price or options.forgets_start:
             return None
         beta1, lr = options.betas[0], options.lr
         return Coefficients(
@@ -252,9 +297,11 @@ class IVON(VariationalOptimizer):
             yield
 
     def _auto(self, p: Tensor, options: IVONOptions) -> float | Tensor:
-        """1 − β₂ from the length of training, and small enough for the spread of ĥ seen so far."""
-        spread = self.state.get(p, {}).get("spread")
-        return options.rho2 if spread is None else (2 * AUTO_BIAS / spread).clamp(max=options.rho2)
+        """1 − β₂ from the length of training so far or at all, and small enough for the spread of ĥ seen so far."""
+        spread, rho2 = self.state.get(p, {}).get("spread"), options.rho2
+        if options.forgets_start:
+            rho2 = max(rho2, 1 / (self._steps(p) + FIRST))
+        return rho2 if spread is None else (2 * AUTO_BIAS / spread).clamp(max=rho2)
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
@@ -272,6 +319,24 @@ class IVON(VariationalOptimizer):
         if "clip_radius" in numbers:
             direction.clamp_(-numbers["clip_radius"], numbers["clip_radius"])
         mean.sub_(direction.mul_(numbers["lr"]))
+
+    def apply(self, pieces: list[Piece]) -> None:
+        """Update all parameters; where λ is automatic, measure the price first, and set λ for the steps to come."""
+        held, found = self._held, None
+        if held is not None:
+            trained = [p for p in self._trained() if p.grad is not None]
+            estimates = max(int(piece.numbers.get("estimates", 1)) for piece in pieces) if pieces else 1
+            found = price_of(self._samples.statistics, trained, estimates, self._replicas, held.price.ess)
+        super().apply(pieces)
+        if held is not None and found is not None and held.pay(found[0]):
+            self._set_ess(held.held(sum(map(self._effective, trained))))
+
+    def _effective(self, p: Tensor) -> float:
+        """Σ h/(h + δ) of one parameter."""
+        group = next(g for g, q in self._parameters if q is p)
+        view = {name: local(t) for name, t in self._parameters.tensors(p).items() if t.ndim == p.ndim}
+        share = (view["hessian"] / (view["hessian"] + delta(view, self.numbers(p, self.options_of(group))))).sum()
+        return float(summed(share, p) if sharded(p) else share)
 
     def clipped(self, p: Tensor, options: IVONOptions) -> int:
         numbers, view = self.numbers(p, options), self._parameters.tensors(p)
@@ -300,9 +365,17 @@ class IVON(VariationalOptimizer):
             state["level"].lerp_(level, weight)
             state["scatter"].lerp_(scatter, weight)
             state["spread"].copy_(state["scatter"] / torch.maximum(state["level"], width))
-        if options.betas[1] == "auto":
+        if options.betas[1] == "auto" or options.forgets_start:
             numbers["rho2"] = self._auto(p, options)
         self.forget(p, numbers["rho2"])
+
+
+def usual_start(n: float, steps: int) -> dict[str, Any]:
+    """Where IVON and its kin start in a training of known length that learns two thirds of the Hessian.
+
+    The start stays in the width, so it is narrower than `start_of_hessian`: σ ≤ 0.03.
+    """
+    return {"hess_init": max(0.1, 1000 / n), "betas": (0.9, 1 - 1 / max(steps, 2))}
 
 
 def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> Tensor | None:
@@ -316,7 +389,7 @@ def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Nu
     else:
         return None
     if "quadratic" in view:
-        surprise.add_(view["quadratic"] / precision / numbers["ess"])
+        surprise.add_(view["quadratic"] / precision / size(numbers))
     return surprise
 
 

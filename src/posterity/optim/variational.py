@@ -19,7 +19,7 @@ from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._fused_adam import FusedAdam
-from posterity.optim._meter import DECAY, SMALLEST, Meter, check_numbers, parted, plain, sizes
+from posterity.optim._meter import DECAY, SMALLEST, Meter, check_numbers, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim._watching import Watching
@@ -233,22 +233,10 @@ class Variational(Watching):
 
     def _measure(self, parameters: list[Tensor], estimates: int) -> None:
         """The price of the samples since the last step, and how much of their gradients clipping has left."""
-        found = self._samples.statistics
-        if not found.totals:
-            return
-        like, kept = self.meter.scale, found.kept
-        total = torch.stack([t.to(like) for t in found.totals]).sum() / estimates
-        measured = torch.stack([total, *sizes([(kept[p].norm, p) for p in parameters if p in kept], like)])
-        shards = next((p for p in parameters if sharded(p)), None)
-        several = len(found.totals) > 1  # of which some may be of gradients that were not averaged yet
-        if shards is not None:
-            measured = summed(measured, shards)
-        elif self._replicas.count > 1 and (several or self._replicas.per_rank):
-            self._replicas.average([measured])
-        total, before, now = measured
-        scale, clipping = parted(torch.where(before > 0, now / before, 1.0).sqrt())
-        downhill = -1 if any(group.get("maximize", False) for group in self.param_groups) else 1
-        self.meter.measure(0.5 * downhill * total / scale, clipping)
+        found = price_of(self._samples.statistics, parameters, estimates, self._replicas, self.meter.scale)
+        if found is not None:
+            downhill = -1 if any(group.get("maximize", False) for group in self.param_groups) else 1
+            self.meter.measure(downhill * found[0], found[1])
 
     def _look(self) -> None:
         """Look at all weights: the width of each tensor's prior, and Σ h/(h + δ)."""

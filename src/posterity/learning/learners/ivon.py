@@ -13,6 +13,7 @@ from posterity.errors import require_whole
 from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.optim import IVON
+from posterity.optim.ivon import usual_start
 from posterity.posterior import Posterior
 from posterity.trees import trainable
 
@@ -24,12 +25,16 @@ class IVONLearner(Learner):
         model: The model.
         plan: N, steps, learning rate, seed.
         prior: Precision of N(0, 1/prior), or a Diagonal, or an earlier Posterior.
-        ess: Effective sample size, N unless given; larger is colder.
+        ess: Effective sample size, N unless given; larger is colder. "auto" is N, or more where the noise would cost
+            more than 0.03 nats per example.
         hess_init: Initial value of the Hessian estimate; by default max(0.1, 1000/N), which starts the weights with
             σ ≤ 0.03. A wider start drowns the few examples of a small data set in noise that the Hessian outlives.
-        beta1: Decay of the momentum.
-        beta2: Decay of the Hessian estimate; by default 1 − 1/steps, so that two thirds of the Hessian are learnt.
-            Faster averages follow the noise in ĥ; slower ones leave the width of the posterior to `hess_init`.
+            "auto" unlearns its start: take it where widths must be right.
+        betas: Decays of the momentum and of the Hessian estimate; by default 0.9 and 1 − 1/steps, so that two thirds of
+            the Hessian are learnt. Faster averages follow the noise in ĥ; slower ones leave the width of the posterior
+            to `hess_init`.
+        beta1: The first of `betas` alone.
+        beta2: The second of `betas` alone.
         clip_radius: Bound on every component of a step's direction.
         draws: Draws of the weights for each batch.
     """
@@ -43,9 +48,10 @@ class IVONLearner(Learner):
         plan: TrainingPlan,
         *,
         prior: Prior = 1.0,
-        ess: float | None = None,
-        hess_init: float | None = None,
-        beta1: float = 0.9,
+        ess: float | Literal["auto"] | None = None,
+        hess_init: float | Literal["auto"] | None = None,
+        betas: tuple[float, float | Literal["auto"]] | None = None,
+        beta1: float | None = None,
         beta2: float | Literal["auto"] | None = None,
         clip_radius: float = math.inf,
         draws: int = 1,
@@ -54,12 +60,15 @@ class IVONLearner(Learner):
         require_whole("draws", draws)
         self.draws = draws
         self.prior = as_prior(model, prior)
+        start = usual_start(plan.n, plan.steps)
+        first, second = start["betas"] if betas is None else betas
         self.optimizer: IVON = IVON(
             trainable(model).items(),
             lr=plan.lr,
             ess=plan.n if ess is None else ess,
-            hess_init=max(0.1, 1000 / plan.n) if hess_init is None else hess_init,
-            betas=(beta1, 1 - 1 / max(plan.steps, 2) if beta2 is None else beta2),
+            hess_init=start["hess_init"] if hess_init is None else hess_init,
+            betas=(first if beta1 is None else beta1, second if beta2 is None else beta2),
+            n=plan.n,
             clip_radius=clip_radius,
             prior=self.prior,
             seed=plan.seed,
@@ -74,4 +83,5 @@ class IVONLearner(Learner):
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)
+        self.prior = found.prior
         return self.hand_over(found.structure, likelihood, found.ess)

@@ -33,6 +33,7 @@ from posterity.optim import (
     VariationalNewton,
     VariationalOptimizer,
 )
+from posterity.optim.ivon import usual_start
 from posterity.posterior import Posterior
 from posterity.trees import Tree, trainable
 
@@ -128,7 +129,7 @@ class IVONLikeLearner(OptimizerLearner):
     default_clip = 10.0
 
     def start(self, plan: TrainingPlan) -> dict[str, Any]:
-        return {"hess_init": max(0.1, 1000 / plan.n), "betas": (0.9, 1 - 1 / max(plan.steps, 2))}
+        return usual_start(plan.n, plan.steps)
 
 
 class EVONLearner(IVONLikeLearner):

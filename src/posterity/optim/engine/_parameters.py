@@ -61,7 +61,8 @@ class Parameters:
         """Mean and precision of the prior of one parameter."""
         state = self.state.get(p, {})
         if "prior_precision" in state:
-            return whole(state["prior_mean"]), whole(state["prior_precision"])
+            colder = group["ess"] / group["n"] if group.get("holds_price", False) else 1.0  # as the posterior is
+            return whole(state["prior_mean"]), whole(state["prior_precision"]) * colder
         mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
         return mean, mean.new_tensor(group["ess"] * group["weight_decay"])
 

@@ -1,0 +1,76 @@
+"""What IVON decides by itself where it is asked to: the effective sample size λ, and where the Hessian starts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from posterity.errors import require, require_positive
+from posterity.optim._meter import REFRESH
+from posterity.optim.price import Price
+
+Auto = Literal["auto"]
+BUDGET = 0.03  # nats per example that the noise may cost
+FIRST = 3  # steps that the start of the Hessian counts for
+
+
+def start_of_hessian(n: float) -> float:
+    """Where "auto" starts h: σ ≤ 0.06. A wider start drowns few examples in noise; a narrower one is unlearnt late."""
+    return max(0.1, 300 / n)
+
+
+def decided(ess: float | Auto, hess_init: float | Auto, n: float | None) -> dict[str, Any]:
+    """The options of a group in which "auto" has become numbers, to begin with, and remarks of what is automatic."""
+    if n is not None:
+        require_positive("n", n)
+    for name, value in (("ess", ess), ("hess_init", hess_init)):
+        require(not isinstance(value, str) or value == "auto", name, "a number, or 'auto'", value)
+    if isinstance(ess, str):
+        require(n is not None, 'n, for ess="auto"', "the number of training examples", None)
+    size = ess if n is None else n
+    forgets = isinstance(hess_init, str)
+    return {
+        "ess": size if isinstance(ess, str) else ess,
+        "hess_init": start_of_hessian(float(size)) if isinstance(hess_init, str) else hess_init,
+        "n": None if n is None else float(n),
+        "holds_price": isinstance(ess, str),
+        "forgets_start": forgets,
+    }
+
+
+class HeldPrice:
+    """λ = max(N, P̂/2b), with the same window of prices as in `posterity.optim.price`, and a constant budget b.
+
+    IVON learns curvature from noise, so that its noise cannot wait for the end of training. λ moves every so many
+    steps; the host waits for a device only then.
+
+    Args:
+        n: Number of examples N.
+        device: Of the weights.
+    """
+
+    def __init__(self, n: float, device: torch.device) -> None:
+        self.price, self.steps = Price.of(n, BUDGET, device), 0
+
+    def pay(self, price: Tensor) -> bool:
+        """Take in the price of a step; whether it is time for another λ."""
+        self.price.pay(price, self.price.ess)
+        self.steps += 1
+        return self.steps % REFRESH == 0
+
+    def held(self, parameters: Tensor | float) -> float:
+        """λ from now on, where Σ h/(h + δ) is the number of parameters that noise would have to be paid for."""
+        self.price.ess = self.price.held(torch.as_tensor(parameters).to(self.price.ess), 1.0)
+        return float(self.price.ess)
+
+    def state(self) -> dict[str, float]:
+        """Plain numbers, for a state dict."""
+        return {"steps": self.steps, **self.price.state()}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Take back what `state` gave."""
+        left = dict(state)
+        self.steps = int(left.pop("steps"))
+        self.price.load(left)

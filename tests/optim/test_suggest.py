@@ -44,6 +44,7 @@ def test_the_suggestion_trains_and_leaves_the_model_alone():
     assert sum(noisy) / 20 < 1.5 * end, "the noise does not drown what was learnt"
 
 
+@pytest.mark.filterwarnings("ignore:suggest. samples raise")  # of a loss that is almost zero
 @pytest.mark.parametrize("seed", range(3))
 def test_the_rate_suits_a_regression_whose_gradients_are_large(seed):
     """Gradient descent on ½ mean (Xw − y)² converges below 2/λ_max(XᵀX/N), which is about 2 here."""
@@ -71,6 +72,7 @@ def test_a_tolerance_is_a_number(tolerance):
         suggest(network(), blobs(50), tolerance=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:suggest. samples raise")  # of a loss that is almost zero
 def test_a_rate_that_only_a_sweep_survives_is_not_suggested():
     data = load_diabetes()
     rows = np.random.default_rng(12).permutation(len(data.data))[:30]
@@ -87,3 +89,35 @@ def test_a_rate_that_only_a_sweep_survives_is_not_suggested():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+def test_any_loss_can_be_probed():
+    inputs, labels = blobs()
+    by_name = suggest(network(), (inputs, labels), batch_size=50)
+
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+
+    assert suggest(network(), (inputs, labels), batch_size=50, loss=loss) == by_name
+
+
+def test_the_proposal_does_not_diverge_on_its_own_probe():
+    """With a Hessian that is learnt, steps are longer than those of the sweep, where it stands still."""
+    inputs, labels = blobs()
+    model = network()
+    found = suggest(model, (inputs, labels), batch_size=50)
+    optimizer = IVON(model.parameters(), **found._asdict())
+    start = nn.functional.cross_entropy(model(inputs), labels).item()
+    for rows in torch.arange(600).split(50):
+        with optimizer.sampled_params(train=True):
+            nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert nn.functional.cross_entropy(model(inputs), labels).item() < start
+
+
+def test_a_tolerance_that_nothing_meets_is_said():
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 5)
+    with pytest.warns(UserWarning, match="samples raise the loss by more than 1e-06 at every hess_init up to 10"):
+        suggest(nn.Linear(5, 1), (inputs, 2 * inputs[:, :1]), likelihood="gaussian", tolerance=1e-6)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from posterity.optim._options import check_number
 from posterity.optim.ivon import IVON
 
 Loss = Callable[[nn.Module, Batch], Tensor]
+Make = Callable[[Iterable[nn.Parameter]], IVON]
 _LOWEST = 1e-3  # learning rate at which a sweep begins
 
 
@@ -37,6 +39,7 @@ def suggest(
     data: Any,
     *,
     likelihood: str | Likelihood = "categorical",
+    loss: Loss | None = None,
     batch_size: int = 128,
     steps: int = 60,
     tolerance: float = 0.05,
@@ -47,12 +50,14 @@ def suggest(
     The learning rate is a third of the one at which a sweep from 10⁻³ to 10 stops reducing the loss, or, where `steps`
     steps with that do not reduce it, a third of that, and so on. After those steps `hess_init` is the smallest power of
     √10 whose samples raise the loss by no more than `tolerance` (relative): the widest posterior that does not drown
-    the gradients. `ess` is the number of examples.
+    the gradients. `ess` is the number of examples. A short training by IVON with these numbers follows; where its loss
+    does not fall, `lr` is divided by three once more. Warns where no learning rate or no `hess_init` met the tests.
 
     Args:
         model: The model to train.
         data: Anything that `posterity.batches` takes.
         likelihood: What the model's outputs mean.
+        loss: The mean loss of a model on a batch (`inputs`, `targets`), in place of the likelihood's.
         batch_size: Examples a gradient.
         steps: Length of each of the two short trainings.
         tolerance: Relative increase of the loss that the noise may cause.
@@ -64,18 +69,33 @@ def suggest(
     meaning = likelihoods.likelihood(likelihood)
     floor = _floor(meaning)
 
-    def loss(network: nn.Module, batch: Batch) -> Tensor:
-        batch = batch.to(next(network.parameters()).device)
+    def of_likelihood(network: nn.Module, batch: Batch) -> Tensor:
         return meaning.loss(call(network, batch.inputs), batch.targets).mean() - floor
 
+    def loss_here(network: nn.Module, batch: Batch) -> Tensor:
+        return (of_likelihood if loss is None else loss)(network, batch.to(next(network.parameters()).device))
+
     held = list(islice(_forever(source), 4))
-    start = _average(model, loss, held)
-    lr = _learning_rate(model, loss, source, steps)
-    trained = _trained(model, loss, source, steps, lr)
-    while not _average(trained, loss, held) < start and lr > _LOWEST:  # a sweep meets high rates for a moment only
+    start = _average(model, loss_here, held)
+    lr = _learning_rate(model, loss_here, source, steps)
+    trained = _trained(model, loss_here, source, steps, _cold(lr))
+    while not _average(trained, loss_here, held) < start and lr > _LOWEST:  # a sweep meets high rates for a moment only
         lr /= 3
-        trained = _trained(model, loss, source, steps, lr)
-    return Suggestion(lr, float(source.n), _hess_init(trained, loss, held, source.n, tolerance))
+        trained = _trained(model, loss_here, source, steps, _cold(lr))
+    hess_init = _hess_init(trained, loss_here, held, source.n, tolerance)
+    while lr > _LOWEST and not _learns(
+        Suggestion(lr, float(source.n), hess_init), model, loss_here, source, steps, held
+    ):
+        lr /= 3
+    if lr <= _LOWEST:
+        warnings.warn("suggest: no learning rate lowered the loss; the lowest is proposed", stacklevel=2)
+    return Suggestion(lr, float(source.n), hess_init)
+
+
+def _learns(found: Suggestion, model: nn.Module, loss: Loss, source: Batches, steps: int, held: list[Batch]) -> bool:
+    """Whether a short training by IVON with the proposed numbers lowers the loss at the mean."""
+    make = partial(IVON, **found._asdict())
+    return _average(_trained(model, loss, source, steps, make), loss, held) < _average(model, loss, held)
 
 
 def _floor(likelihood: Likelihood) -> float:
@@ -87,7 +107,7 @@ def _floor(likelihood: Likelihood) -> float:
 def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) -> float:
     """A third of the learning rate at the lowest smoothed loss of a geometric sweep."""
     model = copy.deepcopy(model).train()
-    optimizer = _cold(model, _LOWEST)
+    optimizer = _cold(_LOWEST)(model.parameters())
     smooth, best, best_lr = math.nan, math.inf, 0.0
     for batch in islice(_forever(source), steps):
         value = _step(model, loss, optimizer, batch)
@@ -102,10 +122,10 @@ def _learning_rate(model: nn.Module, loss: Loss, source: Batches, steps: int) ->
     return best_lr / 3
 
 
-def _trained(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: float) -> nn.Module:
+def _trained(model: nn.Module, loss: Loss, source: Batches, steps: int, make: Make) -> nn.Module:
     """A copy of the model after some steps; whether the rate was too high is seen by its loss, not by a warning."""
     model = copy.deepcopy(model).train()
-    optimizer = _cold(model, lr)
+    optimizer = make(model.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for batch in islice(_forever(source), steps):
@@ -116,17 +136,20 @@ def _trained(model: nn.Module, loss: Loss, source: Batches, steps: int, lr: floa
 def _hess_init(model: nn.Module, loss: Loss, held: list[Batch], n: int, tolerance: float) -> float:
     """The smallest power of √10 at which the loss of samples stays within the tolerance."""
     limit = (1 + tolerance) * _average(model, loss, held)
-    smallest = 10.0
+    found = None
     for value in (10 ** (k / 2) for k in range(2, -9, -1)):
         if _noisy(model, loss, held, IVON(model.parameters(), lr=0.0, ess=n, hess_init=value)) > limit:
             break
-        smallest = value
-    return smallest
+        found = value
+    if found is None:
+        message = f"suggest: samples raise the loss by more than {tolerance:g} at every hess_init up to 10"
+        warnings.warn(f'{message}; a larger ess is needed, or ess="auto"', stacklevel=3)
+    return 10.0 if found is None else found
 
 
-def _cold(model: nn.Module, lr: float) -> IVON:
+def _cold(lr: float) -> Make:
     """IVON as SGD with momentum: samples equal the mean, know nothing of the Hessian, and so it stands still."""
-    return IVON(model.parameters(), lr=lr, ess=1e12, weight_decay=0.0, betas=(0.9, 1 - 1e-12))
+    return partial(IVON, lr=lr, ess=1e12, weight_decay=0.0, betas=(0.9, 1 - 1e-12))
 
 
 def _forever(source: Batches) -> Iterator[Batch]:

@@ -20,6 +20,7 @@ from posterity.app import Source, from_map, serve
 from posterity.learning import Callback, Moment
 
 WRONG = 100
+MEASURING = 600_000  # milliseconds that six trainings may take on a busy machine
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 TOP = [(0.03, 0.01), (0.9, 0.01), (0.9, 0.3), (0.03, 0.3)]  # where wrong labels gather, in shares of the plot
 
@@ -94,11 +95,11 @@ def photograph(url: str, out: Path) -> None:
         page.screenshot(path=out / "browser_gallery.png")
         page = opened("dark")
         page.keyboard.press("w")
-        page.wait_for_selector(".answer[data-change]")
+        page.wait_for_selector(".answer[data-change]", timeout=MEASURING)
         page.locator(".ask").nth(1).click()
-        page.wait_for_selector(".answer:nth-child(2)[data-change]")
+        page.wait_for_selector(".answer:nth-child(2)[data-change]", timeout=MEASURING)
         page.locator(".answer").first.locator(".measure").click()
-        page.wait_for_selector(".measured[data-change]")
+        page.wait_for_selector(".measured[data-change]", timeout=MEASURING)
         page.wait_for_timeout(500)
         page.screenshot(path=out / "browser_what_if.png")
         browser.close()

@@ -33,7 +33,7 @@ from posterity.posterior import Diagonal
 from posterity.progress import track
 from posterity.trees import only_trainable, snapshot, trainable
 
-# Chosen on digits with the seed 10, trained by IVON and by AdamW with a posterior beside it.
+# Chosen on digits with the seed 10, trained by AdamW with a posterior beside it.
 LARGE = 0.08  # share of the data from which on a change counts as large
 SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 500, 4
 SMALL_RATE, LARGE_RATE = 1e-3, 3e-3

@@ -110,7 +110,7 @@ def test_ids_that_a_browser_cannot_hold(ids):
 
 
 def test_what_cannot_be_served():
-    with pytest.raises(PosterityError, match="a MemoryMap, a Source or the folder"):
+    with pytest.raises(PosterityError, match="a MemoryMap, a Source, a run or its folder"):
         serve(3, browser=False)
     with pytest.raises(PosterityError, match="a number from 0 to 65535"):
         serve(".", port=70000, browser=False)

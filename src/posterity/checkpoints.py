@@ -20,6 +20,7 @@ from posterity.files import DTYPES, HEADER_LIMIT, TENSOR_LIMIT, read_json
 
 _NAMED = {code: dtype for dtype, code in DTYPES.items()}
 STATE_DICTS = (".bin", ".pt", ".pth")
+PEFT_PREFIX = "base_model.model."  # what PEFT puts before the names of the model that it wraps
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ FAMILY = (IVON, EVON, VOGN, OGN, SOBA, Vadam, VariationalNewton, BayesianSAM, SA
         ({"ess": 0}, "ess: expected a positive finite number, got 0"),
         ({"ess": -3.0}, "ess: .*got -3.0"),
         ({"ess": math.inf}, "ess"),
-        ({"ess": "10"}, "ess: expected a positive finite number, got '10'"),
+        ({"ess": "10"}, "ess: expected a number, or 'auto', got '10'"),
         ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
         ({"betas": (0.9, 0.99, 0.5)}, "betas: expected two numbers"),
         ({"betas": 0.9}, "betas: expected two numbers, got 0.9"),

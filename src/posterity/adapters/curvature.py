@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from posterity.adapters.layers import adapted_modules
-from posterity.adapters.store import PREFIX
 from posterity.batches import batches
+from posterity.checkpoints import PEFT_PREFIX
 from posterity.curvature import diagonal_fisher
 from posterity.errors import expected
 from posterity.likelihoods import Likelihood
@@ -39,4 +39,4 @@ def adapter_curvature(
     weights = {f"{name}.base_layer.weight": name for name in found}
     with evaluating(model), only_trainable(model, weights):
         fisher = diagonal_fisher(model, batches(data, batch_size=batch_size), likelihood, memory=memory)
-    return {PREFIX + weights[name]: value for name, value in fisher.items() if name in weights}
+    return {PEFT_PREFIX + weights[name]: value for name, value in fisher.items() if name in weights}

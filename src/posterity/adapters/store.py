@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from posterity.adapters.layers import LoRALinear, adapted_modules
+from posterity.checkpoints import PEFT_PREFIX
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import read_json, read_tensors, write_json, write_tensors
 from posterity.posterior import Posterior
 from posterity.trees import Tree
 
 CONFIG, TENSORS, BASE = "adapter_config.json", "adapter_model.safetensors", "adapter_base.json"
-PREFIX = "base_model.model."  # what PEFT puts before the names of the model that it wraps
 
 
 def save_adapter(
@@ -64,7 +64,7 @@ def save_adapter(
     }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / TENSORS, {PREFIX + name: t.detach() for name, t in values.items()})
+    write_tensors(folder / TENSORS, {PEFT_PREFIX + name: t.detach() for name, t in values.items()})
     write_json(folder / BASE, {"sha256": _hash_of_base(found)})
     write_json(folder / CONFIG, config)
 
@@ -112,7 +112,7 @@ def _check(folder: Path, tensors: Tree, there: Mapping[str, Tensor]) -> None:
 
 def _plain(name: str) -> str:
     """A name of PEFT's file as the plain model has it."""
-    return name.removeprefix(PREFIX).replace(".modules_to_save.default.", ".").replace(".default.", ".")
+    return name.removeprefix(PEFT_PREFIX).replace(".modules_to_save.default.", ".").replace(".default.", ".")
 
 
 def _hash_of_base(layers: Mapping[str, LoRALinear]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.adapters.store import PREFIX
+from posterity.checkpoints import PEFT_PREFIX
 from posterity.errors import RefusedFile, require, require_whole
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from posterity.merging._card import page, row
@@ -241,7 +241,7 @@ def cut_rank(change: Tensor, rank: int, metric: Tensor | None = None) -> tuple[T
 def _by_module(curvature: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Curvatures under the names of an adapter's file; Gram matrices come under those of the frozen weights."""
     found = {name.removesuffix(".base_layer.weight"): t for name, t in curvature.items()}
-    return {name if name.startswith(PREFIX) else PREFIX + name: t for name, t in found.items()}
+    return {name if name.startswith(PEFT_PREFIX) else PEFT_PREFIX + name: t for name, t in found.items()}
 
 
 def _curvature(method: Method, found: Mapping[str, Tensor], module: str, change: Tensor) -> Tensor:

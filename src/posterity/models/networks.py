@@ -49,7 +49,7 @@ class _Network(BayesianEstimator):
             self.network_: nn.Module = _perceptron([X.shape[1], *hidden, outputs])
         self._data = self._scaled(X), targets
         run = fit(
-            self.network_, self._data, likelihood=self._likelihood, epochs=self.epochs,
+            self.network_, self._data, method="ivon", likelihood=self._likelihood, epochs=self.epochs,
             batch_size=self.batch_size, seed=seed, progress=False,
         )  # fmt: skip
         q = self.posterior_ = run.posterior

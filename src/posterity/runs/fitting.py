@@ -256,7 +256,9 @@ def _with_settings(plan: Plan) -> Plan:
     if config.method != "ivon" or (config.lr is not None and "hess_init" in config.options):
         return plan
     size, likelihood = config.batch_size or USUAL, plan.preprocessing.target.likelihood
-    found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=size, seed=config.seed)
+    with warnings.catch_warnings():  # that the probe of few rows met no tolerance: cross-validation has the last word
+        warnings.filterwarnings("ignore", "suggest:")
+        found = suggest(build(plan), plan.train, likelihood=likelihood, batch_size=size, seed=config.seed)
     options = {"ess": found.ess, "hess_init": found.hess_init, **config.options}
     return replace(plan, config=replace(config, lr=found.lr if config.lr is None else config.lr, options=options))
 

@@ -11,10 +11,8 @@ from torch import nn
 import posterity as po
 from adaptation.problems import logistic, tanh_network
 from posterity.adaptation import adapt
-from posterity.adaptation.changes import Request
-from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve import alternatives
-from posterity.adaptation.solve.warm_start import Corrected, prior_share
+from posterity.adaptation.solve.warm_start import Corrected
 from posterity.batches import Batch
 from posterity.posterior import Diagonal
 
@@ -107,29 +105,3 @@ def test_a_network_that_cannot_be_started_anew_is_not_retrained(trained):
     report = adapt(fixed, posterior, data=(x, y), remove=[0], epochs=1, compare=True).report
     assert "retrained" not in report.table.index
     assert any(note.startswith("not retrained for comparison") for note in report.notes)
-
-
-def test_the_prior_counts_as_much_as_it_did_in_the_old_training():
-    torch.manual_seed(0)
-    x = torch.randn(300, 4, dtype=torch.float64)
-    y = (x[:, 0] + 0.5 * torch.randn(300, dtype=torch.float64) > 0).long()
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-    felt = 2.0
-
-    def closure():
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y, reduction="sum")
-        loss = loss + felt / 2 * sum(p.square().sum() for p in model.parameters())
-        loss.backward()
-        return loss
-
-    optimizer = torch.optim.LBFGS(
-        model.parameters(), max_iter=2000, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
-    )
-    optimizer.step(closure)
-    for precision, share in ((felt, 1.0), (4 * felt, 0.25), (felt / 2, 1.0)):  # never more than all of it
-        posterior = po.laplace(model, (x, y), structure="diag", prior_precision=precision)
-        request = Request(data=(x, y), remove=[1, 2])
-        assert prior_share(resolve(model, posterior, request, None, 0)) == pytest.approx(share, rel=1e-4)
-    changed = Request(data=(x, y), prior_precision=3.0)
-    assert prior_share(resolve(model, posterior, changed, None, 0)) == 1.0

@@ -90,7 +90,7 @@ def adapt(
             everything, 1 leaves the prior. "auto" takes the γ under which the new data are most likely.
         method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
             memory, "combined" also with the memory's true labels.
-        epochs: For networks: passes over all data. By default 4, or 500 steps where that is more, for changes of 8 % of
+        epochs: For networks: passes over all data. By default 5, or 250 steps where that is more, for changes of 8 % of
             the data and beyond; fewer for smaller changes, twice as many for new classes. With K-priors: passes over
             the new data, or over the memory where nothing is added; by default 20, or as many more as it takes to make
             500 steps.

@@ -24,7 +24,7 @@ from posterity.adaptation.problem import AdaptationProblem
 from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve.by_newton import retrained
 from posterity.adaptation.solve.training import Settings
-from posterity.adaptation.solve.warm_start import Corrected, Schedule, prior_share, train_on
+from posterity.adaptation.solve.warm_start import Corrected, Schedule, train_on
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import call
@@ -155,8 +155,7 @@ def _tasks(problem: AdaptationProblem, data: Batch) -> tuple[Corrected, Correcte
     touched = torch.isin(data.ids, affected.ids)
     order = torch.cat(((~touched).nonzero()[:, 0], touched.nonzero()[:, 0]))
     rows = data.take(order)
-    prior = problem.prior.times(prior_share(problem))
-    held = Corrected(rows, len(affected), problem.posterior.likelihood, prior, problem.scale)
+    held = Corrected(rows, len(affected), problem.posterior.likelihood, problem.prior, problem.scale)
     targets, weights = rows.targets.clone(), torch.ones(len(rows))
     new = problem.change.added
     place = {int(i): row for row, i in enumerate(rows.ids.tolist())}

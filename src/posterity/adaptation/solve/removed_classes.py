@@ -78,14 +78,13 @@ def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Pas
 
 
 @torch.no_grad()
-def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor, kept: float = KEPT) -> float:
+def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
     """Silence some outputs of the model to be trained and pull its weights back, in place.
 
     Args:
         problem: Before.
         outputs: What the old model says about some examples.
         lost: Classes that are no more.
-        kept: s; 1 where the data are at hand, which move the weights to where they belong.
 
     Returns:
         The logit of a class that is silent beside these outputs.
@@ -93,7 +92,7 @@ def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor, kept: flo
     model, prior = problem.new, problem.prior
     for name, p in trainable(model).items():
         centre = prior.mean[name].to(p)
-        p.copy_(centre + kept * (p - centre))
+        p.copy_(centre + KEPT * (p - centre))
     others = outputs.index_fill(1, lost.to(outputs.device), -torch.inf)
     low = min(SILENT, others.amax(1).min().item() - BELOW)
     head = find_head(model, problem.examples().inputs)

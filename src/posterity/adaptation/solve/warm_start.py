@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from posterity.adaptation.past import Past, data_gradient
+from posterity.adaptation.past import Past
 from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.report import objective
@@ -33,9 +33,9 @@ from posterity.posterior import Diagonal
 from posterity.progress import track
 from posterity.trees import only_trainable, snapshot, trainable
 
-# Chosen on digits with the seed 10, trained by AdamW with a posterior beside it.
+# Chosen on digits and USPS with the seeds 10 and 11, wrong labels corrected in one example, 1 % and 8 % of them.
 LARGE = 0.08  # share of the data from which on a change counts as large
-SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 500, 4
+SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 250, 5
 SMALL_RATE, LARGE_RATE = 1e-3, 3e-3
 BATCH = 64
 SEEN = 8  # changed examples in every batch, where there are so many
@@ -99,9 +99,7 @@ class Corrected:
         data, added = problem.all_data(), problem.change.added
         assert data is not None
         changed = 0 if added is None else len(added)
-        return cls(
-            data, changed, problem.posterior.likelihood, problem.prior.times(prior_share(problem)), problem.scale
-        )
+        return cls(data, changed, problem.posterior.likelihood, problem.prior, problem.scale)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of each batch, and the share of all data that each of them stands for.
@@ -138,30 +136,6 @@ class Corrected:
         return each * objective(model, part, self.likelihood, self.prior, self.scale / each)
 
 
-def prior_share(problem: AdaptationProblem) -> float:
-    """How much of its prior the old training has felt, from 0 to 1; all of it where the prior is a new one.
-
-    c = −⟨∇L(θ*), P₀(θ* − m₀)⟩ / ‖P₀(θ* − m₀)‖²
-
-    At the optimum of loss and prior c = 1. A base optimizer with weight decay of its own stops elsewhere, and a prior
-    that only decides widths, centred at θ*, has not pulled at all. Its full weight would undo that training.
-    """
-    posterior, whole = problem.posterior, problem.whole
-    if problem.other_prior() or whole is None:
-        return 1.0
-    rows = torch.randperm(len(whole), generator=seeded(0))[:LOOKED_AT]
-    prior = posterior.prior.restrict(tuple(name for name in problem.prior.names if name in posterior.prior.mean))
-    found = data_gradient(problem.old, whole.take(rows), posterior.likelihood, prior.names)
-    there = dict(problem.old.named_parameters())
-    along = size = 0.0
-    for name, m in prior.mean.items():
-        away = (there[name].detach() - m.to(there[name])).double()
-        pull = problem.scale * prior.precision[name].to(away) * away
-        along -= (found[name].double() * pull).sum().item() * len(whole) / len(rows)
-        size += pull.square().sum().item()
-    return min(max(along / size, 0.0), 1.0) if size > 0 else 0.0
-
-
 def _passes(n: int, size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
     """So many batches of rows, pass after pass in a random order; what is left of a pass is dropped."""
     order: tuple[Tensor, ...] = ()
@@ -179,7 +153,7 @@ def warm_start(problem: AdaptationProblem, past: Past, settings: Settings) -> So
     lost = removed_classes(problem, past)
     schedule = Schedule.of(problem, len(data), len(lost) > 0, settings)
     if len(lost):
-        silence(problem, outputs_of(problem.old, data.take(torch.arange(min(len(data), 1024)))), lost, kept=1.0)
+        silence(problem, outputs_of(problem.old, data.take(torch.arange(min(len(data), 1024)))), lost)
     with only_trainable(model, problem.prior.names):
         steps = descend(model, task, schedule, settings.seed, settings.clip)
         past = carried(past, model)

@@ -357,3 +357,11 @@ def test_json_that_is_missing_or_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         files.write_json(tmp_path / "x.json", float("nan"))
     assert files.read_json(tmp_path / "x.json") == list(range(100))
+
+
+def test_what_is_read_is_aligned_as_torch_aligns(tmp_path):
+    tree = {name: torch.arange(float(n)) for name, n in (("a", 3), ("b", 5), ("c", 7))}
+    files.write_tensors(tmp_path / "odd.safetensors", tree)
+    found = files.read_tensors(tmp_path / "odd.safetensors")
+    assert all(torch.equal(found[name], t) for name, t in tree.items())
+    assert [t.data_ptr() % 64 for t in found.values()] == [0, 0, 0]

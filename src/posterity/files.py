@@ -34,6 +34,7 @@ from posterity.trees import Tree
 MANIFEST_LIMIT = 64 * 2**20  # bytes
 HEADER_LIMIT = 16 * 2**20  # bytes
 TENSOR_LIMIT = 100_000  # tensors in one file
+ALIGNED = 64  # bytes that torch aligns tensors to
 _CHUNK = 2**20
 
 DTYPES = {
@@ -179,9 +180,11 @@ def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Tree:
     path = Path(path)
     _check_header(path)
     try:
-        return load_file(path, device=str(device))
+        found = load_file(path, device=str(device))
     except (SafetensorError, ValueError) as error:
         raise RefusedFile(f"{path}: expected a safetensors file, got {error}") from None
+    # Unaligned tensors may be multiplied in another order, so that a resumed run would differ in its last bits.
+    return {name: t.clone() if t.data_ptr() % ALIGNED else t for name, t in found.items()}
 
 
 def save_record(

@@ -29,7 +29,7 @@ def test_five_commands(tmp_path, monkeypatch):
         result = CliRunner().invoke(app, words[1:], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         printed += result.output
-    for shown in (r"data: 423 .*", r"inputs: 30 .*", r"0 rows added, 0 dropped"):
+    for shown in (r"data: 423 .*", r"inputs: 30 .*", r"a logistic regression .*", r"0 rows added, .*"):
         assert re.search(shown, PAGE)[0] in printed  # figures that do not depend on the machine's rounding
     suspects = pd.read_csv("decisions.csv")["id"]
     found = len(set(suspects) & set(planted["wrong"].tolist()))

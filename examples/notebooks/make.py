@@ -51,7 +51,7 @@ def run(kind: str, source: str, names: dict[str, Any]) -> str:
         else:
             for line in source.splitlines():
                 app(shlex.split(line, comments=True)[1:], standalone_mode=False)
-    return said.getvalue()
+    return said.getvalue().replace(f"{os.getcwd()}{os.sep}", "")  # the folder is gone when the notebook is read
 
 
 def notebook(page: Path) -> dict[str, Any]:

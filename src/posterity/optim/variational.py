@@ -306,6 +306,7 @@ class Variational(Watching):
     @torch.no_grad()
     def finish(self) -> None:
         """Solve λ for the whole budget at the present weights, where training ended before `total_steps`."""
+        self._put_mean()
         self._fused.catch_up()
         self._look()
         self.meter.finish(self.normalised.share)

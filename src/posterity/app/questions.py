@@ -85,6 +85,11 @@ class Questions:
         """Whether predictions are classes."""
         return self.trained.likelihood.is_classification and "label" in self.m.columns  # else several outputs
 
+    @property
+    def measured_on(self) -> str:
+        """What estimates and measurements are made on, in words."""
+        return "changed examples themselves" if self.test_data is None else "test examples"
+
     def what_if(self, remove: Sequence[int], relabel: Mapping[int, Any]) -> Estimate:
         """The estimated effect of removing some examples and relabelling others."""
         with self.lock:
@@ -95,32 +100,18 @@ class Questions:
             labels = self.m.columns.set_index("id")[first].loc[outcome.ids.tolist()].to_numpy()
         else:
             labels = self.test["label"].to_numpy()
-        where = "changed examples themselves" if self.test_data is None else "test examples"
-        return self._estimate(outcome, labels, where, w.reliability)
+        return self._estimate(outcome, labels, w.reliability)
 
     def measure(self, remove: Sequence[int], relabel: Mapping[int, Any], progress: Progress) -> MeasuredChange:
         """The measured effect of the same: trained with and without it, on a copy of the model."""
         with self.lock:
             own = with_own_model(self.m)
         found = measure(own, remove=remove, relabel=relabel, on=self.test_data, progress=progress)
-        accuracy = self.has_classes
-        return MeasuredChange(
-            examples=found.examples,
-            measured_on="changed examples themselves" if self.test_data is None else "test examples",
-            loss=found.loss,
-            change=found.change,
-            low=found.low,
-            high=found.high,
-            accuracy=found.accuracy if accuracy else None,
-            accuracy_change=found.accuracy_change if accuracy else None,
-            accuracy_low=found.accuracy_low if accuracy else None,
-            accuracy_high=found.accuracy_high if accuracy else None,
-            repeats=found.repeats,
-        )
+        if not self.has_classes:
+            found = replace(found, accuracy=None, accuracy_change=None, accuracy_low=None, accuracy_high=None)
+        return MeasuredChange(**vars(found), measured_on=self.measured_on)
 
-    def _estimate(
-        self, outcome: Outcome, labels: np.ndarray[Any, Any], where: str, reliability: Reliability
-    ) -> Estimate:
+    def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], reliability: Reliability) -> Estimate:
         before, after = self.decided(outcome.before), self.decided(outcome.after)
         change = (outcome.loss_after - outcome.loss_before).numpy()
         order = np.abs(change).argsort()[::-1][:MOVED]
@@ -141,7 +132,7 @@ class Questions:
             right = [float((p == labels).mean()) for p in (before, after)]
         return Estimate(
             examples=len(change),
-            measured_on=where,
+            measured_on=self.measured_on,
             loss_before=float(outcome.loss_before.mean()),
             loss_after=float(outcome.loss_after.mean()),
             accuracy_before=right[0],

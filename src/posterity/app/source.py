@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from posterity.adaptation import Measured
 from posterity.app.jobs import Progress
 from posterity.errors import InvalidInput, expected, require
 
@@ -62,34 +63,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class MeasuredChange:
+class MeasuredChange(Measured):
     """What a change of the training data does, measured by training with and without it.
 
     Args:
-        examples: Number of examples it was measured on.
-        measured_on: What they are ("test examples").
-        loss: Their mean loss without the change.
-        change: Change of the mean loss.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-        accuracy: Share of right predictions without the change; None where there are no classes.
-        accuracy_change: Change of that share.
-        accuracy_low: Lower end of its 95 % interval.
-        accuracy_high: Upper end.
-        repeats: Pairs of trainings; 0 for an exact solution.
+        measured_on: What the examples are ("test examples"); the rest is as `measure` gives it.
     """
 
-    examples: int
     measured_on: str
-    loss: float
-    change: float
-    low: float
-    high: float
-    accuracy: float | None
-    accuracy_change: float | None
-    accuracy_low: float | None
-    accuracy_high: float | None
-    repeats: int
 
 
 WhatIf = Callable[[Sequence[int], Mapping[int, Any]], Estimate]  # ids to remove, and new labels by id

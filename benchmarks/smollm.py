@@ -6,75 +6,19 @@ are loaded. What is measured with them is measured with these, not with the weig
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from gguf_files import dequantised, read_gguf
 from torch import Tensor, nn
 
 WIDTH, INNER, HEADS, SHARED, LAYERS, BASE, EPS = 576, 1536, 9, 3, 30, 100_000.0, 1e-5
 PAD = 0
 PARTS = 2  # files that the layers are spread over, so that each can be carried alone
-_F32, _Q4_1, _Q8_0 = 0, 3, 8
-_BYTES = {_F32: (1, 4), _Q4_1: (32, 20), _Q8_0: (32, 34)}  # numbers in a block, and its bytes
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-
-
-def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, tuple[int, ...], np.ndarray]]]:
-    """What a GGUF file says of itself, and (type, shape, raw bytes) of every tensor."""
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ValueError(f"{path}: expected a GGUF file, got another")
-        _number(file, "I")
-        tensors, facts = _number(file, "Q"), _number(file, "Q")
-        about = {_text(file): _value(file, _number(file, "I")) for _ in range(facts)}
-        places = {}
-        for _ in range(tensors):
-            name = _text(file)
-            shape = tuple(_number(file, "Q") for _ in range(_number(file, "I")))[::-1]
-            places[name] = (_number(file, "I"), shape, _number(file, "Q"))
-        start = -(-file.tell() // 32) * 32
-        found = {}
-        for name, (kind, shape, offset) in places.items():
-            count, size = _BYTES[kind]
-            file.seek(start + offset)
-            found[name] = (kind, shape, np.frombuffer(file.read(math.prod(shape) // count * size), np.uint8))
-    return about, found
-
-
-def _number(file: IO[bytes], form: str) -> Any:
-    return struct.unpack("<" + form, file.read(struct.calcsize("<" + form)))[0]
-
-
-def _text(file: IO[bytes]) -> str:
-    return file.read(_number(file, "Q")).decode()
-
-
-def _value(file: IO[bytes], kind: int) -> Any:
-    if kind == 8:
-        return _text(file)
-    if kind == 9:
-        inner, count = _number(file, "I"), _number(file, "Q")
-        return [_value(file, inner) for _ in range(count)]
-    return _number(file, _SCALARS[kind])
-
-
-def dequantised(kind: int, shape: tuple[int, ...], raw: np.ndarray) -> Tensor:
-    """The numbers of a tensor: Q4_1 is scale · nibble + minimum, low nibbles first; Q8_0 is scale · byte."""
-    if kind == _F32:
-        return torch.from_numpy(raw.view(np.float32).copy()).reshape(shape)
-    blocks = raw.reshape(-1, _BYTES[kind][1])
-    scale = blocks[:, :2].copy().view(np.float16).astype(np.float32)
-    if kind == _Q8_0:
-        return torch.from_numpy(scale * blocks[:, 2:].view(np.int8)).reshape(shape)
-    least = blocks[:, 2:4].copy().view(np.float16).astype(np.float32)
-    nibbles = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], 1)
-    return torch.from_numpy(scale * nibbles + least).reshape(shape)
 
 
 def tokenizer(about: dict[str, Any]) -> Any:

@@ -32,6 +32,10 @@ from posterity.posterior import Diagonal, Posterior
 from posterity.runs.decisions import RowDecisions
 from posterity.runs.readers import read_rows
 
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from gguf_files import dequantised, read_gguf
+
 TABLE = pd.DataFrame({"a": [1.0, 2.5, -3.0] * 4, "b": ["x", "=y", None] * 4, "label": [0, 1, 1] * 4})
 RECIPE = "method: ties\noptions: {density: 0.2}\nmodels:\n  a: {path: a.safetensors, weight: 0.5}\nout: merged\n"
 
@@ -73,6 +77,22 @@ def _manifest(folder: Path) -> bytes:
     return (folder / "posterior.json").read_bytes()
 
 
+def _gguf() -> bytes:
+    """A text, a list, and two tensors of ones, by the letters of the format."""
+    text = lambda t: struct.pack("<Q", len(t)) + t  # noqa: E731
+    facts = text(b"name") + struct.pack("<I", 8) + text(b"small")
+    facts += text(b"words") + struct.pack("<IIQ", 9, 8, 2) + text(b"a") + text(b"bc")
+    tensors = text(b"w") + struct.pack("<IQQIQ", 2, 3, 2, 0, 0) + text(b"q") + struct.pack("<IQIQ", 1, 32, 8, 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 2) + facts + tensors
+    ones = struct.pack("<6f", *[1.0] * 6).ljust(32, b"\0") + struct.pack("<e", 1.0) + bytes([1] * 32)
+    return head.ljust(-(-len(head) // 32) * 32, b"\0") + ones
+
+
+def _read_gguf(path: Path) -> object:
+    about, stored = read_gguf(path)
+    return about, {name: dequantised(*one) for name, one in stored.items()}
+
+
 def good(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], object]]]:
     """A good file for each reader, by name, and the reader."""
     arrays = {"x": np.ones((4, 3), dtype=np.float32), "y": np.arange(4)}
@@ -89,6 +109,7 @@ def good(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], object]]]:
         "t.yaml": (RECIPE.encode(), lambda p: recipe(read_yaml(p), p.parent)),
         "t.safetensors": (tensors, lambda p: (read_tensors(p), open_checkpoint(p))),
         "t.pt": (_bytes(lambda b: torch.save({"w": torch.ones(2)}, b)), open_checkpoint),
+        "t.gguf": (_gguf(), _read_gguf),
         "d.csv": (b"id,decision,label\n3,drop,\n4,relabel,cat\n", RowDecisions.read),
         "r.json": (json.dumps({"a": [1, {"b": None}]}).encode(), read_json),
         "posterior.json": (_manifest(folder / "good"), _read_posterior),

@@ -45,18 +45,17 @@ def test_resume_is_exact(here, run, tmp_path, monkeypatch, step):
 
 
 class KeepEach(Callback):
-    """A copy of the folder of a training, as it was after each step."""
+    """A copy of the folder of a training, as it was before each step, by the number of steps done."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def step(self, moment):
-        if moment.step > 1:
-            shutil.copytree(self.folder, self.folder.with_name(f"run-{moment.step - 1}"))
+        shutil.copytree(self.folder, self.folder.with_name(f"run-{moment.step - 1}"))
 
 
-def test_the_command_resumes_to_the_bit_after_any_of_fifty_steps(here, tmp_path, monkeypatch):
-    """A power cut after each step in `make nightly`, after some of them otherwise."""
+def test_the_command_resumes_to_the_bit_before_any_of_fifty_steps(here, tmp_path, monkeypatch):
+    """A power cut before each step in `make nightly`, before some of them otherwise."""
     shutil.copy(here / "flowers.csv", tmp_path)
     monkeypatch.chdir(tmp_path)
     real, keep = fitting.fit, KeepEach(tmp_path / "run")
@@ -67,7 +66,7 @@ def test_the_command_resumes_to_the_bit_after_any_of_fifty_steps(here, tmp_path,
     monkeypatch.setattr(fitting, "fit", real)
     whole = RunFolder.open(tmp_path / "run")
     assert whole.content["steps"] == 50
-    for step in range(1, 50) if "POSTERITY_NIGHTLY" in os.environ else (1, 19, 20, 49):
+    for step in range(50) if "POSTERITY_NIGHTLY" in os.environ else (0, 19, 20, 49):
         done = CliRunner().invoke(app, ["fit", "--resume", "--out", f"run-{step}"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         resumed = RunFolder.open(tmp_path / f"run-{step}")

@@ -23,6 +23,22 @@ optimizer.load_state_dict(optimizer.state_dict())
 """
 
 
+MAPPED = """
+import sys
+import torch
+import posterity as po
+x, y = torch.randn(8, 3), torch.arange(8) % 2
+found = po.fit(torch.nn.Linear(3, 2), (x, y), epochs=1, progress=False)
+po.memory_map(found.model, found.posterior, (x, y))
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+
+
+def test_a_map_of_few_classes_loads_no_symbolic_shapes():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", MAPPED], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_training_does_not_load_the_compiler():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", TRAINED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

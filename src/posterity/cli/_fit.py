@@ -62,7 +62,7 @@ def fit(
     size: Annotated[int | None, typer.Option(help="For pictures: height and width to bring them to.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default by cross-validation.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation, which also finds wrong labels.")] = 5,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, for tables 128 or more.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, for tables up to 128 or more.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default the method's own.")] = None,
     ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
@@ -238,6 +238,9 @@ def _told_apart(test: dict[str, Any]) -> dict[str, Any]:
 
 def _options(given: list[str] | None) -> dict[str, Any]:
     from posterity.cli._output import pairs
+
+    if not given:
+        return {}
     from posterity.merging.recipes import read_value
 
     return {name: read_value(value) for name, value in pairs("--option", given)}

@@ -16,7 +16,7 @@ from posterity.curvature._bags import WrittenOutBags
 from posterity.curvature._fallback import transformable
 from posterity.curvature._layer_parameters import split
 from posterity.curvature._layers import Call, RecordedLayer, unsupported
-from posterity.curvature.passes import Pass
+from posterity.curvature.passes import Pass, pulled
 from posterity.doubles import exclusive
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import Inputs, attempt, length, over_tensors, take
@@ -202,10 +202,7 @@ class Tape:
         weights = (2.0 ** (torch.arange(len(logits), device=logits.device) % 7 - 3)).to(logits)
         v = torch.linspace(1.0, 2.0, logits[0].numel()).view_as(logits[0]).to(logits).expand_as(logits)
         edges = [entry.edge for _, entry in calls]
-        plain, weighted = (
-            torch.autograd.grad(logits, edges, u, retain_graph=True, materialize_grads=True)
-            for u in (v, _by_row(v, weights))
-        )
+        plain, weighted = (pulled(logits, edges, u) for u in (v, _by_row(v, weights)))
         return off | {
             module
             for (module, _), one, other in zip(calls, plain, weighted)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from posterity.curvature import _fallback
 from posterity.curvature._gradients import Gradient, GradientRows
@@ -18,6 +19,19 @@ from posterity.trees import state_dtype
 
 if TYPE_CHECKING:
     from posterity.curvature._tape import Tape
+
+_ONE_BY_ONE = 4  # output directions up to which a backward pass for each costs less than one for all by vmap
+
+
+def pulled(outputs: Tensor, edges: Sequence[GradientEdge], u: Tensor) -> tuple[Tensor, ...]:
+    """(∂f/∂y)ᵀ u at each edge y, for one direction u shaped as the outputs f.
+
+    It is the gradient of ⟨f, u⟩: given u beside f, `torch.autograd.grad` would import sympy to compare their shapes,
+    which takes longer than the map of a small table.
+    """
+    with torch.enable_grad():
+        total = (outputs * u).sum()
+    return torch.autograd.grad(total, edges, retain_graph=True, materialize_grads=True)
 
 
 @dataclass(frozen=True)
@@ -69,13 +83,15 @@ class Pass:
         edges = [call.edge for layer in self.layers for call in layer.calls]
         if not edges:
             return
-        batched = len(v) > 1
-        direction = (v if batched else v[0]).to(self.logits)
+        v = v.to(self.logits)
         with _fallback.transformable():
-            found = torch.autograd.grad(
-                self.logits, edges, direction, retain_graph=True, is_grads_batched=batched, materialize_grads=True
-            )
-        yield from self.by_layer([b if batched else b.unsqueeze(0) for b in found])
+            if len(v) <= _ONE_BY_ONE:
+                found = [torch.stack(pulls) for pulls in zip(*(pulled(self.logits, edges, u) for u in v))]
+            else:
+                found = torch.autograd.grad(
+                    self.logits, edges, v, retain_graph=True, is_grads_batched=True, materialize_grads=True
+                )
+        yield from self.by_layer(found)
 
     def by_layer(self, signals: Sequence[Tensor]) -> Iterator[tuple[RecordedLayer, Tensor]]:
         """Signals in the order of all calls, joined layer by layer."""

@@ -104,7 +104,9 @@ class Stepper:
                 objective.check(f, batch.targets)
             total = objective.total(f, batch.targets)
             # A batch without any target has mass 0 and loss 0.
-            loss = factor * total / (mass.clamp_min(1e-12) * self.learner.draws)
+            loss = total / mass.clamp_min(1e-12)
+            if self.learner.draws > 1 or factor != 1:
+                loss = factor * total / (mass.clamp_min(1e-12) * self.learner.draws)
             penalised = self._penalised(loss, factor * share) if k == 0 else loss
             self.learner.backward(self.scaler.scale(penalised), batch, objective.likelihood)
             found.append((f.detach(), total.detach()))

@@ -7,6 +7,7 @@ from posterity.adaptation.heads import find_head
 from posterity.curvature import DiagonalCovariance, prediction_covariance
 from posterity.runs import config
 from posterity.runs.networks import network
+from posterity.runs.table_settings import usual_batch
 from posterity.trees import trainable
 from runs.problems import flowers, plan
 
@@ -60,9 +61,16 @@ def test_its_curvature_has_a_closed_form():
 def test_long_tables_have_one_wide_network(tmp_path, monkeypatch):
     flowers(tmp_path / "flowers.csv")
     short = plan(tmp_path / "run", tmp_path / "flowers.csv", model=None, lr=None, batch_size=None).config
-    assert (short.model, short.hidden, short.method, short.batch_size) == ("tabular", None, "variational", 128)
+    assert (short.model, short.hidden, short.method, short.batch_size) == ("tabular", None, "variational", 120)
     monkeypatch.setattr(config, "LONG", 100)
     long = plan(tmp_path / "run", tmp_path / "flowers.csv", model=None, lr=None, batch_size=None).config
     assert (long.model, long.hidden, long.lr) == ("mlp", (128, 128), short.lr)
     named = plan(tmp_path / "run", tmp_path / "flowers.csv", model="tabular").config
     assert named.model == "tabular"
+
+
+def test_batches_of_a_table_are_of_one_size():
+    for n in (100, 129, 133, 142, 426, 5000, 40_000, 700_000):
+        size = usual_batch(n)
+        batches = -(-n // size)
+        assert size * batches - n < batches  # the last one lacks at most a row for each of the others

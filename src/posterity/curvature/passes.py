@@ -86,7 +86,9 @@ class Pass:
         v = v.to(self.logits)
         with _fallback.transformable():
             if len(v) <= _ONE_BY_ONE:
-                found = [torch.stack(pulls) for pulls in zip(*(pulled(self.logits, edges, u) for u in v))]
+                found: Sequence[Tensor] = [
+                    torch.stack(pulls) for pulls in zip(*(pulled(self.logits, edges, u) for u in v))
+                ]
             else:
                 found = torch.autograd.grad(
                     self.logits, edges, v, retain_graph=True, is_grads_batched=True, materialize_grads=True

@@ -42,7 +42,7 @@ class Config:
             "ivon" for others.
         epochs: Passes over the data; by default as many as cross-validation finds best.
         folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
-        batch_size: Examples a step; by default 64, and for tables 128, or up to 1024 where they are long.
+        batch_size: Examples a step; by default 64, and for tables at most 128, or 1024 where they are long.
         lr: Learning rate.
         options: What the method takes beyond that, such as ess, hess_init and prior.
         dropout: Rate of dropout layers; 0.1 for the method "dropout".

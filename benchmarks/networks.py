@@ -1,4 +1,4 @@
-"""The networks of the studies: LeNet, network-in-network, ResNet-20, a small SegNet, multilayer perceptrons."""
+"""The networks of the studies: LeNet, network-in-network, ResNet-20, SegNet and U-Net, multilayer perceptrons."""
 
 from __future__ import annotations
 
@@ -174,5 +174,39 @@ class SegNet(nn.Module):
 def _conv_stage(fan_in: int, fan_out: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(fan_in, fan_out, 5, padding=2, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
+        nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
+    )  # fmt: skip
+
+
+class UNet(nn.Module):
+    """A Bayesian U-Net: four poolings, skip connections, dropout of channels in the deepest stages of either side."""
+
+    def __init__(self, classes: int = 11, width: int = 48, dropout: float = 0.5) -> None:
+        super().__init__()
+        widths = [width, 2 * width, 4 * width, 8 * width, 8 * width]
+        self.encoders = nn.ModuleList([_pair(a, b) for a, b in itertools.pairwise([3, *widths])])
+        self.decoders = nn.ModuleList([_pair(a + b, b) for a, b in itertools.pairwise(widths[::-1])])
+        self.central = nn.ModuleList([nn.Dropout2d(dropout) for _ in range(4)])
+        self.classifier = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, classes, height, width)."""
+        kept = []
+        for depth, encoder in enumerate(self.encoders):
+            x = encoder(x if depth == 0 else F.max_pool2d(x, 2))
+            x = self.central[depth - 3](x) if depth >= 3 else x
+            kept.append(x)
+        x = kept.pop()
+        for depth, decoder in enumerate(self.decoders):
+            skip = kept.pop()
+            x = F.interpolate(x, size=skip.shape[-2:], mode="bilinear", align_corners=False)
+            x = decoder(torch.cat((x, skip), 1))
+            x = self.central[2 + depth](x) if depth < 2 else x
+        return self.classifier(x)
+
+
+def _pair(fan_in: int, fan_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
         nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU(),
     )  # fmt: skip

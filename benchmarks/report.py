@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +62,7 @@ def machine() -> str:
 
 def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
     """Title, command, the machine that made the lines (this one unless they say), and what else decides the figures."""
-    command = "python " + " ".join([f"benchmarks/{Path(sys.argv[0]).name}", *_public(sys.argv[1:])])
+    command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *_public(sys.argv[1:])])
     machines = list(dict.fromkeys(line["machine"] for line in lines if "machine" in line)) or [machine()]
     made = "; ".join([*machines, *(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())])
     return f"## {title}\n\n`{command}`\n\n{made}\n"

@@ -209,6 +209,8 @@ def test_a_few_words_among_numbers_are_missing_ones():
     assert encoded(column, ["-", "7"], notes)[:, 1].tolist() == [1, 0]
     assert "1 values are not numbers" in notes[0]
     assert infer("x", pd.Series(["1", "2", "3+"] * 20)).kind == "category"
+    often = pd.Series([*map(str, range(40)), *["-", "Unknown"] * 20])
+    assert infer("x", often).encode(often, [])[:, 1].sum() == 40
 
 
 @pytest.mark.parametrize(

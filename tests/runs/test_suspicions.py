@@ -30,6 +30,7 @@ def test_one_positive_in_three_hundred(tmp_path):
         made = plan(tmp_path / "run", path, target="y", test={"fraction": 0.2, "seed": 0, "rare": True})
         assert made.train.targets.sum() == 1  # always learnt from, wherever chance would have put it
         assert any("'yes' 1" in note for note in made.notes)
+        assert any("no held-out row is of class 'yes'" in note for note in made.notes)
         assert any("99.6% of the training rows are 'no'" in note for note in made.notes)
 
 
@@ -43,6 +44,12 @@ def test_rows_on_both_sides_of_the_split(tmp_path):
     values = np.random.default_rng(1).normal(size=30).repeat(10)
     said = notes(tmp_path, x=values, z=values, y=["a", "b", "c"] * 100)
     assert any("60 of 60 held-out rows (100%) are also among the training rows" in note for note in said)
+
+
+def test_few_answers_are_alike_by_chance(tmp_path):
+    random = np.random.default_rng(1)
+    answers = {name: random.choice(["yes", "no"], 300) for name in "xzuv"}
+    assert not any("also among the training rows" in note for note in notes(tmp_path, **answers, y=answers["u"]))
 
 
 def test_dates_that_could_be_read_otherwise(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, numbers, read_numbers
+from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, numbers, placeholders, read_numbers
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -379,13 +379,13 @@ def _plausible(known: pd.Series[Any]) -> bool:
     """Whether the first values let a column of numbers be expected."""
     sample = known.head(_SAMPLE)
     infinite = pd.to_numeric(sample, errors="coerce").notna().to_numpy()
-    return bool((np.isfinite(read_numbers(sample)[0]) | infinite).mean() >= _MOSTLY)
+    return bool((np.isfinite(read_numbers(sample)[0]) | infinite | placeholders(sample)).mean() >= _MOSTLY)
 
 
 def _is_numeric(found: Vector, values: pd.Series[Any]) -> bool:
-    """Whether all values are numbers, infinite ones aside, or nearly all: a few words among many stand for missing."""
+    """Whether all values are numbers, infinite or missing, or nearly all: a few words among many stand for missing."""
     known = found[np.isfinite(found)]
-    unread = ~np.isfinite(found) & values.notna().to_numpy()
+    unread = ~np.isfinite(found) & values.notna().to_numpy() & ~placeholders(values)
     if len(known) == 0:
         return False
     if bool(pd.to_numeric(values[unread], errors="coerce").notna().all()):

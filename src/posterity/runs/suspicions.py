@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes
 
 _SOME = 0.01  # share of held-out rows that may also be training rows without a word
+_CHANCE = 1.5  # times as many copies as chance would make, below which nothing is said
 _RARE = 10  # rows of a class below which neither learning nor judging it means much
 _ONE_SIDED = 0.9  # share of the largest class at which accuracy says little
 
@@ -31,8 +35,10 @@ def suspicions(preprocessing: Preprocessing, rows: Rows, train: Examples, test: 
             found.append(f"{name}: rises from row to row; if it only numbers them, leave it out: --ignore {name}")
     if isinstance(preprocessing.target, Classes):
         found += _classes(preprocessing.target, train.targets)
+        if test is not None:
+            found.append(_untested(preprocessing.target, test.targets))
     if test is not None and train.inputs.ndim == 2:
-        found.append(_twice(train, test))
+        found.append(_twice(train, test, [column.width for column in preprocessing.columns]))
     return [note for note in found if note is not None]
 
 
@@ -53,11 +59,33 @@ def _classes(target: Classes, targets: Tensor) -> list[str | None]:
     return notes
 
 
-def _twice(train: Examples, test: Examples) -> str | None:
-    """Held-out rows that training has met, target included."""
-    seen, asked = (_hashes(part) for part in (train, test))
-    count = int(asked.isin(seen).sum())
+def _untested(target: Classes, targets: Tensor) -> str | None:
+    """Classes that no held-out row is of."""
+    counts = targets.bincount(minlength=target.outputs).tolist()
+    names = [name for name, count in zip(target.names, counts) if not count]
+    if not names:
+        return None
+    some = ", ".join(repr(name) for name in names[:3]) + (" ..." if len(names) > 3 else "")
+    return f"{target.name}: no held-out row is of class {some}; figures tell nothing about it"
+
+
+def _twice(train: Examples, test: Examples, widths: list[int]) -> str | None:
+    """Held-out rows that training has met, target included, where chance does not explain them.
+
+    Rows of a few answers each are alike by chance. Were the columns x independent given the target y, a row would be
+    among n training rows with probability 1 − (1 − p(y) Π p(x, y)/p(y))ⁿ.
+    """
+    seen, asked = _hashes(train), _hashes(test)
+    count, n = int(asked.isin(seen).sum()), len(seen)
     if count < max(1, _SOME * len(asked)):
+        return None
+    places = [0, *torch.tensor(widths).cumsum(0).tolist(), train.inputs.shape[1]]
+    target, *columns = (
+        _hashes(test, begin, end).map(_hashes(train, begin, end).value_counts() / n).fillna(0.0).to_numpy()
+        for begin, end in ((0, 0), *((begin, end) for begin, end in pairwise(places) if begin < end))
+    )
+    share = target * np.prod([column / np.maximum(target, 1 / n) for column in columns], axis=0)
+    if count <= _CHANCE * (1 - (1 - share) ** n).sum():
         return None
     return (
         f"{count} of {len(asked)} held-out rows ({count / len(asked):.0%}) are also among the training rows, so figures"
@@ -65,7 +93,7 @@ def _twice(train: Examples, test: Examples) -> str | None:
     )
 
 
-def _hashes(examples: Examples) -> pd.Series[int]:
-    """A number for each row, the same for the same values."""
-    values = torch.cat([examples.inputs, examples.targets.reshape(len(examples.inputs), -1).float()], 1)
+def _hashes(examples: Examples, begin: int = 0, end: int | None = None) -> pd.Series[int]:
+    """A number for each row, the same for the same target and the same inputs between two places."""
+    values = torch.cat([examples.inputs[:, begin:end], examples.targets.reshape(len(examples.inputs), -1).float()], 1)
     return pd.util.hash_pandas_object(pd.DataFrame(values.numpy()), index=False)

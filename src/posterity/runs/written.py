@@ -17,6 +17,7 @@ _MARK = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"
 _AMOUNT = re.compile(
     rf"(\(?)\s*([-+−]?)\s*{_MARK}?\s*([-+−]?)\s*([\d.,'’\u00a0\u202f ]*\d[.,]?)\s*(%|{_MARK})?\s*(\)?)"
 )
+_PLACEHOLDERS = {"-", "--", "—", "–", ".", "*", "unknown", "missing", "not available", "tbd"}  # of missing numbers
 _GROUPS = "'’\u00a0\u202f "  # what separates thousands, whatever the decimal sign
 _SAMPLE = 1000  # values that a date format has to fit before it is tried on all of them
 _ISO_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?")
@@ -65,6 +66,11 @@ def read_numbers(values: pd.Series[Any]) -> tuple[Vector, str]:
 def marked(values: pd.Series[Any]) -> bool:
     """Whether some numbers are written with more than digits, sign and point."""
     return bool((pd.to_numeric(values, errors="coerce").isna() & values.notna()).any())
+
+
+def placeholders(values: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which values are words or marks that people write where a number is missing."""
+    return values.astype(str).str.strip().str.lower().isin(_PLACEHOLDERS).to_numpy()
 
 
 def date_format(values: pd.Series[Any]) -> str | None:

@@ -63,7 +63,7 @@ def jobs() -> list[tuple[str, str, int]]:
     pair = ("AdamW", "Variational(AdamW)")
     wanted = [(t, m, s) for s in range(3) for t in reported for m in pair]
     wanted += [(t, m, s) for s in range(3) for t in chosen for m in pair]
-    wanted += [(t, "AdamW + temperature", s) for s in range(3) for t in reported]
+    wanted += [(t, "AdamW + temperature", s) for s in range(3) for t in reported + chosen]
     wanted += [
         (t, "Variational(AdamW), watching", s)
         for s in range(3)

@@ -9,6 +9,7 @@ from torch import nn
 from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.learning import fit, folds
+from posterity.learning.callbacks import Callback
 from posterity.learning.folds import OutOfFold, out_of_fold
 from posterity.learning.length import best_epochs, stretch
 from posterity.likelihoods import likelihood
@@ -102,3 +103,17 @@ def test_fit_finds_its_length():
         fit(network(0), (x, y), epochs="long")
     with pytest.raises(InvalidInput, match=r"epochs='auto': expected \(inputs, targets\) as tensors"):
         fit(network(0), [(a, b) for a, b in zip(x, y)], epochs="auto")
+
+
+def test_a_length_by_cross_validation_leaves_less_to_noise(monkeypatch):
+    monkeypatch.setattr(folds, "LONGEST", 20)
+    budgets = []
+
+    class Budget(Callback):
+        def end(self, moment):
+            budgets.append(moment.optimizer.meter.price.budget)
+
+    x, y = blobs(30)
+    for given in ({}, {"epochs": 3}, {"budget": 0.02}):
+        fit(network(0), (x, y), callbacks=[Budget()], progress=False, **given)
+    assert budgets == [0.01, 0.03, 0.02]

@@ -47,9 +47,14 @@ def chosen_epochs(
     model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
 ) -> int:
     """Epochs as asked for; by default by cross-validation where that is cheap, or else the usual number."""
-    if settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings)):
+    if cross_validates(model, data, settings):
         return _searched_epochs(model, data, objective, settings, steps_per_epoch)
     return usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
+
+
+def cross_validates(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
+    """Whether cross-validation chooses the length."""
+    return settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings))
 
 
 def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from posterity.batches import Batch
 from posterity.errors import InvalidInput, expected
@@ -55,7 +56,11 @@ class Stepper:
         masses = [objective.mass(batch.targets) for batch in batches]
         mass = masses[0] if len(masses) == 1 else torch.stack(masses).sum()
         optimizer = self.learner.optimizer
-        optimizer.zero_grad(set_to_none=True)
+        if type(optimizer).zero_grad is Optimizer.zero_grad:
+            for p in self.parameters:
+                p.grad = None  # as `zero_grad` does, without a record for the profiler
+        else:
+            optimizer.zero_grad(set_to_none=True)
         for i, batch in enumerate(batches):
             if check:
                 check_inputs(self.learner.model, batch)
@@ -129,4 +134,6 @@ class Stepper:
 
     def _penalised(self, loss: Tensor, share: float) -> Tensor:
         terms = [self.learner.penalty(), None if self.penalty is None else self.penalty(self.learner.model)]
-        return loss + sum(share * term for term in terms if term is not None)
+        for term in terms:
+            loss = loss if term is None else loss + share * term
+        return loss

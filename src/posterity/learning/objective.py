@@ -7,6 +7,7 @@ are kept apart, so that batches seen one after the other give exactly the mean o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -49,9 +50,9 @@ class Objective:
     def mass(self, y: Tensor) -> Tensor:
         """Σ w: by how much the summed loss of these targets is divided."""
         if not self.likelihood.has_class_axis or y.is_floating_point():
-            return torch.tensor(float(y.shape[:-1].numel()), device=y.device)
+            return _number(y.shape[:-1].numel(), y.device)
         if self.plain:
-            return torch.tensor(float(y.numel()), device=y.device)
+            return _number(y.numel(), y.device)
         weight = self._valid(y).float()
         if self.class_weights is not None:
             weight = weight * self.class_weights.to(y.device)[self._known(y)]
@@ -84,7 +85,7 @@ class Objective:
         if self.ignore_index is not None:
             return self._valid(y).sum() * torch.ones((), device=y.device)
         labels = self.likelihood.has_class_axis and y.is_floating_point()  # probabilities, the classes last
-        return torch.tensor(float(y.shape[:-1].numel() if labels else y.numel()), device=y.device)
+        return _number(y.shape[:-1].numel() if labels else y.numel(), y.device)
 
     def check(self, f: Tensor, y: Tensor) -> None:
         """Raise a clear error where targets, weights or likelihood do not fit the outputs."""
@@ -124,6 +125,12 @@ class Objective:
         onehot = y if y.is_floating_point() else F.one_hot(self._known(y), classes)
         soft = (1 - self.label_smoothing) * onehot.to(f.dtype) + self.label_smoothing / classes
         return soft if self.class_weights is None else soft * self.class_weights.to(f)
+
+
+@lru_cache(maxsize=64)
+def _number(value: int, device: torch.device) -> Tensor:
+    """A number as a tensor, which nobody writes to: most batches are of one size."""
+    return torch.tensor(float(value), device=device)
 
 
 def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:

@@ -32,10 +32,9 @@ class RunningMetrics:
     ) -> None:
         """Count one batch of outputs, `total` their summed loss; only a share of it, if it is seen several times."""
         correct = objective.correct(f, y)
-        nothing = torch.full_like(total, torch.nan)
         mass = objective.mass(y) if mass is None else mass
-        row = (total, mass, nothing if correct is None else correct, objective.count(y))
-        stacked = torch.stack([entry.detach().to(total) for entry in row])
+        right = torch.full_like(total, torch.nan) if correct is None else correct.detach()
+        stacked = torch.stack([entry.to(total.dtype) for entry in (total.detach(), mass, right, objective.count(y))])
         self.rows.append(stacked if share == 1 else share * stacked)
 
     def sums(self) -> Tensor:

@@ -35,16 +35,14 @@ def sharded(t: Tensor) -> TypeGuard[DTensor]:
 
 def locals_of(tensors: Iterable[Tensor]) -> list[Tensor]:
     """`local` of many tensors at once, which is faster than one by one."""
-    module = sys.modules.get(SHARDS)
-    if module is None:
-        return list(tensors)
-    return [t._local_tensor if isinstance(t, module.DTensor) else t for t in tensors]
+    tensors = list(tensors)
+    return [local(t) for t in tensors] if any_sharded(tensors) else tensors
 
 
 def any_sharded(tensors: Iterable[Tensor]) -> bool:
-    """Whether some tensors are shards."""
+    """Whether some tensors are shards; it asks for each type once."""
     module = sys.modules.get(SHARDS)
-    return module is not None and any(isinstance(t, module.DTensor) for t in tensors)
+    return module is not None and any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors)))
 
 
 def local(t: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ with hooks are left to tensor operations, as are steps whose gradients are at th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Protocol
@@ -143,13 +144,13 @@ class FusedAdam(Fused):
     # ── kernels and what they point to ───────────────────────────────────────────────────────────────────────────
 
     def _possible(self, work: Work) -> bool:
-        owner, parameters = self._owner, work.parameters.trained()
-        if owner.fused is False or owner.meter.silent or owner.meter.by_price or not parameters:
+        owner, first = self._owner, next((p for _, p in work.parameters if p.requires_grad), None)
+        if owner.fused is False or owner.meter.silent or owner.meter.by_price or first is None:
             return False
-        built = self._launcher is not None  # from parameters that were known
-        if not all(map(_plain, owner.bases)) or not (built or all(self._known(p, work) for p in parameters)):
+        known = self._launcher is not None or all(self._known(p, work) for p in work.parameters.trained())
+        if not known or not all(map(_plain, owner.bases)):
             return False
-        kernels = adam_kernels_for(parameters[0].device)
+        kernels = adam_kernels_for(first.device)
         self.missing = kernels if isinstance(kernels, str) else ""
         return not self.missing
 
@@ -188,6 +189,8 @@ class FusedAdam(Fused):
     def _rebind(self) -> None:
         """Let δ of each parameter be an entry of one vector that kernels read and write."""
         owner = self._owner
+        if len(owner.deltas) == len(self._entries) and all(map(operator.is_, owner.deltas.values(), self._entries)):
+            return
         for p, entry in zip(self._parameters, self._entries, strict=True):
             found = owner.deltas[p]
             if found is not entry:

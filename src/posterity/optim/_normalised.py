@@ -41,13 +41,16 @@ class Normalised:
         known._found = set(parameters)
         return known
 
-    def __contains__(self, p: Tensor) -> bool:
+    def _known(self) -> set[Tensor]:
         if self._found is None and self._steps:
             self._found = self._decide()
-        return self._found is not None and p in self._found
+        return self._found or set()
+
+    def __contains__(self, p: Tensor) -> bool:
+        return p in self._known()
 
     def __bool__(self) -> bool:
-        return any(p in self for p in self._order) or bool(self._found)
+        return bool(self._known())
 
     @property
     def share(self) -> float:

@@ -210,8 +210,7 @@ class Fused(Backend):
     def _remember_gradients(self) -> None:
         """Keep a copy of gradients that are there before the sample: they will be cleared, or added to."""
         earlier = {p: p.grad for p in self._parameters if p.grad is not None}
-        for gradient in earlier.values():
-            require_dense(gradient)
+        require_dense(*earlier.values())
         copies = torch._foreach_add(list(earlier.values()), 0) if earlier else []
         self._before = {p: (g, copy) for (p, g), copy in zip(earlier.items(), copies, strict=True)}
 

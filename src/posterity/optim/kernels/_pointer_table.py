@@ -144,9 +144,7 @@ class Table:
             gradients: Of each entry.
             products: Sums of noise times gradient, if any: float32, and laid out as the parameters are.
         """
-        for g in gradients:
-            if g is not None:
-                require_dense(g)
+        require_dense(*gradients)
         looks = [None if g is None else (g.dtype, g.data_ptr(), g.stride()) for g in gradients]
         if looks != self._looks or self._copies:
             pairs = zip(self.entries, gradients, strict=True)
@@ -224,10 +222,10 @@ def like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty_like(p, dtype=dtype, requires_grad=False).copy_(t)
 
 
-def require_dense(gradient: Tensor) -> None:
-    """Raise unless the gradient is an ordinary tensor."""
-    if gradient.layout is not torch.strided:
-        raise expected("gradient", "a dense tensor; sparse gradients are not supported", gradient.layout)
+def require_dense(*gradients: Tensor | None) -> None:
+    """Raise unless all gradients that there are are ordinary tensors."""
+    for found in {g.layout for g in gradients if g is not None} - {torch.strided}:
+        raise expected("gradient", "a dense tensor; sparse gradients are not supported", found)
 
 
 def _launches(entries: Sequence[Entry], device: torch.device) -> Sequence[Launch]:

@@ -38,14 +38,15 @@ types: $(VENV)/.test
 
 # In a minute or so: linters, types, and a test of every room. `make test` is what counts.
 check: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 @tests/fast.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal @tests/fast.txt
 
 # One file or one test: make one TEST=tests/merging/test_methods.py
 one: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST)
 
+# Each of two processes takes one half of the tests in order, so that fixtures of a file are made once.
 suite: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: lint types suite
 

@@ -21,7 +21,7 @@ from posterity.runs.data import DataSource
 from posterity.runs.readers import picture_files
 from runs.problems import flowers, line
 
-QUICK = ("--model", "linear", "--epochs", 3, "--lr", 0.5, "--hess-init", 1)
+QUICK = ("--model", "linear", "--epochs", 3, "--folds", 0, "--lr", 0.5, "--hess-init", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -150,9 +150,10 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 20_000, "got"),
+        ("[" * 20_000, "too deep"),
         ("method: " + "[" * 20_000 + "]" * 20_000, "too deep"),
-        ("method: {a: " * 5_000, "got"),
+        ("method: {a: " * 5_000, "too deep"),
+        ("- " * 5_000, "too deep"),
         (BOMB, "an alias"),
         ("when: 2026-99-99", "got"),
         ("n: " + "9" * 5000, "got"),
@@ -160,7 +161,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
         ("a: \0", "got"),
         ("!!python/object/apply:os.system [ls]", "got"),
     ],
-    ids=["open", "deep", "maps", "aliases", "date", "digits", "long", "nul", "object"],
+    ids=["open", "deep", "maps", "lists", "aliases", "date", "digits", "long", "nul", "object"],
 )
 def test_hostile_recipes_are_refused(tmp_path, text, message):
     (tmp_path / "r.yaml").write_text(text)

@@ -21,21 +21,11 @@ def environment():
 def spawn(script, world, folder, *arguments):
     """Run a script of this folder as `world` processes; each gets its rank, their number and a folder."""
     meeting = folder / f"{script}-{world}.meeting"
-    commands = [
-        [sys.executable, str(HERE / f"{script}.py"), str(rank), str(world), str(meeting), str(folder), *arguments]
-        for rank in range(world)
-    ]
-    running = [
-        subprocess.Popen(c, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for c in commands
-    ]
-    try:
-        outputs = [process.communicate(timeout=PATIENCE)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, output in zip(running, outputs, strict=True):
-        assert process.returncode == 0, output
+    command = [sys.executable, str(HERE / "forked.py"), script, str(world), str(meeting), str(folder), *arguments]
+    done = subprocess.run(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def torchrun(script, world, *arguments):

@@ -1,5 +1,7 @@
 """The same training on one process, two and four: replicas (DDP), shards (FSDP2), accumulation, checkpoints."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -29,20 +31,32 @@ TWINS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # the checkpoint of one process
-@pytest.mark.filterwarnings("ignore:IVON. a step was skipped", "ignore:IVON. only .*of the Hessian")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where one process leaves its checkpoint, which others resume from."""
+    return tmp_path_factory.mktemp("training")
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # the checkpoint of one process
+        warnings.filterwarnings("ignore", "IVON. a step was skipped|IVON. only .*of the Hessian")
+        return training.everything(0, 1, folder)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.parametrize("world", [2, 4])
-def test_one_process_and_many_take_the_same_steps(world, tmp_path):
+def test_one_process_and_many_take_the_same_steps(world, folder, alone):
     """In one test for each number of processes, because starting them is what takes the time."""
-    alone = training.everything(0, 1, tmp_path)
-    spawn("training", world, tmp_path)
-    many = load_file(tmp_path / f"training-{world}.safetensors")
+    spawn("training", world, folder)
+    many = load_file(folder / f"training-{world}.safetensors")
     for name in SAME:
         assert_same(case(many, name), case(alone, name), name)
     for name, twin in TWINS.items():
         expected = case(alone, twin)
         assert_same(case(many, name), {key: t for key, t in expected.items() if key in case(many, name)}, name)
-    assert_same(training.resumed(0, 1, tmp_path, saved_by=world), case(many, "resumed"), "resumed by one")
+    assert_same(training.resumed(0, 1, folder, saved_by=world), case(many, "resumed"), "resumed by one")
     for name, checksum in case(alone, "noise").items():
         assert int(case(many, "noise")[name]) == int(checksum) != 0, name
     assert int(case(many, "one bad rank")["skipped"]) == 1

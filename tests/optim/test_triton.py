@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 # What has equations or addresses of its own in Triton. Everything around the kernels is shared with those in C, which
 # take all of these tests; `make nightly` gives all of them to the interpreter too.
 IVON = (
-    "normals or the_same_integers or launched_again or shards_that_begin or first_beta or equal_to and not attached "
-    "or all_equations and (until_step or prior) or half_precisions and (dtype0 and context or dtype1 and several) "
-    "or cannot_be_used and (dtype1 or dtype4 or dtype5) or another_rank and several and per_rank or cycle and ahead"
+    "normals or the_same_integers or launched_again or shards_that_begin or first_beta or equal_to and ahead "
+    "or all_equations and (until_step and not prior or several and prior) "
+    "or half_precisions and (dtype0 and context or dtype1 and several) "
+    "or cannot_be_used and (dtype1 or dtype4 or dtype5) or another_rank and several and per_rank"
 )
 ADAM = "the_steps and (until_step or ahead) or nothing_known or cannot and ahead and nan"
 

@@ -21,7 +21,15 @@ from posterity.merging.stream import merge_checkpoints
 KEYS = ("method", "options", "base", "models", "out", "prior_precision", "temperature", "shard_size", "rank")
 SOURCE_KEYS = ("path", "weight", "curvature", "n")
 LIMIT = 2**20  # characters of a recipe
+DEEPEST = 50  # brackets, lists and keys within one another
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_OPENING = (
+    yaml.FlowSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.BlockMappingStartToken,
+)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             text = file.read(LIMIT + 1)
         require(len(text) <= LIMIT, "recipe", f"at most {LIMIT} characters", "more")
         content = _loaded(text)
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise RefusedFile(f"{path}: expected a recipe in YAML, got {_brief(error)}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise RefusedFile(f"{path}: expected a recipe in YAML, got {error}") from None
     except OSError as error:
         raise RefusedFile(f"{path}: expected a recipe, got {error.strerror}") from None
     if not isinstance(content, dict):
@@ -69,19 +77,20 @@ def read_value(text: str) -> Any:
     """A number, a word or a list, as it would stand in a recipe."""
     try:
         return _loaded(text)
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+    except (yaml.YAMLError, ValueError, OverflowError):
         raise expected("option", "a value in YAML", text[:100]) from None
 
 
 def _loaded(text: str) -> Any:
-    """What a text says in YAML. Aliases, with which a few lines stand for billions, are refused."""
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-        raise ValueError("an alias (*name); write the value out")
+    """What a text says in YAML. Aliases, with which a few lines stand for billions, and deep nesting are refused."""
+    depth = 0
+    for token in yaml.scan(text):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if isinstance(token, yaml.AliasToken):
+            raise ValueError("an alias (*name); write the value out")
+        if depth > DEEPEST:  # the time that YAML takes grows with the square of the depth
+            raise ValueError("brackets within brackets, too deep to read")
     return yaml.safe_load(text)
-
-
-def _brief(error: BaseException) -> str:
-    return "brackets within brackets, too deep to read" if isinstance(error, RecursionError) else str(error)
 
 
 def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:

@@ -105,3 +105,50 @@ def test_a_network_that_cannot_be_started_anew_is_not_retrained(trained):
     report = adapt(fixed, posterior, data=(x, y), remove=[0], epochs=1, compare=True).report
     assert "retrained" not in report.table.index
     assert any(note.startswith("not retrained for comparison") for note in report.notes)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    torch.manual_seed(0)
+    x = torch.randn(160, 4)
+    y = (x[:, 0] + 0.5 * torch.randn(160) > 0).long()
+    run = po.fit(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), (x, y), epochs=20, progress=False)
+    return run.model, run.posterior, (x, y)
+
+
+def test_a_network_trains_for_a_share_of_its_old_training(fitted):
+    """Batches of 54, 20 epochs: 5 % of 60 steps and a little for one example among 161, 70 % of 80 for 20 more."""
+    model, posterior, data = fitted
+    assert posterior.training == (20.0, 54, 3e-3)
+    one = adapt(model, posterior, data=data, add=(data[0][:1], data[1][:1]))
+    assert one.report.steps == round((0.05 + 0.65 * 1 / (0.08 * 161)) * 20 * 3)
+    many = adapt(model, posterior, data=data, add=(data[0][:20], data[1][:20]))
+    assert many.report.steps == round(0.7 * 20 * 4)
+    assert adapt(model, posterior, data=data, add=data, epochs=1).report.steps == 6
+
+
+def test_a_prior_that_decided_widths_alone_pulls_no_means(fitted):
+    model, posterior, data = fitted
+    assert not posterior.prior_pulls
+    result = adapt(model, posterior, data=data, relabel={0: 1 - int(data[1][0])})
+    assert not result.posterior.prior_pulls  # nor will it in the next adaptation
+    assert result.posterior.training == posterior.training
+    x, y = data[0], data[1].clone()
+    y[0] = 1 - y[0]
+    loss = nn.functional.cross_entropy(result.model(x), y, reduction="sum").item()
+    assert result.report.table.loc["adapted", "objective"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_decisions_survive_smaller_weights(fitted):
+    """Where much is added training sets out from 0.6 times the weights; where contradicted labels go, from all of them.
+
+    A rate of next to nothing leaves the weights where training set out.
+    """
+    model, posterior, data = fitted
+    still = {"epochs": 1, "lr": 1e-12}
+    wrong = (model(data[0]).argmax(1) != data[1]).nonzero()[:, 0].tolist()
+    added = adapt(model, posterior, data=data, add=data, **still).model
+    cleaned = adapt(model, posterior, data=data, remove=wrong, **still).model
+    for old, small, same in zip(model.parameters(), added.parameters(), cleaned.parameters()):
+        torch.testing.assert_close(small, 0.6 * old)
+        torch.testing.assert_close(same, old)

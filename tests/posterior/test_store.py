@@ -16,7 +16,7 @@ from posterior import cases
 from posterity import files
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.likelihoods import GaussianLikelihood, Likelihood, StudentTLikelihood
-from posterity.posterior import Diagonal, Memory, Mixture, Posterior
+from posterity.posterior import Diagonal, Memory, Mixture, Posterior, Training
 
 
 @pytest.mark.parametrize("name", list(cases.STRUCTURES))
@@ -63,6 +63,16 @@ def test_numbers_of_numpy_and_torch_come_back_as_numbers(tmp_path: Path, likelih
     back = Posterior.load(tmp_path)
     assert (back.n, back.ess, back.class_names) == (7, 3.5, ("3", "5"))
     assert back.likelihood == likelihood
+
+
+def test_how_it_was_trained_comes_back_and_nonsense_does_not(tmp_path: Path) -> None:
+    q = cases.diagonal()
+    for name, training in {"known": Training(12.5, 64, 3e-3), "other": Training(2.0, 1, None), "unknown": None}.items():
+        Posterior(q, prior=q, n=1, ess=1, likelihood="gaussian", training=training).save(tmp_path / name)
+        assert Posterior.load(tmp_path / name).training == training
+    Posterior(q, prior=q, n=1, ess=1, likelihood="gaussian", training=Training(-1.0, 1, None)).save(tmp_path / "wrong")
+    with pytest.raises(RefusedFile, match="epochs"):
+        Posterior.load(tmp_path / "wrong")
 
 
 def test_a_likelihood_that_cannot_be_made_again_is_not_written(tmp_path: Path) -> None:

@@ -90,12 +90,14 @@ def adapt(
             everything, 1 leaves the prior. "auto" takes the γ under which the new data are most likely.
         method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
             memory, "combined" also with the memory's true labels.
-        epochs: For networks: passes over all data. By default 5, or 250 steps where that is more, for changes of 8 % of
-            the data and beyond; fewer for smaller changes, twice as many for new classes. With K-priors: passes over
-            the new data, or over the memory where nothing is added; by default 20, or as many more as it takes to make
-            500 steps.
+        epochs: For networks: passes over all data. By default a share of the old training's that follows the size of
+            the change; where that is unknown, or where a prior has pulled the means, 5 passes or 250 steps, whichever
+            is more, for changes of 8 % of the data and beyond, fewer for smaller ones, twice as many for new classes.
+            With K-priors: passes over the new data, or over the memory where nothing is added; by default 20, or as
+            many more as it takes to make 500 steps.
         batch_size: For networks: examples a step; by default 64, with K-priors 128 of new data and of memory.
-        lr: For networks: learning rate of Adam; by default 3e-3, less for small changes, with K-priors 1e-3.
+        lr: For networks: learning rate of Adam; by default that of the old training, or 3e-3 where it is unknown, less
+            for small changes; with K-priors 1e-3.
         clip: For networks: largest norm of the gradient of the mean loss.
         seed: Of everything random.
         compare: Also retrain from new weights and, for networks, run a plain warm start (AdamW at its defaults) for the
@@ -136,13 +138,14 @@ def adapt(
     adapted = Posterior.of(
         solved.model,
         structure,
-        prior=problem.prior,
+        prior=problem.prior_after(structure.mean),
         n=problem.n,
         ess=problem.n / problem.scale,
         likelihood=posterior.likelihood,
         class_names=problem.change.class_names,
         memory=solved.memory,
         predictive="linearised",  # its precision is a curvature at the new optimum
+        training=posterior.training,
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
     others, notes = alternatives(problem, used, seed) if compare else ({}, [])
@@ -173,7 +176,7 @@ def _report(
         for name, model in models.items():
             if name == "no adaptation" and problem.other_model():
                 continue  # the objective is that of the new model
-            given = (model, whole, posterior.likelihood, problem.prior, problem.scale)
+            given = (model, whole, posterior.likelihood, problem.pulling, problem.scale)
             if not silenced:
                 rows[name]["objective"] = objective(*given)
             if problem.way != WARM:  # where its own objective is that of retraining, a gradient says nothing new
@@ -200,7 +203,7 @@ def _report(
         removed=_ids(change.removed),
         table=pd.DataFrame.from_dict(rows, orient="index"),
         drift=drift,
-        notes=(*notes, *_worse(rows, solved.exact)),
+        notes=(*notes, *(() if problem.pulling is not problem.prior else _worse(rows, solved.exact))),
     )
 
 

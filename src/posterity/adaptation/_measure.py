@@ -24,7 +24,7 @@ from posterity.adaptation.problem import AdaptationProblem
 from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve.by_newton import retrained
 from posterity.adaptation.solve.training import Settings
-from posterity.adaptation.solve.warm_start import Corrected, Schedule, train_on
+from posterity.adaptation.solve.warm_start import SMALL_STEPS, Corrected, Schedule, train_on
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import call
@@ -126,6 +126,7 @@ def measure(
         return replace(_summary([pair, pair], len(test)), repeats=0)
     changed, held = _tasks(problem, data)
     schedule = Schedule.of(problem, len(data), False, Settings())
+    schedule = replace(schedule, steps=max(schedule.steps, SMALL_STEPS))  # both trainings are as long: time to differ
     found = []
     for r in range(repeats):
         pair = []
@@ -155,7 +156,7 @@ def _tasks(problem: AdaptationProblem, data: Batch) -> tuple[Corrected, Correcte
     touched = torch.isin(data.ids, affected.ids)
     order = torch.cat(((~touched).nonzero()[:, 0], touched.nonzero()[:, 0]))
     rows = data.take(order)
-    held = Corrected(rows, len(affected), problem.posterior.likelihood, problem.prior, problem.scale)
+    held = Corrected(rows, len(affected), problem.posterior.likelihood, problem.pulling, problem.scale)
     targets, weights = rows.targets.clone(), torch.ones(len(rows))
     new = problem.change.added
     place = {int(i): row for row, i in enumerate(rows.ids.tolist())}

@@ -14,6 +14,7 @@ from posterity.adaptation.past import Past
 from posterity.batches import Batch
 from posterity.errors import expected
 from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.trees import Tree
 
 WARM = "warm_start"
 
@@ -56,6 +57,11 @@ class AdaptationProblem:
         return self.posterior.temperature
 
     @property
+    def pulling(self) -> Diagonal:
+        """The prior of a warm start: without precision where it has decided widths alone, as in the old training."""
+        return self.prior.times(0.0) if self.way == WARM and self.widths_alone() else self.prior
+
+    @property
     def n(self) -> int:
         """Number of examples afterwards."""
         return self.posterior.n + self.change.new - self.change.gone
@@ -73,6 +79,16 @@ class AdaptationProblem:
             for a, b in ((old.mean, new.mean), (old.precision_diagonal(), new.precision_diagonal()))
             for name in same
         )
+
+    def widths_alone(self) -> bool:
+        """Whether the prior has decided widths alone, and is to do so afterwards."""
+        return not self.posterior.prior_pulls and not self.other_prior()
+
+    def prior_after(self, mean: Tree) -> Diagonal:
+        """The prior that the adapted posterior carries: one that decides widths alone is centred at its mean."""
+        if not self.widths_alone():
+            return self.prior
+        return Diagonal({name: mean[name] for name in self.prior.names}, self.prior.precision)
 
     def other_model(self) -> bool:
         """Whether the new model is not the old one with, perhaps, more outputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from posterity.learning.schedules import find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.learning.settings import FitSettings, numbers
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Posterior
+from posterity.posterior import Posterior, Training
 from posterity.startup import fitting_threads, put_off_compiler
 from posterity.trees import evaluating, trainable
 
@@ -78,6 +78,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
     with fitting_threads(model, settings.batch_size):
         epochs = chosen_epochs(model, stream, objective, settings, steps_per_epoch)
+    batch = -(-stream.n // len(stream)) * settings.accumulate
     plan = TrainingPlan(
         n=settings.n or stream.n,
         steps=epochs * steps_per_epoch,
@@ -85,7 +86,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         seed=settings.seed,
         learns_noise=learns_noise,
         class_names=None if settings.class_names is None else tuple(settings.class_names),
-        batch=-(-stream.n // len(stream)) * settings.accumulate,
+        batch=batch,
         cross_validated=cross_validates(model, stream, settings),
     )
     learner = learner_type(model, plan, **settings.options)
@@ -114,7 +115,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         loop.run()
     if not all(p.isfinite().all() for p in trainable(model).values()):
         raise diverged("weights are NaN or infinite")
-    posterior = learner.posterior(loop.objective.likelihood, stream)
+    trained = Training(loop.step / steps_per_epoch, batch, plan.lr if learner.follows_adam else None)
+    posterior = replace(learner.posterior(loop.objective.likelihood, stream), training=trained)
     learner.leave(posterior)
     return Run(model, posterior, loop.history, settings.method, loop.step, loop.interrupted)
 

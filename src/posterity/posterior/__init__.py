@@ -15,6 +15,7 @@ from posterity.posterior.mixture import Ensemble, Mixture
 from posterity.posterior.rotated import Rotated
 from posterity.posterior.signs import Signs
 from posterity.posterior.sites import Site
+from posterity.posterior.training import Training
 
 __all__ = [
     "Diagonal",
@@ -34,6 +35,7 @@ __all__ = [
     "Signs",
     "Site",
     "Structure",
+    "Training",
 ]
 
 __getattr__ = renamed(__name__, {"Gaussian": "GaussianStructure"})

@@ -24,6 +24,7 @@ from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.projection import diagonal, project
 from posterity.posterior.pruning import cut
 from posterity.posterior.sites import Site, gaussian, natural
+from posterity.posterior.training import Training
 from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
 
 PREDICTIVES = ("sampled", "linearised")
@@ -46,6 +47,7 @@ class Posterior:
         predictive: How predictions are made unless told otherwise: "sampled" averages over drawn networks,
             "linearised" over draws of the outputs of the tangent network, which is what the Gauss-Newton curvature
             of a Laplace approximation describes.
+        training: How long and how fast it was trained, where that is known.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -67,6 +69,7 @@ class Posterior:
     architecture: str
     memory: Memory | None
     predictive: str
+    training: Training | None
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Posterior:
         architecture: str = "",
         memory: Memory | None = None,
         predictive: str = "sampled",
+        training: Training | None = None,
     ) -> None:
         require_whole("n", n)
         require(n < 2**63, "n", "a number of examples below 2⁶³", "a larger one")
@@ -97,6 +101,7 @@ class Posterior:
             "architecture": architecture,
             "memory": memory,
             "predictive": predictive,
+            "training": training,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -131,6 +136,7 @@ class Posterior:
         class_names: Sequence[str] | None = None,
         memory: Memory | None = None,
         predictive: str = "sampled",
+        training: Training | None = None,
     ) -> Self:
         """The posterior of a model: its buffers and its architecture are taken along."""
         stored = model.state_dict(keep_vars=True)
@@ -145,6 +151,7 @@ class Posterior:
             architecture=fingerprint(model),
             memory=memory,
             predictive=predictive,
+            training=training,
         )
         posterior.check(model)
         return posterior
@@ -158,6 +165,11 @@ class Posterior:
     def temperature(self) -> float:
         """n/ess: what a loss of all examples is divided by in this posterior; 1 is Bayes' rule, less is colder."""
         return self.n / self.ess
+
+    @property
+    def prior_pulls(self) -> bool:
+        """Whether the prior is a part of what the means were trained on; one centred at them decided widths alone."""
+        return any(not torch.equal(m.to(self.mean[name]), self.mean[name]) for name, m in self.prior.mean.items())
 
     @property
     def mean(self) -> Tree:

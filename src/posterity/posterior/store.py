@@ -21,6 +21,7 @@ from posterity.posterior.low_rank import LowRank
 from posterity.posterior.mixture import Ensemble, Mixture
 from posterity.posterior.rotated import Rotated
 from posterity.posterior.signs import Signs
+from posterity.posterior.training import Training
 
 if TYPE_CHECKING:
     from posterity.posterior._posterior import Posterior
@@ -48,6 +49,7 @@ def save(posterior: Posterior, folder: str | Path) -> None:
         "architecture": posterior.architecture,
         "memory": posterior.memory is not None,
         "predictive": posterior.predictive,
+        "training": posterior.training and posterior.training._asdict(),
     }
     tensors = pack("structure", posterior.structure.tensors()) | pack("prior", posterior.prior.tensors())
     tensors |= pack("buffers", posterior.buffers)
@@ -93,4 +95,5 @@ def _parts(record: Record) -> dict[str, Any]:
         "architecture": content["architecture"],
         "memory": Memory.from_tensors(unpack("memory", tensors)) if content["memory"] else None,
         "predictive": content.get("predictive", "sampled"),  # which earlier files do not name
+        "training": Training.read(content.get("training")),
     }

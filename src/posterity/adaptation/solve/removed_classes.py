@@ -24,7 +24,6 @@ from posterity.adaptation.past import Past
 from posterity.adaptation.penalties.replay import predictions_of
 from posterity.adaptation.problem import AdaptationProblem
 from posterity.posterior import Memory
-from posterity.trees import trainable
 
 KEPT = 0.8  # s
 SILENT = -30.0  # as a logit, where others are of ordinary size: a probability that no loss can see
@@ -69,6 +68,7 @@ def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Pas
     assert past.memory is not None
     assert change.removed is not None
     old = predictions_of(past.memory)
+    shrink(problem, KEPT)
     low = silence(problem, old, lost)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
     goes = replace(change, removed=change.removed.take(theirs))
@@ -79,7 +79,7 @@ def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Pas
 
 @torch.no_grad()
 def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
-    """Silence some outputs of the model to be trained and pull its weights back, in place.
+    """Silence some outputs of the model to be trained, in place.
 
     Args:
         problem: Before.
@@ -89,10 +89,7 @@ def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
     Returns:
         The logit of a class that is silent beside these outputs.
     """
-    model, prior = problem.new, problem.prior
-    for name, p in trainable(model).items():
-        centre = prior.mean[name].to(p)
-        p.copy_(centre + KEPT * (p - centre))
+    model = problem.new
     others = outputs.index_fill(1, lost.to(outputs.device), -torch.inf)
     low = min(SILENT, others.amax(1).min().item() - BELOW)
     head = find_head(model, problem.examples().inputs)
@@ -101,3 +98,16 @@ def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
         head.layer.weight[lost.to(head.layer.weight.device)] = 0.0
         head.layer.bias[lost.to(head.layer.bias.device)] = low
     return low
+
+
+@torch.no_grad()
+def shrink(problem: AdaptationProblem, kept: float) -> None:
+    """Bring the weights of the model to be trained nearer to where training started, m₀ + s (θ − m₀), in place.
+
+    m₀ is the prior's mean, or zero where the prior is centred at the old weights.
+    """
+    there, alone = dict(problem.new.named_parameters()), problem.widths_alone()
+    for name, m in problem.prior.mean.items():
+        p = there[name]
+        centre = torch.zeros_like(p) if alone else m.to(p)
+        p.copy_(centre + kept * (p - centre))

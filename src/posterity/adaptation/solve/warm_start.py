@@ -2,8 +2,9 @@
 
     θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the data as they are now
 
-Half of the steps are taken first. The other half follows if the objective of retraining, loss over all data and prior,
-has fallen. The weights with the lowest objective are kept, those before included.
+A network whose means no prior has pulled was held by the length of its training. It trains for a share of that length.
+Others take half of the steps first. The other half follows if the objective of retraining, loss over all data and
+prior, has fallen. The weights with the lowest objective are kept, those before included.
 """
 
 from __future__ import annotations
@@ -21,22 +22,29 @@ from posterity.adaptation.past import Past
 from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.report import objective
-from posterity.adaptation.solve.removed_classes import removed_classes, silence
+from posterity.adaptation.solve.removed_classes import KEPT as KEPT_OF_OTHERS
+from posterity.adaptation.solve.removed_classes import removed_classes, shrink, silence
 from posterity.adaptation.solve.training import Settings, memory_after, training_mode
 from posterity.adaptation.transfer import carried
 from posterity.batches import Batch
 from posterity.inputs import call, move, take
+from posterity.learning.folds import stacks
+from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.likelihoods import Likelihood
 from posterity.noise import seeded
-from posterity.posterior import Diagonal
+from posterity.posterior import Diagonal, Training
 from posterity.progress import track
 from posterity.trees import only_trainable, snapshot, trainable
 
-# Chosen on digits and USPS with the seeds 10 and 11, wrong labels corrected in one example, 1 % and 8 % of them.
-LARGE = 0.08  # share of the data from which on a change counts as large
+# Networks whose training is known: shares of its length, chosen on four sets of at most 1500 examples, seed 10.
+SMALL_SHARE, LARGE_SHARE, SHRUNK_SHARE = 0.05, 0.4, 0.7
+SMALL_FACTOR = 0.3  # of the learning rate, for a single example
+KEPT = 0.6  # of the weights of a perceptron, before a large change
+# Others: lengths chosen on digits and USPS with the seeds 10 and 11.
 SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 250, 5
 SMALL_RATE, LARGE_RATE = 1e-3, 3e-3
+LARGE = 0.08  # share of the data from which on a change counts as large
 BATCH = 64
 SEEN = 8  # changed examples in every batch, where there are so many
 LOOKED_AT = 8192  # examples that tell whether the objective falls
@@ -46,11 +54,21 @@ FELL = 1e-3  # share of the objective below which it counts as no longer falling
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long to train, how fast and on how many examples at a time."""
+    """How long to train, how fast and on how many examples at a time.
+
+    Args:
+        steps: Steps of Adam.
+        lr: Learning rate.
+        batch_size: Examples a step.
+        kept: How much of the weights to set out from.
+        halves: Whether to take the second half of the steps only if the first has lowered the objective.
+    """
 
     steps: int
     lr: float
     batch_size: int
+    kept: float = 1.0
+    halves: bool = True
 
     @classmethod
     def of(cls, problem: AdaptationProblem, rows: int, lost: bool, settings: Settings) -> Schedule:
@@ -59,18 +77,49 @@ class Schedule:
         A change below 8 % of the data takes a share of the steps and a smaller rate: a large rate over few steps moves
         weights that had no reason to move. So does a large rate where a class is lost, whose output is silenced first.
         """
-        change = problem.change
-        changed = sum(0 if batch is None else len(batch) for batch in (change.added, change.removed))
+        change, training = problem.change, problem.posterior.training if problem.widths_alone() else None
+        batch_size = settings.batch_size or (BATCH if training is None else training.batch_size)
+        touched = [batch.ids.cpu() for batch in (change.added, change.removed) if batch is not None]
+        changed = len(torch.cat(touched).unique()) if touched else 0  # what gets another label has one id
         otherwise = change.classes is not None or problem.other_prior()
         size = 1.0 if otherwise else min(1.0, changed / (LARGE * rows))
-        batch_size = settings.batch_size or BATCH
         each = -(-rows // batch_size)
-        large = max(LARGE_STEPS, LARGE_EPOCHS * each) * (
-            1 if change.classes is None else 2
-        )  # new outputs start at zero
-        steps = settings.epochs * each if settings.epochs else round(SMALL_STEPS + size * (large - SMALL_STEPS))
-        lr = settings.lr or SMALL_RATE + (0.0 if lost else size) * (LARGE_RATE - SMALL_RATE)
-        return cls(steps, lr, batch_size)
+        if training is not None:
+            found = cls._like(training, problem, each, size, batch_size)
+        else:
+            large = max(LARGE_STEPS, LARGE_EPOCHS * each) * (1 if change.classes is None else 2)
+            lr = SMALL_RATE + (0.0 if lost else size) * (LARGE_RATE - SMALL_RATE)
+            kept = KEPT_OF_OTHERS if lost else 1.0
+            found = cls(round(SMALL_STEPS + size * (large - SMALL_STEPS)), lr, batch_size, kept)
+        steps = settings.epochs * each if settings.epochs else found.steps
+        return replace(found, steps=steps, lr=settings.lr or found.lr)
+
+    @classmethod
+    def _like(cls, training: Training, problem: AdaptationProblem, each: int, size: float, batch_size: int) -> Schedule:
+        """A share of the old training, which was as long as it could be without memorising its data.
+
+        A perceptron that classifies sets out from smaller weights and trains longer: its decisions stay, it becomes
+        less sure of them, and what it then learns is nearer to what new weights would. Not so where labels go that it
+        contradicts: these have kept it less sure than it will be.
+        """
+        model = problem.new
+        shrinks = stacks(model) and problem.posterior.likelihood.has_class_axis
+        share = SMALL_SHARE + size * ((SHRUNK_SHARE if shrinks else LARGE_SHARE) - SMALL_SHARE)
+        lr = training.lr or VariationalLearner.usual_lr(model)
+        return cls(
+            steps=max(1, round(share * training.epochs * each)),
+            lr=lr * (SMALL_FACTOR + size * (1 - SMALL_FACTOR)),
+            batch_size=batch_size,
+            kept=1 - size * (1 - KEPT) * (1 - _contradicted(problem)) if shrinks else 1.0,
+            halves=False,
+        )
+
+
+def _contradicted(problem: AdaptationProblem) -> float:
+    """The share of the targets to be removed that the old model does not predict."""
+    gone, likelihood = problem.change.removed, problem.posterior.likelihood
+    right = None if gone is None else likelihood.correct(outputs_of(problem.old, gone), gone.targets)
+    return 0.0 if right is None else 1 - right.double().mean().item()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +148,7 @@ class Corrected:
         data, added = problem.all_data(), problem.change.added
         assert data is not None
         changed = 0 if added is None else len(added)
-        return cls(data, changed, problem.posterior.likelihood, problem.prior, problem.scale)
+        return cls(data, changed, problem.posterior.likelihood, problem.pulling, problem.scale)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of each batch, and the share of all data that each of them stands for.
@@ -152,6 +201,7 @@ def warm_start(problem: AdaptationProblem, past: Past, settings: Settings) -> So
     data = task.data
     lost = removed_classes(problem, past)
     schedule = Schedule.of(problem, len(data), len(lost) > 0, settings)
+    shrink(problem, schedule.kept)
     if len(lost):
         silence(problem, outputs_of(problem.old, data.take(torch.arange(min(len(data), 1024)))), lost)
     with only_trainable(model, problem.prior.names):
@@ -166,6 +216,9 @@ def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, cl
     """Lower the objective, in place; returns the number of steps taken."""
     there = trainable(model)
     adam = _adam(list(there.values()), schedule.lr)
+    if not schedule.halves:
+        _train(model, adam, task, schedule, seed, clip)
+        return schedule.steps
     best, lowest, taken = snapshot(there), task.value(model), 0
     first = -(-schedule.steps // 2)
     for steps in (first, schedule.steps - first):

@@ -60,6 +60,7 @@ class Learner(ABC):
     draws: int = 1  # weight draws for each batch
     refused: ClassVar[tuple[str, ...]] = ()  # arguments of `fit` that the method has no use for
     averages: ClassVar[bool] = False  # whether the optimizer divides by the batches and draws of a step itself
+    follows_adam: ClassVar[bool] = False  # whether its learning rate is one of Adam's
     mixes: ClassVar[bool] = True  # whether the posteriors of several runs make one of an ensemble
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:

@@ -45,6 +45,7 @@ class BayesByBackpropLearner(Learner):
     """
 
     default_lr = 5e-3
+    follows_adam = True
 
     def __init__(
         self,

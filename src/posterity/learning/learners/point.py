@@ -31,6 +31,7 @@ class AdamWLearner(PointLearner):
     """AdamW with decoupled weight decay `prior`/N."""
 
     default_lr = 1e-3
+    follows_adam = True
 
     def __init__(
         self, model: nn.Module, plan: TrainingPlan, *, prior: float = 1.0, betas: tuple[float, float] = (0.9, 0.999)

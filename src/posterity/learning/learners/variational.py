@@ -40,6 +40,7 @@ class VariationalLearner(Learner):
     """
 
     default_lr = 1e-3
+    follows_adam = True
     lr_of_small = 3e-3  # for networks of fewer weights than `SMALL`, which 1e-3 leaves unfinished in 2000 steps
 
     @classmethod

@@ -1,5 +1,10 @@
 """Where a training works: what others keep there is neither used nor removed, and what it looks at cannot stop it."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -90,6 +95,15 @@ def test_a_second_training_that_was_ready_first_takes_nothing_from_the_first(tmp
     monkeypatch.undo()
     assert fitting.train(second, anew=True).status == "finished"
     assert not (tmp_path / "run" / "training").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_three_commands_over_one_run_at_once(tmp_path, data):
+    script = Path(__file__).with_name("overwriting.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "4"], capture_output=True, text=True, check=False
+    )
+    assert "4 rounds" in done.stdout, done.stderr
 
 
 def test_two_handles_add_to_a_run_and_a_third_of_another_run_does_not(tmp_path, data):

@@ -54,6 +54,19 @@ def test_stacked_networks_learn_as_separate_ones(monkeypatch):
     torch.testing.assert_close(together.average, alone.average)
 
 
+def test_averaged_weights_are_not_kept_away_by_the_noise_of_batches():
+    generator = torch.manual_seed(0)
+    x = torch.randn(400, 6, generator=generator)
+    y = (x[:, 0] + torch.randn(400, generator=generator) > 0).long()
+    settings = {"batch_size": 4, "lr": 0.3, "longest": 400}
+    single, averaged = (
+        out_of_fold([nn.Linear(6, 2) for _ in range(3)], x, y, CATEGORICAL, averaged=a, **settings)
+        for a in (False, True)
+    )
+    assert averaged.loss < single.loss
+    assert averaged.steps > single.steps
+
+
 def test_no_row_is_predicted_by_a_network_that_has_learnt_from_it(monkeypatch):
     x, y = blobs()
     monkeypatch.setattr(folds, "LONGEST", 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ LONGEST = 3000  # steps after which a network that still improves is taken for o
 LR, DECAY, BETAS, EPSILON = 2e-3, 0.01, (0.9, 0.999), 1e-8
 _GROWTH, _APART = 1.15, 4  # ratio of two lengths that are compared, and steps between them at least
 _PATIENCE, _MORE = 1.6, 50  # stop after so many times the best length, and so many steps more
+_TAIL = 5  # of t steps, those since t (1 − 1/5) make up most of an average
 _CHECKED = 5000  # examples, of all networks together, that a length is judged by
 _AT_ONCE = 4096  # examples of one network's forward pass when it predicts
 _STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
@@ -53,6 +55,7 @@ def out_of_fold(
     lr: float = LR,
     decay: float = DECAY,
     longest: int | None = None,
+    averaged: bool = False,
     seed: int = 0,
     progress: bool | None = None,
 ) -> OutOfFold:
@@ -70,6 +73,8 @@ def out_of_fold(
         lr: Learning rate of AdamW, without a schedule.
         decay: Its weight decay.
         longest: Steps at most; by default 3000.
+        averaged: Judge the average of the last weights, about a fifth of them. It is near to what a falling learning
+            rate would reach, where the weights themselves are kept far from it by the noise of their batches.
         seed: Seed of the parts and of the order of examples.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
 
@@ -85,7 +90,9 @@ def out_of_fold(
     seen = [(part != k).nonzero().flatten() for k in range(count)]
     committee = _committee(networks, inputs)
     optimizer = _AdamW(committee.parameters, lr, decay)
-    best = [p.detach().clone() for p in committee.parameters]
+    present = [p.detach() for p in committee.parameters]
+    judged = [p.clone() for p in present] if averaged else present
+    best = [p.clone() for p in present]
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
     orders = _batches(seen, batch_size, generator)
     longest = longest or LONGEST
@@ -95,20 +102,21 @@ def out_of_fold(
         f = committee.forward(inputs[rows])
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
         optimizer.step(torch.autograd.grad(loss, optimizer.parameters))
+        if averaged:
+            torch._foreach_lerp_(judged, present, min(1.0, _TAIL / step))
         if step < max(last + _APART, _GROWTH * last) and step < longest:
             continue
         last = step
-        with torch.no_grad():
+        with torch.no_grad(), _at(present, judged):
             losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
         total = torch.cat(losses).mean().item()
         if total < best_loss:
             best_loss, best_steps = total, step
-            torch._foreach_copy_(best, [p.detach() for p in committee.parameters])
+            torch._foreach_copy_(best, judged)
         elif step > _PATIENCE * best_steps + _MORE:
             memorises = True
             break
-    with torch.no_grad():
-        torch._foreach_copy_(committee.parameters, best)
+    torch._foreach_copy_(present, best)
     found = _predictions(committee, inputs, count)
     outputs = found[part, torch.arange(n)]
     loss_of_all = likelihood.loss(outputs, targets).mean().item()
@@ -122,6 +130,18 @@ class _Committee:
     parameters: list[Tensor]
     forward: Callable[[Tensor], Tensor]
     one: Callable[[int, Tensor], Tensor]
+
+
+@contextmanager
+def _at(present: list[Tensor], others: list[Tensor]) -> Iterator[None]:
+    """Other weights in place of the present ones for a while."""
+    if present is others:
+        yield
+        return
+    kept = [p.clone() for p in present]
+    torch._foreach_copy_(present, others)
+    yield
+    torch._foreach_copy_(present, kept)
 
 
 def _committee(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:

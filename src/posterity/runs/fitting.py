@@ -238,7 +238,7 @@ def cross_validate(plan: Plan) -> Plan:
         about: dict[str, Any] = {"batch_size": config.batch_size or USUAL, "seed": config.seed}
         if folds_follow(config.model, config.method):
             about |= {"lr": config.lr, "decay": config.options.get("weight_decay", 0.0)}
-            about |= {"longest": LONGEST_FOLD} if n >= LONG else {}
+            about |= {"longest": LONGEST_FOLD, "averaged": True} if n >= LONG else {}
         found = cross_validated(make, plan.train, target, folds, **about)
     if config.epochs is None:
         config = replace(config, epochs=_length(n, config, found))

@@ -11,7 +11,7 @@ BATCH, LARGEST = 128, 1024  # examples a step
 STEPS = 256  # of an epoch, beyond which a table takes larger batches
 # From so many rows on one wide network learns more than members do that share one: diamonds .57, not .70.
 LONG, WIDE = 10_000, (128, 128)
-LONGEST_FOLD = 1000  # steps of the folds of such a table
+LONGEST_FOLD = 1500  # steps of the folds of such a table, whose weights are averaged
 STRETCH = 2.0  # steps for each of a fold's: the schedule halves the learning rate on average
 DECAY, MANY = 1.0, 1000  # weight decay, and the rows beyond which it is less in proportion, as a prior counts less
 

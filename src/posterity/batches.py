@@ -76,7 +76,7 @@ class Batches:
 
     @property
     def brings_ids(self) -> bool:
-        """Whether the examples have ids of their own; otherwise their positions stand in."""
+        """Whether the examples have ids of their own; otherwise their positions are used."""
         if isinstance(self.source, tuple):
             return len(self.source) == 3
         data = self.source.dataset if isinstance(self.source, DataLoader) else self.source
@@ -138,7 +138,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
     Args:
         data: `(inputs, targets)` or `(inputs, targets, ids)` of tensors or arrays (inputs may be a mapping or a tuple
             of them); a map-style Dataset of such tuples or of mappings with "labels" (or "targets") and perhaps
-            "id"; a DataLoader (its own batch size, order and collation are kept); or `Batches` (as they are).
+            "id"; a DataLoader (its own batch size, order and collation are kept); or `Batches` (unchanged).
         batch_size: Examples a batch.
         shuffle: A new order each epoch, a function of (seed, epoch).
         seed: Seed of the order.
@@ -166,7 +166,7 @@ def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: in
 
 
 def in_order(data: Any, batch_size: int = 256) -> Batches:
-    """Batches in the order of the data, or an error if their examples cannot be told apart."""
+    """Batches in the order of the data, or an error if their examples cannot be identified."""
     stream = batches(data, batch_size=batch_size)
     require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
     return replace(stream, shuffle=False)
@@ -295,7 +295,7 @@ def _unpacked(items: Iterable[Any]) -> Iterator[Batch]:
 
 
 def _unpack(item: Any, positions: Tensor | None) -> Batch:
-    """A collated item as a Batch; without ids of its own, the positions stand in (or nothing, yet)."""
+    """A collated item as a Batch; without ids, the positions are used (or nothing, yet)."""
     default = positions if positions is not None else torch.empty(0, dtype=torch.int64)
     if isinstance(item, Batch):
         return item

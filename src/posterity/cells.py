@@ -1,7 +1,7 @@
 """Cells of tables as text: numbers for people, and texts that a spreadsheet would run, escaped and read back.
 
 A cell that begins with =, +, -, @, a tab or a carriage return is a formula to a spreadsheet. An apostrophe before it
-makes it a text. Numbers stay as they are.
+makes it a text. Numbers are not changed.
 """
 
 from __future__ import annotations

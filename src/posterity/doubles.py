@@ -33,8 +33,8 @@ def exclusive(model: nn.Module) -> Iterator[None]:
 def double(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module | None:
     """A model that computes the same from other tensors, or None where that cannot be promised.
 
-    The double has modules, parameters, hooks and modes of its own: whatever is set, registered or replaced in it does
-    not reach the model. Tensors are not copied; what `tensors` does not name is shared with the model.
+    The double has modules, parameters, hooks and modes of its own: changes to it do not reach the model. Tensors are
+    not copied; what `tensors` does not name is shared with the model.
 
     Args:
         model: A model, which is only read.

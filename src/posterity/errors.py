@@ -42,7 +42,7 @@ def renamed(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def expected(what: str, wanted: str, got: Any) -> InvalidInput:
-    """Build the house's error: ``raise expected("lr", "a positive number", lr)``.
+    """Build an error in the form ``raise expected("lr", "a positive number", lr)``.
 
     Examples:
         >>> str(expected("lr", "a positive number", -1.0))

@@ -2,9 +2,9 @@
 
 A record is a folder with a manifest `<name>.json` and one `<name>-<generation>.safetensors`. Writing puts a new
 generation of tensors beside the old one, then switches to it by renaming the manifest: a process that is killed at any
-moment leaves the old record or the new one. Reading trusts nothing: sizes, hashes, names, shapes and dtypes must be as
-the manifest says, the manifest must be byte for byte what its own hash says, and nothing is ever executed. Writers of
-one folder wait for each other.
+moment leaves the old record or the new one. Reading trusts nothing: sizes, hashes, names, shapes and dtypes must equal
+those in the manifest, the manifest must match its own hash, and nothing is ever executed. Writers of one folder wait
+for each other.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def load_record(folder: str | Path, name: str, *, version: int, device: str | to
 
 
 def _load_listed(folder: Path, listed: Mapping[str, Any], device: str | torch.device) -> Tree:
-    """The tensors that a manifest lists, if they are what it says."""
+    """The tensors that a manifest lists, if they match it."""
     path = folder / listed["name"]
     if not path.is_file():
         raise RefusedFile(f"{path}: expected the tensors that the manifest lists, got no such file")
@@ -244,7 +244,7 @@ def _load_listed(folder: Path, listed: Mapping[str, Any], device: str | torch.de
 
 
 def _check_manifest(path: Path, data: bytes, name: str, version: int) -> dict[str, Any]:
-    """A manifest of this format, no newer than `version`, whose bytes are what its own hash says."""
+    """A manifest of this format, no newer than `version`, whose bytes match its own hash."""
     manifest = _decode(path, data)
     if not isinstance(manifest, dict) or manifest.get("format") != name:
         raise RefusedFile(f"{path}: expected the manifest of a {name}, got another file")
@@ -297,7 +297,7 @@ def _inventory(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _sweep(folder: Path, name: str, keep: str) -> None:
-    """Remove older generations, and what killed writers left behind."""
+    """Remove older generations, and the files of killed writers."""
     for path in folder.iterdir():
         litter = re.fullmatch(rf"\.{re.escape(name)}(-\d+)?\.(safetensors|json)\.[0-9a-f]{{12}}\.tmp", path.name)
         if litter or (_generation(name, path.name) and path.name != keep):

@@ -14,7 +14,7 @@ Inputs = Any  # a Tensor, or tensors in mappings (keyword arguments of the model
 
 
 def over_tensors(function: Callable[[Tensor], Any], inputs: Inputs) -> Any:
-    """Apply a function to every tensor of nested inputs; anything else stays as it is."""
+    """Apply a function to every tensor of nested inputs; anything else is not changed."""
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):

@@ -1,6 +1,6 @@
 """The counter generator: noise as a function of (seed, step, sample, parameter, index).
 
-No state is kept. The perturbation of weight j is a hash of where it stands, so the same numbers come out on one
+No state is kept. The perturbation of weight j is a hash of its position, so the same numbers come out on one
 process or many, on CPU or GPU, today or when a sample is drawn again. The integer bits are identical everywhere;
 the normals agree to a few units in the last place.
 
@@ -74,7 +74,7 @@ def own_seed(seed: int, number: int) -> int:
 
 
 def words(key: Key) -> tuple[int, int]:
-    """Two signed 32-bit words that stand for a key: what a kernel needs besides the index."""
+    """Two signed 32-bit words that encode a key: what a kernel needs besides the index."""
     a, b = _absorb(*_common(key.seed, key.step, key.sample), key.parameter)
     return _signed(a), _signed(b)
 

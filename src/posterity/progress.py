@@ -103,7 +103,7 @@ def track(
 
 
 def _length(items: Iterable[object]) -> int | None:
-    """How many items there are, where they know; what wraps a generator has a length by name only."""
+    """The number of items, where it is known; what wraps a generator has a length by name only."""
     try:
         return len(items) if isinstance(items, Sized) else None
     except TypeError:

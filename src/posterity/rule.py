@@ -53,7 +53,7 @@ def robbins_monro(delay: float = 1.0, forgetting: float = 0.7) -> Schedule:
 
 
 class Iterate(NamedTuple, Generic[Q]):
-    """What a callback sees: the number of the step (from 1), its size, q after it, and how far λ moved."""
+    """What a callback receives: the number of the step (from 1), its size, q after it, and how far λ moved."""
 
     step: int
     lr: float
@@ -146,7 +146,7 @@ class BayesianLearningRule:
             loss: The total loss, or one for each step (`DataLoss.minibatches`).
             steps: How many steps, at most.
             tolerance: Stop when no entry of a block of λ moves by more than this, relative to the block's largest
-                entry (or to 1). A warning tells when the steps ran out first.
+                entry (or to 1). Warns when the steps ran out first.
             callback: Called with an `Iterate` after each step; the run stops where it returns True. The `append`
                 of a list keeps the history.
 

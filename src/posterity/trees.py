@@ -93,7 +93,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def attributes_kept(model: nn.Module) -> Iterator[None]:
-    """Whatever modules set in themselves meanwhile is undone: modes, or activations that live within a vmap alone."""
+    """Whatever modules set in themselves meanwhile is undone: modes, or activations that exist only within a vmap."""
     before = [(vars(module), vars(module).copy()) for module in model.modules()]
     try:
         yield

@@ -69,7 +69,7 @@ def test_what_no_memory_stands_for_stays_and_the_report_says_so(four):
     memory = select(model, posterior, (x, y), 60, weighted=False)
     result = adapt(model, posterior, memory=memory, remove=lambda batch: batch.targets == 2)
     assert result.posterior.n == 585
-    assert "the memory stands for 60 examples, the others stay" in repr(result.report)
+    assert "the memory represents 60 examples, the others stay" in repr(result.report)
     assert adapt(model, posterior, data=(x, y), remove=lambda batch: batch.targets == 2).report.notes == ()
 
 

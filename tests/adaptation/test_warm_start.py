@@ -1,4 +1,4 @@
-"""Networks whose old data are at hand: trained on the corrected data, held to the objective of retraining."""
+"""Networks whose old data are given: trained on the corrected data, held to the objective of retraining."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_the_way_follows_from_what_is_at_hand(trained):
     new = (data[0][:5] + 0.1, data[1][:5])
     with_data = adapt(model, posterior, data=data, add=new, epochs=1)
     assert with_data.report.method == "warm_start"
-    assert "at hand" in with_data.report.why
+    assert "were given" in with_data.report.why
     memory = with_data.posterior.memory
     assert len(memory) == 13  # one old example in ten, and of the new ones as many
     without = adapt(with_data.model, with_data.posterior, add=new, epochs=1)
     assert without.report.method == "kprior"
-    assert "not at hand" in without.report.why
+    assert "not given" in without.report.why
     line = nn.Linear(4, 1).double()
     full = po.laplace(line, data, likelihood="bernoulli", structure="full", prior_precision=1.0)
     assert adapt(line, full, data=data, add=new).report.method == "newton"

@@ -112,7 +112,7 @@ def test_conjugate_losses_scale_alike():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(InvalidInput, match=r"n: expected at least the number of examples at hand \(12\), got 3"):
+    with pytest.raises(InvalidInput, match=r"n: expected at least the number of given examples \(12\), got 3"):
         data_loss(n=3)
     with pytest.raises(InvalidInput, match="the loss of a whole data set"):
         next(data_loss(n=100).minibatches(4))

@@ -70,7 +70,7 @@ BAD = {
     ),
     "probabilities to ignore": (
         {"data": (X, torch.eye(3)[Y]), "likelihood": "categorical", "ignore_index": -100},
-        "targets: expected labels, among which ignore_index can stand, got 'class probabilities'",
+        "targets: expected labels, among which ignore_index may occur, got 'class probabilities'",
     ),
     "validation without a batch": (
         {"validation": DataLoader(TensorDataset(X[:4], Y[:4]), batch_size=8, drop_last=True), "patience": 1},

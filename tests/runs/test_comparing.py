@@ -46,6 +46,8 @@ def test_the_doctor(here, tmp_path):
     ill = trained(tmp_path / "a", here / "flowers.csv", epochs=1, lr=1e-4, options=noisy)
     found = {finding.name for finding in examine(ill)}
     assert {"ess", "noise", "hessian"} <= found
+    advice = {finding.name: finding.remedy for finding in examine(ill)}
+    assert advice["noise"] == "a larger --hess-init, more --epochs, or fewer weights"
     good = trained(tmp_path / "b", here / "flowers.csv", epochs=60, test=0.5)
     assert not {"ess", "noise", "hessian", "files", "data"} & {finding.name for finding in examine(good)}
     untested = trained(tmp_path / "c", here / "flowers.csv", test=0)

@@ -73,13 +73,13 @@ def adapt(
     reason.
 
     Args:
-        model: The trained model; it stays as it is.
-        posterior: Its Gaussian posterior (`po.fit(method="ivon")`, `po.laplace`); it stays as it is.
+        model: The trained model; it is not changed.
+        posterior: Its Gaussian posterior (`po.fit(method="ivon")`, `po.laplace`); it is not changed.
         data: The old training data, with ids or in a fixed order, where they are still there.
         add: New data.
         remove: Ids of examples to forget, or a function from a `Batch` to a mask: a class is
-            `lambda batch: batch.targets == 3`. Without `data`, what a function picks of the memory goes with all the
-            examples that it stands for.
+            `lambda batch: batch.targets == 3`. Without `data`, a function is applied to the memory, and each picked
+            example is removed with all the examples that it represents.
         relabel: New targets by id.
         prior_precision: Another precision of the prior, or another prior.
         classes: How many classes there are afterwards, or their names; new ones get outputs of their own.
@@ -163,7 +163,7 @@ def _report(
     others: Mapping[str, nn.Module],
     drift: Drift | None,
 ) -> Report:
-    """Weigh the result against doing nothing and, where all data are at hand, against retraining."""
+    """Compare the result with no adaptation and, where all data are given, with retraining."""
     change, posterior, whole = problem.change, problem.posterior, problem.all_data()
     models = {"no adaptation": problem.before(), "adapted": solved.model, **others}
     rows = {
@@ -220,13 +220,13 @@ def _worse(rows: Mapping[str, Mapping[str, float]], exact: bool) -> Iterator[str
 
 
 def _group(problem: AdaptationProblem) -> str | None:
-    """What became of a group that only a memory knows."""
+    """What was done with a group that only the memory contains."""
     change, memory, n = problem.change, problem.memory, problem.posterior.n
     if change.others is None or memory is None:
         return None
     stands = memory.weights.sum().item()
-    gone = f"{change.gone} of {n} examples were removed: what is remembered of the group, and all that it stands for"
-    return gone if stands > n - 0.5 else f"{gone}; the memory stands for {stands:.0f} examples, the others stay"
+    gone = f"{change.gone} of {n} examples were removed: the remembered ones of the group and all that they represent"
+    return gone if stands > n - 0.5 else f"{gone}; the memory represents {stands:.0f} examples, the others stay"
 
 
 def _ids(batch: Batch | None) -> Tensor:

@@ -86,7 +86,7 @@ def measure(
 ) -> Measured:
     """Measure what removing or relabelling training examples does, by training on from the old weights.
 
-    `MemoryMap.what_if` estimates the same at once: it says what to try, this says what is true.
+    `MemoryMap.what_if` estimates the same at once: the estimate suggests what to try; this measures it.
 
     Args:
         memory_map: A memory map with model and data.

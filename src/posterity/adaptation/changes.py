@@ -57,7 +57,7 @@ class Change:
         added: New examples, and relabelled ones with their new targets.
         removed: Examples that go, and relabelled ones with their old targets.
         counts: How many examples each of these stands for: one, unless they were picked as a group in a memory.
-        others: Then what is known of those that they stand for.
+        others: Then also what is known of the examples that they represent.
         new: Number of examples that were not there before.
         gone: Number of examples that are there no longer.
         classes: Number of outputs afterwards, None where they stay.
@@ -79,7 +79,7 @@ class Change:
     ) -> Change:
         """The request, against the examples that can be looked up: all of them, or else those in the memory.
 
-        Ids name examples. A function names a group, of which a memory alone knows examples that stand for others.
+        Ids name examples. A function names a group; with a memory alone, the picked examples represent others.
         """
         known = whole if whole is not None or memory is None else memory.batch()
         count, names = _classes(posterior, request.classes, outputs)
@@ -110,7 +110,7 @@ class Change:
 
 
 def everything(data: Any, posterior: Posterior) -> Batch:
-    """All old data as one batch, if they are as many as the posterior says."""
+    """All old data as one batch, if their number is the posterior's n."""
     stream = batches(data, batch_size=1024)
     require(stream.ids_known, "data", "ids with every example, or a loader that keeps the order", "a shuffled loader")
     whole = Batch.concatenate(list(stream))

@@ -1,4 +1,4 @@
-"""A group of which only a memory is left: each remembered example represents others, whose labels are unknown.
+"""A group that only a memory contains: each remembered example represents others, whose labels are unknown.
 
 Σ_{i∈group} ∇ℓ_i  ≈  Σ_{i∈M∩group} ∇ℓ_i  +  Σ_{i∈M} (w_i − 1) J_iᵀ cov_y[ 1(x_i, y in the group), ∂ℓ/∂f(f_i, y) ]
 

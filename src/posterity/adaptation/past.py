@@ -1,9 +1,9 @@
-"""The past as an adaptation sees it: a memory, a quadratic for what is not in it, and the pull of the data at θ*.
+"""The old data in an adaptation: a memory, a quadratic for what is not in it, and the gradient of the data at θ*.
 
 Σ_past ℓ  ≈  Σ_{i∈M} w_i D(h(f*_i) ‖ h(f_i)) + ½ (θ − θ*)ᵀ R (θ − θ*) + ⟨g, θ⟩,    g = −P₀(θ* − m₀) − Σ_removed ∇ℓ_i(θ*)
 
 At the optimum θ* the data pull as hard as the prior N(m₀, P₀⁻¹) does, the other way; what is removed pulls no longer.
-The prior stands apart, so that it can change.
+The prior is kept separate, so that it can change.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from posterity.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What stands for the old data, without those that were removed.
+    """The representation of the old data, without the removed ones.
 
     Args:
         memory: Weighted examples with the old model's predictions, if any are left.
         rest: N(θ*, R⁻¹), the remainder.
         pull: g, the gradient of the old data at θ*.
-        weights: How many examples each remembered one stands for, where a positive R leaves it less to say.
+        weights: How many examples each remembered one represents; smaller where R is positive.
     """
 
     memory: Memory | None
@@ -52,7 +52,7 @@ class Past:
     def remembered_only(
         cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch | None, counts: Tensor
     ) -> Past:
-        """The past of a model that is trained on data at hand: the memory it leaves, and nothing that pulls."""
+        """The past of a model that is trained on given data: the memory it leaves, and nothing that pulls."""
         gaussian = gaussian_of(posterior.structure)
         rest: Diagonal | Full = Diagonal(gaussian.mean, {name: torch.zeros(()) for name in gaussian.names})
         if memory is not None and removed is not None:
@@ -67,7 +67,7 @@ class Past:
     def left(
         cls, model: nn.Module, posterior: Posterior, memory: Memory | None, removed: Batch, counts: Tensor, lost: Tree
     ) -> Past:
-        """The past without removed examples that stand for so many each, and without their pull."""
+        """The past without removed examples, each of which represents so many, and without their gradient."""
         covering = cover(model, posterior, memory, removed, counts)
         weights = covering.weights[~torch.isin(covering.ids, removed.ids)]
         bearable, rest = split(model, posterior, covering)
@@ -84,13 +84,13 @@ class Past:
         return Past(memory, self.rest.times(keep), pull, None if self.weights is None else keep * self.weights)
 
     def standing(self) -> Memory | None:
-        """The memory, each example with the number that it stands for."""
+        """The memory, each example with the number of examples that it represents."""
         if self.memory is None or self.weights is None:
             return None
         return replace(self.memory, weights=self.weights)
 
     def remembered(self, model: nn.Module) -> Memory | None:
-        """The same with what a model says now."""
+        """The same with the present outputs of a model."""
         memory = self.standing()
         return None if memory is None else refreshed(memory, model)
 
@@ -110,7 +110,7 @@ class Past:
 
 
 def cover(model: nn.Module, posterior: Posterior, memory: Memory | None, batch: Batch, counts: Tensor) -> Memory:
-    """The memory with these examples in it, each standing for so many; the others stand for all the rest.
+    """The memory with these examples in it, each standing for so many; the others represent the rest.
 
     Others of the same class make up for them first.
     """
@@ -145,7 +145,7 @@ def _classes(targets: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor]]
 
 
 def joined(memory: Memory | None, model: nn.Module, added: Batch, weights: Tensor | None = None) -> Memory:
-    """A memory with more examples, and what the model says about them."""
+    """A memory with more examples and the model's outputs for them."""
     if memory is not None and len(added) == 0:
         return memory
     weights = torch.ones(len(added)) if weights is None else weights
@@ -157,7 +157,7 @@ def joined(memory: Memory | None, model: nn.Module, added: Batch, weights: Tenso
 
 
 def refreshed(memory: Memory, model: nn.Module) -> Memory:
-    """A memory with what another model says."""
+    """A memory with the outputs of another model."""
     return replace(memory, predictions=outputs_of(model, memory.batch()))
 
 

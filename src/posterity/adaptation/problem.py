@@ -28,13 +28,13 @@ class AdaptationProblem:
         new: The model to be adapted, with outputs for all classes.
         heads: The linear layers of both that hold all that is learnt; None if other layers learn too.
         posterior: The old posterior.
-        whole: All old data, where they are at hand.
+        whole: All old data, where they are given.
         memory: What is remembered.
         change: What is to change.
         prior: The prior afterwards.
         way: How it is solved, one of "newton", "warm_start" and the methods of K-priors.
         why: The reason for it.
-        recalls: Whether the memory stands for the past; a quadratic alone does where only that was asked for.
+        recalls: Whether the memory represents the past; a quadratic alone does where only that was asked for.
         keep: How much the past counts, 1 − γ where the share γ is forgotten.
     """
 
@@ -104,12 +104,12 @@ class AdaptationProblem:
         return grown(self.old, head, self.change.classes)
 
     def examples(self) -> Batch:
-        """As many examples as are at hand, whatever becomes of them."""
+        """The number of given examples, kept or removed."""
         found = (self.whole, None if self.memory is None else self.memory.batch(), self.change.added)
         return next(batch for batch in found if batch is not None)
 
     def all_data(self) -> Batch | None:
-        """What retraining would train on, where all of it is at hand."""
+        """What retraining would train on, where all of it is given."""
         if self.whole is None:
             return None
         removed = self.change.removed

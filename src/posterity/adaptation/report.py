@@ -1,4 +1,4 @@
-"""What an adaptation says about itself: what it did, how good that can be, and what doing nothing would have meant."""
+"""The report of an adaptation: what it did, how good that can be, and what doing nothing would have meant."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from posterity.posterior import Diagonal, Memory
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """The account of an adaptation.
+    """The report of an adaptation.
 
     Args:
         method: How it was done: "newton", "warm_start", "kprior", "ewc" or "combined".
         why: Why in this way.
-        exact: Whether this is what retraining gives, if the old model was at its optimum (`gradient` tells): a linear
-            problem, solved by Newton's method, of which all the past is there (every example in the memory, or the full
-            posterior of a linear regression) and carries over.
+        exact: Whether this equals retraining, if the old model was at its optimum (see `gradient`): a linear problem,
+            solved by Newton's method, whose whole past is available (every example in the memory, or the full posterior
+            of a linear regression).
         steps: Newton steps, or steps of descent.
         seconds: How long it took.
         passes: Examples looked at, as passes over all the data that retraining would go over; a Newton step counts one
             for each time it looks at its rows.
         residual: Largest entry of the gradient of the adapted objective at the result (None for networks).
-        gradient: Norm of the gradient of the retraining objective at the result, where all data were at hand.
+        gradient: Norm of the gradient of the retraining objective at the result, where all data were given.
         bound: Largest distance ‖θ − θ_retrained‖ that this gradient allows, for linear models.
         memory: Number of examples remembered before and after.
-        represented: How many examples the memory before stood for.
+        represented: How many examples the memory represented before.
         added: Ids of the added examples.
         removed: Ids of the removed examples.
         table: "no adaptation", "adapted" and, for comparison, "plain warm start" and "retrained": losses, divergence
             from the old model on the memory, and the objective of retraining (loss over all data and prior) where all
-            data were at hand.
-        drift: How much of the past was forgotten, and what speaks for it; None where everything was kept.
-        notes: What is otherwise than one might expect.
+            data were given.
+        drift: How much of the past was forgotten, and the evidence for it; None where everything was kept.
+        notes: Remarks about anything unusual.
     """
 
     method: str
@@ -83,7 +83,7 @@ def row(
     if memory is not None:
         each = FunctionDivergence(memory, likelihood).each(outputs_of(model, memory.batch()), None)
         weights = memory.weights.to(each)
-        found["divergence on memory"] = ((weights * each).sum() / weights.sum()).item()
+        found["divergence on memory"] = max(((weights * each).sum() / weights.sum()).item(), 0.0)  # −1e-10 by rounding
     return found
 
 

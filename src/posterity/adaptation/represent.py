@@ -1,4 +1,4 @@
-"""What stands for the old data: the second of the four steps of an adaptation."""
+"""The representation of the old data: the second of the four steps of an adaptation."""
 
 from __future__ import annotations
 

@@ -135,12 +135,12 @@ def _way(
         require(not forgets, "method", "a K-prior where the past is forgotten (`forget`)", WARM)
         require(whole is not None, "method", "data beside a warm start", "none")
         require(into is None, "method", "a K-prior where another model is trained (`into`)", WARM)
-        return WARM, "the old data are at hand: trained on the corrected data from the old weights"
+        return WARM, "the old data were given: trained on the corrected data from the old weights"
     if method is not None:
         return method, "asked for"
     gone = "the weights are those of another model" if into is not None else "a part of the past is forgotten"
-    gone = "the old data are not at hand" if whole is None else gone
-    return "kprior", f"{gone}: the posterior and a memory stand for them"
+    gone = "the old data were not given" if whole is None else gone
+    return "kprior", f"{gone}: the posterior and a memory represent them"
 
 
 def _learnt(posterior: Posterior, new: nn.Module, head: Head | None, linear: bool, change: Change) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Which examples to remember: the most uncertain, the most influential, random ones, or those far from each other.
 
-Weights make the chosen stand for all: within each class N_c/M_c unless said otherwise, so that they sum to N.
+Weights make the chosen examples represent all: within each class N_c/M_c by default, so that they sum to N.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def select(
         size: How many examples; classes share them evenly, where there is one for each.
         by: "random"; "curvature" takes the largest Σ_c p_c(1 − p_c), the trace of Λ; "leverage" the largest V Λ, with
             V the variance of the prediction; "k-centre" each time the example that is farthest from those chosen.
-        weighted: Whether the chosen stand for all of `data`; otherwise each for itself.
+        weighted: Whether the chosen examples represent all of `data`; otherwise each for itself.
         seed: Of the random rule.
 
     Returns:

@@ -29,7 +29,7 @@ def padded(tree: Tree, like: Mapping[str, Tensor], names: Sequence[str]) -> Tree
 
 
 def carried(past: Past, model: nn.Module) -> Past:
-    """The past in terms of another network: what it says about parameters that are there too, and about old outputs."""
+    """The past in terms of another network: parameters that both have, and old outputs."""
     there, rest = trainable(model), past.rest
     names = [name for name in rest.names if name in there and fits(rest.mean[name], there[name])]
     pull = padded(past.pull, there, names)

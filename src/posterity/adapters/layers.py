@@ -1,4 +1,4 @@
-"""LoRA in plain torch: linear layers that stay as they are, and a product of two thin matrices beside each."""
+"""LoRA in plain torch: frozen linear layers, each with a product of two thin matrices added."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from posterity.errors import expected, require, require_positive, require_whole
 class LoRALinear(nn.Module):
     """W x + b + (α/r) B A x, with W and b frozen.
 
-    A starts as torch starts linear layers and B at zero, as in PEFT: the model answers as before until B moves. The
-    factors are linear layers themselves, so that hooks and closed forms see them as such.
+    A starts as torch starts linear layers and B at zero, as in PEFT: the model's outputs do not change until B does.
+    The factors are linear layers themselves, so that hooks and closed forms see them as such.
 
     Args:
-        base: The layer that stays as it is.
+        base: The frozen layer.
         rank: Rows r of A.
         alpha: Scale α of the product.
         dropout: Rate of dropout on the input of A.

@@ -75,7 +75,7 @@ def load_adapter(model: nn.Module, folder: str | Path) -> None:
 
     Args:
         model: The base model with adapters of the same layers and rank (`insert_lora`).
-        folder: Where the adapter lies. One that was trained beside other weights is refused.
+        folder: The folder of the adapter. One that was trained beside other weights is refused.
     """
     folder, found = Path(folder), adapted_modules(model)
     if not (folder / CONFIG).is_file() or not (folder / TENSORS).is_file():

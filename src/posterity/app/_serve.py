@@ -56,8 +56,8 @@ def serve(
     Args:
         what: A `MemoryMap`, a `Source`, a run, or its folder.
         port: Where to listen; 0 takes a free one.
-        host: By default this machine alone. Any other address lets the network in, with the token; "0.0.0.0" listens
-            at all of them, and answers to the machine's name and to its address.
+        host: By default this machine alone. Any other address lets the network in, with the token; "0.0.0.0" listens at
+            all of them and accepts the machine's name and address as host.
         browser: Open the page in the browser.
         block: Stay until Ctrl-C; otherwise serve in a thread and return.
         options: What `from_map` takes (or `from_run`, for a run): test, examples, history, ...
@@ -77,10 +77,10 @@ def serve(
 
 
 def run_server(make: Callable[..., Any], what: str, *, port: int, host: str, browser: bool, block: bool) -> Served:
-    """Listen, serve in a thread, and say where.
+    """Listen, serve in a thread, and print the address.
 
     Args:
-        make: The application, given the hosts it answers to, its token and its port.
+        make: The application, given the accepted hosts, its token and its port.
         what: The page's name for the terminal.
         port: Where to listen; 0 takes a free one.
         host: The address to listen at.

@@ -1,4 +1,4 @@
-"""Connections that ask for nothing: closed after a while, so that they cannot keep others out."""
+"""Idle connections: closed after a while, so that they cannot keep others out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Patient(H11Protocol):
     _since: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request, and make room where too many do."""
+        """Wait for the first request, and close the oldest connection where too many wait."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

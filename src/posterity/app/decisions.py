@@ -50,7 +50,7 @@ def checked(
 def updated(
     before: Iterable[Decision], changes: Any, known: Mapping[int, int], classes: Sequence[str] = ()
 ) -> list[Decision]:
-    """What stands after some changes, each the last word on its example, in the order of the table.
+    """The decisions after some changes, the last one for each example, in the order of the table.
 
     Examples:
         >>> kept = checked([{"id": 3, "decision": "drop"}, {"id": 5, "decision": "keep"}], {3: 0, 5: 1})
@@ -91,6 +91,6 @@ def read(path: Path | None, known: Mapping[int, int], classes: Sequence[str] = (
 
 
 def _meant(label: str, classes: Sequence[str]) -> str:
-    """The class that a label stands for: pandas writes 1.0 for a class called 1, beside rows without a new label."""
+    """The class of a label: pandas writes 1.0 for a class called 1, beside rows without a new label."""
     plain = label.removesuffix(".0")
     return plain if plain in classes and label not in classes else label

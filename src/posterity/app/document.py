@@ -58,7 +58,7 @@ Block = str | Alarm | pd.DataFrame | Picture | Code | Sequence[Card]
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A heading and what stands under it, in order: sentences, tables, pictures, cards, code."""
+    """A heading and its content, in order: sentences, tables, pictures, cards, code."""
 
     title: str
     blocks: Sequence[Block]
@@ -69,7 +69,7 @@ def document(title: str, lead: str, sections: Sequence[Section], footer: str = "
 
     Args:
         title: Heading of the document.
-        lead: The sentence that says most of it.
+        lead: The most important sentence.
         sections: In order of reading.
         footer: A line at the end.
 
@@ -114,7 +114,7 @@ def _block(block: Block) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number with four digits, or all before its point; anything else as it is; nothing for what is missing."""
+    """A number with four digits, or all before its point; anything else unchanged; nothing for what is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float):

@@ -73,4 +73,4 @@ def _explain(_: Request, error: Exception) -> Response:
 
 def _fail(_: Request, error: Exception) -> Response:
     _log.error("a question failed", exc_info=error)
-    return JSONResponse({"error": "something went wrong; the terminal says what"}, status_code=500)
+    return JSONResponse({"error": "something went wrong; the terminal shows the error"}, status_code=500)

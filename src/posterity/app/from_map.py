@@ -38,7 +38,7 @@ def from_map(
     """Everything the browser can ask a memory map.
 
     Args:
-        m: The map. With its model and data at hand it answers what-if, neighbours and influences.
+        m: The map. With its model and data it supports what-if, neighbours and influences.
         test: Test data, (inputs, targets), a Dataset or a DataLoader: what estimates are measured on.
         examples: What to show of the training examples, in the order of the table: images (N, height, width[, 3]),
             texts, or a DataFrame. By default the inputs themselves.
@@ -86,7 +86,7 @@ def from_map(
 
 
 def _features(m: MemoryMap) -> dict[str, np.ndarray[Any, Any]]:
-    """The first two principal components of what the last layer is given: what lies close looks alike to the model."""
+    """The first two principal components of what the last layer is given: close examples look alike to the model."""
     if m.trained is None or not m.trained.data.keeps_order:
         return {}
     first = m.trained.data.take(torch.tensor([0])).inputs

@@ -35,7 +35,7 @@ def from_run(
     Args:
         run: The run, or its folder.
         beside: Folder of a second run of the same rows; by default the one that this one was adapted from.
-        memory: Its memory map, where that is at hand.
+        memory: Its memory map, if there is one.
 
     Returns:
         A `Source`; marks are kept in `decisions.csv` in the folder.
@@ -89,7 +89,7 @@ def _thumbnails(names: Sequence[str], run: RunFolder) -> np.ndarray[Any, Any]:
 
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """A column as numbers, if all that it says are numbers."""
+    """A column as numbers, if all its values are numbers."""
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers if numbers.notna().sum() == column.notna().sum() else column
 

@@ -35,7 +35,7 @@ class BackgroundJob:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether no work is pending."""
         return self.result is not None or bool(self.error)
 
 
@@ -74,4 +74,4 @@ class Jobs:
                 job.error = str(why)
             except Exception as why:
                 _log.error("a measurement failed", exc_info=why)
-                job.error = "something went wrong; the terminal says what"
+                job.error = "something went wrong; the terminal shows the error"

@@ -77,7 +77,7 @@ def _figures(
 
 
 def confusion(probs: Array, targets: Array, names: Sequence[str]) -> pd.DataFrame:
-    """Counts of rows: a line for each class that they are, a column for each that was said."""
+    """Counts of rows: a row for each true class, a column for each predicted one."""
     said = probs.argmax(-1)
     counts = np.zeros((len(names), len(names)), dtype=int)
     np.add.at(counts, (targets, said), 1)

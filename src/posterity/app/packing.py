@@ -20,7 +20,7 @@ DECADES = 15  # below the largest value by more than this counts as zero
 
 
 def pack(table: pd.DataFrame, classes: tuple[str, ...] = (), about: Mapping[str, Any] | None = None) -> bytes:
-    """A table, and whatever else JSON can hold, as bytes."""
+    """A table and other JSON values, as bytes."""
     listed: list[dict[str, Any]] = []
     blocks: list[bytes] = []
     offset = 0

@@ -27,7 +27,7 @@ def static() -> dict[str, bytes]:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A source in the form in which the page asks for it."""
+    """A source in the form that the page requests."""
 
     source: Source
 

@@ -85,7 +85,7 @@ def previews(examples: Any) -> Callable[[int], Preview]:
 
 
 def search(examples: Any) -> Callable[[str], Array]:
-    """Text -> which of the examples contain it, whatever the case."""
+    """Text -> which of the examples contain it, ignoring case."""
     if isinstance(examples, pd.DataFrame):
         texts = examples.astype(object).fillna("").astype(str).agg(" ".join, axis=1).tolist()
     else:

@@ -1,4 +1,4 @@
-"""The questions of the application, put to a memory map: what if, nearest neighbours, who moves a prediction."""
+"""The questions of the application, answered by a memory map: what if, nearest neighbours, who moves a prediction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Questions:
     """A memory map that answers, one question at a time: each brings the model to its mean and back.
 
     Args:
-        m: A map with its model and data at hand.
+        m: A map with its model and data.
         test_data: What estimates are measured on; without it, the changed examples themselves.
     """
 
@@ -52,7 +52,7 @@ class Questions:
 
     @cached_property
     def stream(self) -> Batches:
-        """The test data in batches, the same ones at every pass: positions tell examples apart."""
+        """The test data in batches, the same ones at every pass: positions identify examples."""
         found = batches(self.test_data)
         require(found.keeps_order, "test", "a loader in the order of its data", "one that shuffles or samples")
         return found
@@ -77,7 +77,7 @@ class Questions:
         )
 
     def decided(self, means: Tensor) -> np.ndarray[Any, Any]:
-        """What means (N, K) say: a class where there are classes, otherwise the first mean."""
+        """Predictions from means (N, K): a class where there are classes, otherwise the first mean."""
         return _single(self.trained.likelihood.decide(means) if self.has_classes else means)
 
     @property
@@ -181,7 +181,7 @@ class Questions:
         return sorted(found, key=lambda pair: -pair[1])[:k]
 
     def _rows(self, batch: Batch) -> np.ndarray[Any, Any]:
-        """Where the examples of a batch stand in the table."""
+        """The positions of a batch's examples in the table."""
         return places(self._index, batch.ids)
 
     @cached_property

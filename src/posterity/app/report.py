@@ -1,4 +1,4 @@
-"""`write_report`: what a run learnt, how far to trust it and what it is made of, on one page for people."""
+"""`write_report`: what a run learnt, how far to trust it and how it was made, on one page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Contents:
 
     Args:
         title: Heading.
-        lead: One sentence that says what was learnt.
+        lead: One sentence about what was learnt.
         facts: Data, network, method, seed ... by name.
         metrics: A row of numbers for each model.
         held_out: Predictions of examples that training did not see.
@@ -78,7 +78,7 @@ class Contents:
         preview: A training example for the eye, by id.
         class_names: Names of the classes.
         warning: Why sizes of estimated changes should be taken with care.
-        effects: What predictions make of columns, the most telling first.
+        effects: Effects of columns on predictions, the largest first.
         cost: Seconds, passes, bytes ... by name.
         reproduce: Commands or code that make this run again.
         more: Further sections, after those on memory.
@@ -164,7 +164,7 @@ def _effects(found: Sequence[Effect]) -> Section:
     from posterity import plots
 
     return Section(
-        "What it makes of the columns",
+        "Effects of the columns",
         [
             "The average prediction if one column had another value and the others stayed as they are. It describes "
             "the model, not causes. Bands hold nine in ten draws of the weights.",
@@ -249,7 +249,7 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     )
     if "suspected_label" in table and table["suspected_label"].notna().any():
         suspects = table[table["suspected_label"].notna()]
-        text = f"{len(suspects)} of {len(table)} labels differ from what the model says without them."
+        text = f"{len(suspects)} of {len(table)} labels differ from the model's prediction without them."
         sections.append(Section("Suspected labels", [text, _cards(contents, suspects, contents.ranking)]))
     return sections
 

@@ -15,7 +15,7 @@ from posterity.runs.reproducing import command
 
 
 def contents(run: RunFolder) -> Contents:
-    """What a run has to say about itself; without its data, or without a Gaussian posterior, there is no memory."""
+    """The content of a run's report; without its data, or without a Gaussian posterior, there is no memory."""
     source: Source | None = None
     warning = ""
     try:
@@ -61,7 +61,7 @@ def _tempered(run: RunFolder) -> dict[str, str]:
 
 
 def _effects(run: RunFolder) -> list[Effect]:
-    """What predictions make of columns, where the data are still there."""
+    """Effects of columns on predictions, where the data still exist."""
     try:
         return effects(run)
     except PosterityError:

@@ -1,4 +1,4 @@
-"""Who may ask: a wall in front of the application, made for a server on one's own machine.
+"""Access control: checks in front of the application, for a server on your own machine.
 
 Web pages from elsewhere can reach local ports (DNS rebinding, forged forms), so that being local proves nothing. The
 wall lets a request pass only under a Host name that is exactly one of ours, from no foreign Origin, with the token
@@ -34,13 +34,13 @@ HEADERS = {
 
 
 class Wall:
-    """An ASGI application around another that refuses what should not come in.
+    """An ASGI application around another that refuses requests without permission.
 
     Args:
         app: What is behind it.
         hosts: Exact values of the Host header that are served, with the port.
         token: Secret that the first address carries; afterwards a cookie does.
-        port: Part of the cookie's name, because cookies do not know ports.
+        port: Part of the cookie's name, because cookies are shared between ports.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], token: str, port: int) -> None:
@@ -144,7 +144,7 @@ def _limited(receive: Receive) -> Receive:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    """Our cookie, whatever other servers on this machine have left beside it: cookies do not know ports."""
+    """Our cookie, among those that other servers on this machine have set: cookies are shared between ports."""
     pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return next((value for key, _, value in pairs if key == name), "")
 

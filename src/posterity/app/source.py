@@ -143,7 +143,7 @@ class Source:
         object.__setattr__(self, "rows", {int(i): row for row, i in enumerate(ids)})
 
     def row(self, example: int) -> int:
-        """Where an example stands in the table."""
+        """The position of an example in the table."""
         if example not in self.rows:
             raise expected("id", "an id of the table", example)
         return self.rows[example]

@@ -62,7 +62,7 @@ def packed(data: bytes) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON that cannot end its HTML element."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 

@@ -76,7 +76,7 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, help="Print the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from, in full.")] = False,
 ) -> None:
-    """Options that stand before a command."""
+    """Options before a command."""
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from posterity.errors import InvalidInput, expected
 
 
 def adapt(
-    run: Annotated[Path, typer.Argument(help="Folder of the run; it stays as it is.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run; it is not changed.")],
     out: Annotated[Path, typer.Option(help="Folder of the adapted run.")],
     add: Annotated[Path | None, typer.Option(help="New rows, in the format of the training data.")] = None,
     decisions: Annotated[
@@ -30,7 +30,7 @@ def adapt(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="For networks: passes over the data; default: as many as the size of the change asks for."),
+        typer.Option(help="For networks: passes over the data; default: chosen from the size of the change."),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="For networks: learning rate; default: 3e-3 or less.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
@@ -75,6 +75,8 @@ def adapt(
     how = "exactly, taking the old run for an optimum" if report.exact else "approximately"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s ({report.why})")
     show_table(report.table.rename_axis("model").reset_index())
+    if new:
+        say("relabelled rows count as removed with the old label and as added with the new one")
     if changed.metrics:
         say(f"on held-out rows before: {figures(opened.metrics)}")
         say(f"on held-out rows now:    {figures(changed.metrics)}")

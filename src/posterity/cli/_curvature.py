@@ -1,4 +1,4 @@
-"""`posterity curvature`: what a model's data say about each of its weights, for merges that ask."""
+"""`posterity curvature`: the curvature of a model's loss in each weight, for merges that use it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ def fit(
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation, which also finds wrong labels.")] = 5,
     batch_size: Annotated[int | None, typer.Option(help="Examples a step; 64, for tables up to 128 or more.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default the method's own.")] = None,
-    ess: Annotated[float | None, typer.Option(help="Effective sample size; by default the number of rows.")] = None,
+    ess: Annotated[
+        float | None, typer.Option(help="Effective sample size of IVON; by default the number of rows.")
+    ] = None,
     hess_init: Annotated[float | None, typer.Option(help="Initial Hessian of IVON; by default probed.")] = None,
     prior: Annotated[
         float | None, typer.Option(help="Precision of the prior on every weight; for ivon 10, less for few rows.")
@@ -78,7 +80,7 @@ def fit(
         bool | None, typer.Option(help="Draw the memory map at several epochs; by default where that is cheap.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = "cpu",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, to the same bits.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run, exactly.")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -232,7 +234,7 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
 
 
 def _told_apart(test: dict[str, Any]) -> dict[str, Any]:
-    """What is held out, wherever its file lies now."""
+    """The held-out data, wherever the file is now."""
     return {"sha256": test["source"]["sha256"]} if "source" in test else test
 
 

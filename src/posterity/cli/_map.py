@@ -80,6 +80,8 @@ def memory_map(
 def _tell(found: MemoryMap, counts: Mapping[Any, int], worst: pd.DataFrame, by: str | None) -> None:
     """The map in words, and the rows to look at."""
     say(f"{len(found)} training rows: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
-    say(f"most suspicious by {by or found.ranking} (changes: {found.reliability.warning or 'sizes and rankings'}):")
+    if found.reliability.warning:
+        say(f"what-if estimates: {found.reliability.warning}")
+    say(f"most suspicious by {by or found.ranking}:")
     shown = [name for name in _FIGURES if name in worst]
     show_table(worst[[*shown, *[name for name in worst.columns if name not in set(found.table) | set(shown)]]])

@@ -31,7 +31,7 @@ def sweep_recipe(
         recipe: The merge.
         steps: Weights on each line.
         tasks: Data of each task.
-        architecture: `module:factory`, where the merged folder does not say itself what model it is.
+        architecture: `module:factory`, where the merged folder does not name its model.
         likelihood: What the outputs mean.
     """
     require(bool(tasks), "--score", "the data of at least one task, as TASK=DATA", "none")

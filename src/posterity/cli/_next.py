@@ -68,4 +68,4 @@ def _places(out: Path | None, stem: str, rows: Rows, texts: bool) -> tuple[Path,
         arrays = None if rows.block is None or texts else path.with_suffix(".npz")
         if not path.exists() and (arrays is None or not arrays.exists()):
             return path, arrays
-    raise expected("out", "a new file (labels may stand in an old one)", str(out))
+    raise expected("out", "a new file (an old one may hold labels)", str(out))

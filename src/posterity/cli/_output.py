@@ -1,4 +1,4 @@
-"""How the commands speak: results on standard output, notes on standard error, JSON for machines."""
+"""Output of the commands: results on standard output, notes on standard error, JSON for machines."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LONGEST = 40  # characters of a cell
 
 
 def say(text: str) -> None:
-    """Say something on standard output."""
+    """Print to standard output."""
     typer.echo(text)
 
 
 def then(*words: str | Path) -> None:
-    """Say which command of posterity comes next, as it can be typed."""
+    """Print the next command of posterity, ready to be typed."""
     say("then: " + shlex.join(["posterity", *map(str, words)]))
 
 
@@ -55,7 +55,7 @@ def successor(run: Path) -> Path:
 
 
 def notes(lines: Iterable[str]) -> None:
-    """Say what is unusual, on standard error."""
+    """Print a note to standard error."""
     for line in dict.fromkeys(lines):
         typer.echo(f"note: {line}", err=True)
 

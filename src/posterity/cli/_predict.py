@@ -1,4 +1,4 @@
-"""`posterity predict`: new rows put to a run."""
+"""`posterity predict`: predictions of new rows by a run."""
 
 from __future__ import annotations
 

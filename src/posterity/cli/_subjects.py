@@ -1,4 +1,4 @@
-"""Models and data that stand on a command line: Hugging Face folders, runs, factories with a checkpoint, arrays."""
+"""Models and data given on a command line: Hugging Face folders, runs, factories with a checkpoint, arrays."""
 
 from __future__ import annotations
 

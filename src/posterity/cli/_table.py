@@ -1,4 +1,4 @@
-"""`posterity table`: every algorithm beside an independent implementation, run live."""
+"""`posterity table`: every algorithm compared with an independent implementation, run live."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def what_if(
-    run: Annotated[Path, typer.Argument(help="Folder of the run; it stays as it is.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run; it is not changed.")],
     decisions: Annotated[
         Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
     ] = None,

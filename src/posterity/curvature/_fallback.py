@@ -20,8 +20,8 @@ from posterity.trees import Tree
 def transformable() -> Iterator[None]:
     """Where derivatives are batched or taken twice.
 
-    Attention is written out in matrix products, since its fused kernels have no such derivatives; and nothing is
-    said about operations that vmap can only run one by one.
+    Attention is written out in matrix products, since its fused kernels have no such derivatives; and torch's warning
+    about operations that vmap runs one by one is silenced.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -96,7 +96,7 @@ class Lookup(Gradient):
     """The gradient of an embedding (rows, width): nothing but the rows that an example looks up.
 
     `b` holds, at the first position where an example meets a row, the sum over all positions where it does; zero
-    at the others. So every row of an example stands exactly once.
+    at the others. So every row of an example occurs exactly once.
     """
 
     index: Tensor  # (B, T)

@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of one layer that want its signals in the same basis, and the signals in that basis."""
+    """Parameters of one layer that need its signals in the same basis, and the signals in that basis."""
 
     parameters: dict[str, LayerParameter]
     b: Tensor  # (R, n, T, out)
@@ -197,7 +197,7 @@ def _positions(module: nn.Module, shape: torch.Size) -> int:
 
 
 def _unfold(module: nn.Module, y: Tensor, lead: int) -> Tensor:
-    """An output-shaped tensor as (..., T, out), where `lead` axes stand before positions and features."""
+    """An output-shaped tensor as (..., T, out), where `lead` axes precede positions and features."""
     trailing = _trailing(module)
     if trailing is None:
         return y.flatten(lead + 1).mT if y.dim() > lead + 1 else y.unsqueeze(lead)

@@ -143,7 +143,7 @@ def full_ggn(
 
 
 def own_part(data: Data) -> OwnPart:
-    """The batches that fall to this process, whatever they are to be made of."""
+    """The batches of this process."""
     return OwnPart(batches(data) if isinstance(data, (tuple, Dataset, DataLoader)) else data)
 
 

@@ -46,7 +46,7 @@ def acquire(
     Scores of single examples, of which the k highest are taken:
         "entropy": H(y), all uncertainty.
         "margin": 1 − (p₁ − p₂), how close the two likeliest classes are.
-        "bald": I(y; θ), what the label tells about the weights, from draws of them.
+        "bald": I(y; θ), the information of the label about the weights, from draws of them.
         "bald_linearised": the same without draws, ½ log det(I + VΛ).
         "leave_one_out": the expected fall of the leave-one-out loss of the labelled data.
         "random": nothing.
@@ -57,7 +57,7 @@ def acquire(
         "k_centre": each the farthest from all before, in the features of the last layer.
 
     Args:
-        model: The network that the posterior belongs to, left as it is.
+        model: The network that the posterior belongs to. It is not changed.
         posterior: Its posterior; criteria without draws need a Gaussian one.
         pool: Inputs without labels: a tensor, an array, a mapping of tensors; or (inputs, targets[, ids]), a Dataset or
             a DataLoader in the order of its data, whose targets are not looked at.
@@ -67,7 +67,7 @@ def acquire(
         exclude: Ids that are not to be chosen.
         power: Draw without replacement with probabilities proportional to score^power, instead of taking the highest.
             Diverse batches at no cost, for scores of single examples.
-        samples: Draws of the weights; 0 asks the mean weights alone, where the criterion needs no disagreement.
+        samples: Draws of the weights; 0 uses the mean weights alone, for criteria that need no disagreement.
         candidates: How many examples, those with the highest BALD of their own, both kinds of BatchBALD look at.
         batch_size: Examples at a time, where the pool is not a loader.
         seed: Of everything random.

@@ -34,7 +34,7 @@ class ActiveLearner:
     end up where retraining on all of it would.
 
     Args:
-        model: A trained model; it stays as it is.
+        model: A trained model; it is not changed.
         posterior: Its Gaussian posterior.
         pool: Inputs without labels, as in `acquire`.
         labelled: What the model was trained on: (inputs, targets, ids) with ids of the pool, or (inputs, targets) for
@@ -129,7 +129,7 @@ class ActiveLearner:
         return picks
 
     def tell(self, ids: Tensor | Sequence[int], labels: Any) -> Report:
-        """Take in labels, of what was asked for or of anything else in the pool; the report says what changed."""
+        """Take in labels, of what was asked for or of anything else in the pool; the report lists the changes."""
         wanted = whole_numbers("ids", ids)
         memory = self.posterior.memory
         assert memory is not None
@@ -153,7 +153,7 @@ class ActiveLearner:
         return result.report
 
     def _positions(self, wanted: Tensor) -> Tensor:
-        """Where these ids stand in the pool."""
+        """The positions of these ids in the pool."""
         unknown = wanted[~torch.isin(wanted, self._ids)]
         require(len(unknown) == 0, "ids", "ids of the pool", unknown[:3].tolist())
         order = self._ids.argsort()

@@ -1,4 +1,4 @@
-"""BatchBALD: what the labels of a batch would tell about the weights together, so that repetition does not count.
+"""BatchBALD: the joint information of a batch's labels about the weights, so that repetition does not count.
 
     I(y_1..y_b; θ) = H(y_1..y_b) − Σ_i E[H(y_i | θ)],    p(y_1..y_b) = E_θ[∏_i p(y_i | θ)]
 

@@ -16,7 +16,7 @@ Score = Callable[[PoolQuestion], Tensor]
 
 
 def entropy(question: PoolQuestion) -> Tensor:
-    """H(y): how unsure the predictive is, for whatever reason, noise included."""
+    """H(y): the total uncertainty of the prediction, noise included."""
     return _total(question.prediction.entropy)
 
 
@@ -30,7 +30,7 @@ def margin(question: PoolQuestion) -> Tensor:
 
 
 def bald(question: PoolQuestion) -> Tensor:
-    """I(y; θ) = H(y) − E[H(y | θ)]: what the label would tell about the weights.
+    """I(y; θ) = H(y) − E[H(y | θ)]: the information of the label about the weights.
 
     References:
         Houlsby, Huszár, Ghahramani and Lengyel, "Bayesian active learning for classification and preference
@@ -40,7 +40,7 @@ def bald(question: PoolQuestion) -> Tensor:
 
 
 def random(question: PoolQuestion) -> Tensor:
-    """Numbers that know nothing."""
+    """Random scores, as a baseline."""
     return torch.rand(question.trained.data.n, generator=seeded(question.seed)).double()
 
 

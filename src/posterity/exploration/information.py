@@ -76,5 +76,5 @@ def choose(question: PoolQuestion, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _whitened(variance: Tensor, root: Tensor) -> Tensor:
-    """I + Rᵀ V R, symmetric and positive whatever Λ."""
+    """I + Rᵀ V R, symmetric and positive for any Λ."""
     return torch.eye(root.shape[-1], dtype=root.dtype, device=root.device) + root.mT @ variance @ root

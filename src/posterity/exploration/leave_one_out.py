@@ -1,6 +1,6 @@
 """The expected reduction in leave-one-out loss: the influence that an unseen example would have.
 
-Leave-one-out loss over the labelled examples j estimates the loss to come. If x were labelled y, one Newton step says
+Leave-one-out loss over the labelled examples j estimates the loss to come. If x were labelled y, one Newton step gives
 
     f_j ← f_j − C_xjᵀ (I + Λ_x V_x)⁻¹ e_x(y),    V_j ← V_j − C_xjᵀ (I + Λ_x V_x)⁻¹ Λ_x C_xj,    C_xj = J_x Σ J_jᵀ
 

@@ -13,12 +13,12 @@ from posterity.prediction import Prediction, predict
 _WHY = {
     "entropy": "unsure by {:.2f} nats",
     "margin": "two answers {:.2f} close",
-    "bald": "its label tells {:.2f} nats about the weights",
-    "bald_linearised": "its label tells {:.2f} nats about the weights",
+    "bald": "its label gives {:.2f} nats about the weights",
+    "bald_linearised": "its label gives {:.2f} nats about the weights",
     "batch_bald": "its label adds {:.2f} nats to those before it",
     "batch_bald_linearised": "its label adds {:.2f} nats to those before it",
     "leave_one_out": "its label lowers the leave-one-out loss by {:.2g}",
-    "k_centre": "{:.2g} away from all that is labelled",
+    "k_centre": "{:.2g} away from the nearest labelled one",
     "random": "drawn at random",
 }
 

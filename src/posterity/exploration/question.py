@@ -21,7 +21,7 @@ from posterity.prediction import Prediction, predict
 
 @dataclass(frozen=True, eq=False)
 class PoolQuestion:
-    """A pool and the posterior that it is put to.
+    """A pool and the posterior that ranks it.
 
     Args:
         trained: Model, posterior and pool; the targets of the pool are never looked at.

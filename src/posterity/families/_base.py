@@ -19,8 +19,8 @@ class Family(ABC):
     """A member q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ)) of an exponential family, batched over leading axes.
 
     Members are immutable. `natural` (λ) and `expectation` (μ = ∇A(λ) = E_q[T]) are tuples with one tensor for each
-    block of the sufficient statistic T, batch axes first; `event_dims` says how many trailing axes of each block
-    belong to one member. θ is always one tensor; families over several variables stack them and say how.
+    block of the sufficient statistic T, batch axes first; `event_dims` is the number of trailing axes of each block
+    that belong to one member. θ is always one tensor; families over several variables stack them and define the layout.
     Everything is differentiable in the parameters, through both conversions.
     """
 
@@ -68,7 +68,7 @@ class Family(ABC):
         """Element-wise variance of θ."""
 
     def log_base_measure(self, theta: Tensor) -> Tensor:
-        """log h(θ); zero unless the family says otherwise."""
+        """log h(θ); zero unless the family overrides it."""
         return theta.new_zeros(theta.shape[: theta.ndim - self.theta_dims])
 
     def expected_log_base_measure(self) -> Tensor:
@@ -169,7 +169,7 @@ def _within(power: Tensor, block: Tensor) -> Tensor:
 
 
 class CoordinateFamily(Family):
-    """A family whose coordinates say everything: λ or μ alone make a member."""
+    """A family that is determined by its coordinates: λ or μ alone make a member."""
 
     @classmethod
     @abstractmethod

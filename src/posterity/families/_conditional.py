@@ -92,7 +92,7 @@ class ConditionalFamily(ABC):
         """F⁻¹∇_λ of a differentiable objective of q, summed over the batch, by automatic differentiation.
 
         For an expectation E_q[f] of a fixed f and a mixture of K components this is E_k[f] − E_K[f] for the log-odds
-        and ∇_{μ_k} E_k[f] for component k, whatever its weight.
+        and ∇_{μ_k} E_k[f] for component k, for any weight of it.
         """
         cut = len(self.mixing.event_dims)
         start = self.mixing.expectation + self.conditional.expectation

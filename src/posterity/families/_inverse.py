@@ -1,7 +1,7 @@
 """Expectation to shape parameters where no closed form exists: two Newton iterations that converge from any start.
 
 Each ends with one Newton step on the attached graph, so that the result is differentiable once in the expectations
-(implicit function theorem) although the iterations themselves leave no trace.
+(implicit function theorem) although the iterations themselves are not recorded.
 """
 
 from __future__ import annotations

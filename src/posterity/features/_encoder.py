@@ -36,7 +36,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def files(self) -> list[Path]:
-        """The files that decide what the encoder answers."""
+        """The files that determine the encoder's output."""
 
     @abstractmethod
     def encode(self, items: Sequence[Any]) -> Matrix:

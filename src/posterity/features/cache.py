@@ -33,7 +33,7 @@ class Cache:
     """A folder of features, one subfolder for each (encoder, source of items).
 
     Args:
-        folder: Where it lies; made when something is written.
+        folder: Its path; made when something is written.
 
     Examples:
         >>> Cache(Path("flowers-run") / FOLDER).features(encoder, texts, "their hash")  # doctest: +SKIP
@@ -57,7 +57,7 @@ class Cache:
         Args:
             encoder: What computes them.
             items: Texts, or paths of pictures; at least one.
-            source: What tells these items from others, such as the hash of their file.
+            source: An identifier of these items, such as the hash of their file.
         """
         place = self._place(encoder.fingerprint, source, len(items))
         kept = _index(place)["parts"]

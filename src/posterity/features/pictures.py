@@ -85,7 +85,7 @@ class PictureEncoder(Encoder):
 
 @contextmanager
 def decoding(path: Path) -> Iterator[None]:
-    """One error for whatever a decoder says about a damaged picture; its warnings about it are dropped."""
+    """One error for all messages of decoders about a damaged picture; its warnings about it are dropped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""Estimates of ∇_μ E_q[ℓ]: where the loss is looked at, and what stands for its Hessian."""
+"""Estimates of ∇_μ E_q[ℓ]: where the loss is looked at, and what replaces its Hessian."""
 
 from posterity.gradients._base import AnyFamily, Estimator
 from posterity.gradients.conjugate import Conjugate

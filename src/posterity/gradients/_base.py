@@ -18,7 +18,7 @@ AnyFamily = Family | ConditionalFamily
 
 
 class Estimator(ABC):
-    """A way to compute ∇_μ E_q[ℓ], exactly or not: the choice that tells one algorithm from another."""
+    """A way to compute ∇_μ E_q[ℓ], exactly or not: the choice that distinguishes one algorithm from another."""
 
     @abstractmethod
     def __call__(self, q: AnyFamily, loss: AnyLoss) -> Coordinates:
@@ -34,18 +34,18 @@ class Estimator(ABC):
 
     @abstractmethod
     def expectation(self, q: AnyFamily, loss: AnyLoss) -> Tensor:
-        """E_q[ℓ], as this estimator sees it."""
+        """E_q[ℓ], as estimated by this estimator."""
 
 
 def as_family(q: AnyFamily, what: str) -> Family:
-    """The same q, known to be an exponential family, or an error that says who asks for one."""
+    """The same q if it is an exponential family; otherwise an error that names the caller."""
     if not isinstance(q, Family):
         raise expected(what, "an exponential family", type(q).__name__)
     return q
 
 
 def values_at(loss: AnyLoss, points: Tensor, dims: int = 1) -> Tensor:
-    """The loss of each θ in a tensor (*leading, *event), known to be one number for each."""
+    """The loss of each θ in a tensor (*leading, *event), checked to be one number for each."""
     values = at_points(as_function(loss), points, dims=dims)
     leading = points.shape[: points.ndim - dims]
     require(values.shape == leading, "loss", "one number for each θ", f"shape {tuple(values.shape[len(leading) :])}")

@@ -1,4 +1,4 @@
-"""What stands for the Hessian ∇²ℓ(θ): itself, Gauss-Newton, squared gradients, or gradients alone (Stein)."""
+"""Estimates of the Hessian ∇²ℓ(θ): itself, Gauss-Newton, squared gradients, or gradients alone (Stein)."""
 
 from __future__ import annotations
 

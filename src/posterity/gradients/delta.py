@@ -33,7 +33,7 @@ class Delta(PointEstimator):
     μ is the mean itself, and ∇_μ E_q[ℓ] ≈ ∇ℓ(μ).
 
     Args:
-        curvature: What stands for the Hessian.
+        curvature: The estimate of the Hessian.
         at: For bits, "mode" looks at the most probable state instead: the straight-through estimator.
 
     Examples:

@@ -43,7 +43,7 @@ class Enumeration(Estimator):
         return torch.einsum("s,s...->...", values, discrete.log_prob(_between(discrete)).exp())
 
     def _visit(self, q: AnyFamily, loss: AnyLoss) -> tuple[Discrete, Tensor]:
-        """The same q, known to be discrete, and the loss of each of its states."""
+        """The same q, checked to be discrete, and the loss of each of its states."""
         if not isinstance(q, Discrete):
             raise expected("Enumeration", "a q over independent bits or classes", type(q).__name__)
         return q, values_at(loss, q.support())

@@ -11,7 +11,7 @@ AnyGaussian = Gaussian | DiagonalGaussian | FixedGaussian
 
 
 def as_gaussian(q: Family | ConditionalFamily, what: str) -> AnyGaussian:
-    """The same q, known to be a Gaussian, or an error that says who asks for one."""
+    """The same q if it is a Gaussian; otherwise an error that names the caller."""
     if not isinstance(q, Gaussian | DiagonalGaussian | FixedGaussian):
         raise expected(what, "a Gaussian q", type(q).__name__)
     return q

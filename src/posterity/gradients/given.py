@@ -18,7 +18,7 @@ class AtPoints(PointEstimator):
 
     Args:
         theta: The points, (M, d).
-        curvature: What stands for the Hessian; `Stein()` needs gradients only.
+        curvature: The estimate of the Hessian; `Stein()` needs gradients only.
 
     Examples:
         >>> import torch

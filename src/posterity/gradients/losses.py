@@ -1,4 +1,4 @@
-"""Total losses ℓ(θ) = Σᵢ ℓᵢ(θ) + R(θ): any callable of θ, or one that knows its examples, outputs or statistics."""
+"""Total losses ℓ(θ) = Σᵢ ℓᵢ(θ) + R(θ): any callable of θ, or one with its examples, outputs or statistics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Loss = Callable[[Tensor], Tensor]
 
 
 def weight(at_hand: int, n: int | None) -> float:
-    """N/B, for how many of all N examples each of the B at hand stands: the one place that knows this ratio."""
+    """N/B, the number of examples that each of the B given ones represents; the one place with this ratio."""
     require(at_hand > 0, "data", "at least one example", "none")
     if n is None:
         return 1.0
-    require(n >= at_hand, "n", f"at least the number of examples at hand ({at_hand})", n)
+    require(n >= at_hand, "n", f"at least the number of given examples ({at_hand})", n)
     return n / at_hand
 
 
@@ -29,11 +29,11 @@ def weight(at_hand: int, n: int | None) -> float:
 class DataLoss:
     """ℓ(θ) = (N/B) Σ_b −log p(y_b | f_θ(x_b)) + R(θ).
 
-    Calling it gives the total loss. What it knows besides, the examples and the outputs f, is what per-example
+    Calling it gives the total loss. It also provides the examples and the outputs f, which is what per-example
     squared gradients, the Gauss-Newton matrix and one-dimensional quadrature need.
 
     Args:
-        inputs: Inputs of the B examples at hand.
+        inputs: Inputs of the B given examples.
         targets: Their targets.
         likelihood: A `Likelihood` or its name.
         model: The outputs f_θ(x), (B, K), as a function of (θ, inputs).
@@ -108,7 +108,7 @@ def _linear(theta: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _like(inputs: Tensor, theta: Tensor) -> Tensor:
-    """The rows in the precision of θ, known to be as long."""
+    """The rows in the precision of θ, checked to be as long."""
     entries, columns = theta.shape[-1], inputs.shape[-1]
     require(entries == columns, "θ", f"{columns} entries, as the inputs have columns", entries)
     return inputs.to(theta.dtype)

@@ -19,7 +19,7 @@ class MonteCarlo(PointEstimator):
 
     Args:
         samples: M.
-        curvature: What stands for the Hessian; `Stein()` needs gradients only.
+        curvature: The estimate of the Hessian; `Stein()` needs gradients only.
         generator: Source of randomness; torch's own when left out.
     """
 

@@ -2,7 +2,7 @@
 
 Covariances depend on which entries are missing, not on their values, and a filter forgets where it started. So blocks
 of the chain can be filtered side by side if each starts some steps early. Where the run-up of a block does not arrive
-at what the block before it ends with, to the last digits, the answer is not used.
+at what the block before it ends with, to the last digits, the result is not used.
 """
 
 from __future__ import annotations

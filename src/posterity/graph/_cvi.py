@@ -22,7 +22,7 @@ _SMALLEST = 1e-6  # ρ below which a bound that still falls is rounding
 
 @dataclass(frozen=True)
 class SiteFit:
-    """The sites that CVI leaves behind, q(f) under them, and the bound before the first step and after each."""
+    """The sites that CVI found, q(f) under them, and the bound before the first step and after each."""
 
     sites: Sites
     marginals: Marginals
@@ -46,7 +46,7 @@ def cvi(
 
     Posterior: a Gaussian process, the prior times one Gaussian site for each observation.
 
-    The prior is conjugate to q and stays as it is; each term of the likelihood is replaced by a site whose natural
+    The prior is conjugate to q and is not changed; each term of the likelihood is replaced by a site whose natural
     parameters follow the rule, with ∇_μ taken at the marginal q(f_n) alone:
 
         λ̃_n ← (1 − ρ) λ̃_n + ρ ∇_{μ_n} E_q[log p(y_n | f_n)],   λ = λ⁰ + Σ_n λ̃_n.

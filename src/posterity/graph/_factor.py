@@ -41,14 +41,14 @@ class Evaluation:
 class Factor(ABC):
     """A term log f(x₁, x₂, …) of the log-joint of a model.
 
-    All that inference asks of it is E_q[log f] as a function of the expectation parameters of its neighbours, and
+    Inference needs only E_q[log f] as a function of the expectation parameters of its neighbours, and
 
         message to i = ∇_{μ_i} E_q[log f],
 
     which for a conjugate-exponential factor is the message of variational message passing.
 
-    `separable` says that, given the variables the factor sums out, log f is a sum of one term for each neighbour,
-    which may then move together.
+    `separable` means that, given the variables the factor sums out, log f is a sum of one term for each neighbour,
+    which may then be updated together.
     """
 
     separable: bool = False
@@ -61,7 +61,7 @@ class Factor(ABC):
     @property
     @abstractmethod
     def neighbours(self) -> Mapping[str, type[Family] | tuple[type[Family], ...]]:
-        """The variables it touches, and the families to which it knows a message."""
+        """The variables it touches, and the families to which it has a message."""
 
     @abstractmethod
     def evaluate(self, q: Beliefs) -> Evaluation:

@@ -21,7 +21,7 @@ class Model:
     Plates are batch axes: K components are one variable, a family with K members; data are rows of a factor.
 
     Args:
-        priors: The variables that all data share, each with its prior; None where factors alone say what is known.
+        priors: The variables that all data share, each with its prior; None where factors alone determine it.
         factors: The factors.
         local: Variables with a member for each row of the data, by the prior of one member.
 

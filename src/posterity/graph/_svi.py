@@ -30,7 +30,7 @@ def svi_step(
     """One step on a minibatch.
 
     Args:
-        model: The model on the B rows at hand.
+        model: The model on the B given rows.
         q: Beliefs about the shared variables.
         lr: ρ_t.
         n: Size N of the whole data set.
@@ -66,7 +66,7 @@ def svi(
     Posterior: mean field over shared variables and, for each row of the data, local ones.
 
     Local variables see their own row alone: the rule with ρ = 1 until they rest. Shared variables take a step of the
-    rule on a minibatch of B rows that stand for all N:
+    rule on a minibatch of B rows that represent all N:
 
         λ ← (1 − ρ_t) λ + ρ_t (λ⁰ + (N/B) Σ_b ∇_μ E_q[log p(x_b, z_b | θ)]).
 

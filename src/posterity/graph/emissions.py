@@ -1,6 +1,6 @@
 """Observations of exponential families: log p(x | θ) = ⟨t(x), T(θ)⟩ + c(x), with T that of the conjugate family.
 
-An emission holds data and says t and c. Everything message passing needs from it are two products with the matrix
+An emission holds data and provides t and c. Everything message passing needs from it are two products with the matrix
 of all t(x_n): energies ⟨t(x_n), μ_k⟩ on the way up, weighted sums Σ_n r_nk t(x_n) on the way down.
 """
 
@@ -25,7 +25,7 @@ _CHUNK = 2**21
 
 @dataclass(frozen=True)
 class Emission:
-    """Data, and what they say about the parameters of each component.
+    """Data, and their statistics for the parameters of each component.
 
     Args:
         data: Observations (N, ...), with any numbers where `present` is False.

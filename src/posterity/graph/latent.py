@@ -32,7 +32,7 @@ class Sites:
 
     @classmethod
     def none(cls, n: int) -> Sites:
-        """Sites that say nothing."""
+        """Sites without information."""
         return cls(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
 
 

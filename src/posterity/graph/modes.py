@@ -1,4 +1,4 @@
-"""The delta method at a parameter: T at the mode of q stands for E_q[T], which turns message passing into EM."""
+"""The delta method at a parameter: T at the mode of q replaces E_q[T], which turns message passing into EM."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def filter_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
         predict:  m ← Am,  P ← APAᵀ + Q
         update:   K = PCᵀ(CPCᵀ + R)⁻¹,  m ← m + K(y − Cm),  P ← (I − KC)P(I − KC)ᵀ + KRKᵀ
 
-    Entries of y that are NaN are missing: their rows of C and R are left out. P does not depend on y; once it stands
-    still to the last digits, the rest of an unbroken stretch has its gain, and only means are computed.
+    Entries of y that are NaN are missing: their rows of C and R are left out. P does not depend on y; once it is
+    constant to the last digits, the rest of an unbroken stretch has its gain, and only means are computed.
 
     Args:
         model: The state-space model.
@@ -95,7 +95,7 @@ def smooth_states(model: LinearStateSpace, observations: Tensor) -> StateBeliefs
 
 @dataclass
 class _Forward:
-    """What the filter leaves behind: filtered and predicted beliefs, and where covariances stand still."""
+    """The result of the filter: filtered and predicted beliefs, and where covariances are constant."""
 
     means: np.ndarray
     covariances: np.ndarray
@@ -105,7 +105,7 @@ class _Forward:
 
 
 def _forward(model: LinearStateSpace, observations: Tensor) -> _Forward:
-    """The filter; step by step until covariances stand still, then a stretch at a time."""
+    """The filter; step by step until covariances are constant, then a stretch at a time."""
     observations = one_tensor(observations)
     shape = (len(observations), len(model.observation))
     require(tuple(observations.shape) == shape, "observations", f"shape {shape}", tuple(observations.shape))
@@ -235,7 +235,7 @@ def _stretch(
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> bool:
-    """Whether a covariance stands still, to the last digits of each pair of states in their own units."""
+    """Whether a covariance is constant, to the last digits of each pair of states in their own units."""
     scale = np.sqrt(np.abs(new.diagonal()))
     return bool((np.abs(new - old) <= 4 * np.finfo(np.float64).eps * np.outer(scale, scale)).all())
 

@@ -23,7 +23,7 @@ _SMALLEST = 1e-6  # ρ below which a bound that still falls is rounding
 
 @dataclass(frozen=True)
 class Fit:
-    """What inference leaves behind.
+    """The result of inference.
 
     Attributes:
         q: The posterior of every variable: a `Family`, or a `PointMass` at a mode after EM.
@@ -58,7 +58,7 @@ def sweep(known: Evaluated, q: dict[str, Belief], lr: float, weight: float = 1.0
         known: The model and what is known of its factors.
         q: The beliefs.
         lr: ρ.
-        weight: N/B, how many rows each row at hand stands for.
+        weight: N/B, how many rows each given row represents.
 
     Returns:
         The new beliefs, and the largest relative change of λ.

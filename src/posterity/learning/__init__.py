@@ -1,4 +1,4 @@
-"""Learners: the training loop, and methods that hand over a posterior."""
+"""Learners: the training loop, and methods that return a posterior."""
 
 from posterity.learning._dropout import dropout
 from posterity.learning._fit import fit

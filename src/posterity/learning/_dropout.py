@@ -33,7 +33,7 @@ def dropout(
         n: Number of training examples.
         p: Where given, dropout of this rate is inserted first, in place (see `insert_dropout`).
         after: Where to insert it.
-        prior: Precision of the Gaussian prior that weight decay stood for.
+        prior: Precision of the Gaussian prior that weight decay was equivalent to.
         class_names: Names of the classes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`fit`: every method of the package through one door."""
+"""`fit`: all training methods behind one function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fit(
     tokenizer: Any = None,
     **options: Any,
 ) -> Run:
-    """Train a model, in place, and hand over its posterior.
+    """Train a model in place and return its posterior.
 
     Args:
         model: The model; training goes on from the weights it has. For ensembles it may be a function that makes one.
@@ -59,8 +59,9 @@ def fit(
         method: "variational" (AdamW with a posterior beside it), "ivon", "laplace", "dropout", "ensemble", "swag",
             "bayes_by_backprop"; of the optimizer family "mixture_ivon", "evon", "soba", "vadam", "vogn", "ogn",
             "variational_newton", "bsam"; "bayesbinn" for weights of ±1. "adamw", "sgd", "sam" and, for signs, "ste"
-            leave a point, an `Ensemble` of one: for a width use "variational", "laplace", "bsam" or "bayesbinn".
-        likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for. A
+            return a point estimate, an `Ensemble` of one: for a width use "variational", "laplace", "bsam" or
+            "bayesbinn".
+        likelihood: What the outputs mean; by default inferred from the types and shapes of outputs and targets. A
             Gaussian by name learns its noise precision (see `NoisePrecision`); one given as an object keeps it.
         epochs: Passes over the data. "auto" trains for as long as five-fold cross-validation of copies of the model
             improves, so that few data, and wrong labels among them, are not memorised. By default this is done for
@@ -72,8 +73,7 @@ def fit(
         validation: Data that are looked at after each epoch, with the model at its mean. The method "variational" also
             lets them set how much noise its weights get: more where predictions of them are overconfident.
         patience: Stop when the validation loss has not improved for so many epochs, and keep the best state.
-        n: Number N of examples that the posterior counts; by default the distinct ones in `data`, whatever
-            augmentation makes of them.
+        n: Number N of examples that the posterior counts; by default the distinct ones in `data`, before augmentation.
         seed: Seed of everything random.
         augment: What is done to the inputs of each training batch.
         class_weights: A weight for each class.

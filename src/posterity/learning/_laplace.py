@@ -45,7 +45,7 @@ def laplace(
     batch_size: int = 256,
     class_names: Sequence[str] | None = None,
 ) -> Posterior:
-    """The Laplace posterior of a trained model, which stays as it is.
+    """The Laplace posterior of a trained model. The model is not changed.
 
         q(θ) = N(θ*, (βH + δ)⁻¹),    p(θ) = N(0, 1/δ),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ
 
@@ -54,7 +54,7 @@ def laplace(
     Args:
         model: A model trained to the weights θ*.
         data: The training data: (inputs, targets), a Dataset or a DataLoader.
-        likelihood: What the outputs mean; by default what types and shapes of outputs and targets speak for.
+        likelihood: What the outputs mean; by default inferred from the types and shapes of outputs and targets.
         structure: How much of H is kept: "diag", "kron" (a Kronecker product for each parameter), "full", or
             "last_layer" (only the last layer is uncertain).
         prior_precision: δ as a number, as a number for each parameter by name, or learnt by maximising the marginal
@@ -69,7 +69,7 @@ def laplace(
 
     Returns:
         A Posterior with ess = n, the prior that was given or learnt, and the likelihood with its noise precision.
-        Its predictions are linearised unless `predict` is told otherwise: H is the curvature of the tangent network.
+        Its predictions are linearised by default: H is the curvature of the tangent network.
 
     Examples:
         >>> x = torch.linspace(-1, 1, 50).unsqueeze(-1)

@@ -154,7 +154,7 @@ class Loop:
         return {f"validation_{name}": value for name, value in row.items()}
 
     def _running(self) -> Row:
-        """Running means of the epoch, with what the method and the noise say of themselves."""
+        """Running means of the epoch, with the figures of the method and of the noise."""
         row = self.metrics.metrics(self.objective)
         row["lr"] = self.learner.optimizer.param_groups[0]["lr"]
         row |= self._figures()
@@ -163,7 +163,7 @@ class Loop:
         return row
 
     def _figures(self) -> Row:
-        """What the method says of its posterior, asked anew every so many steps: a short epoch takes less time."""
+        """The method's figures of its posterior, computed every so many steps: a short epoch takes less time."""
         before = self.step - self.steps_per_epoch
         if self.history and before // _LOOK == self.step // _LOOK and self.step < self.steps:
             return {name: value for name, value in self.history[-1].items() if name in FIGURES}

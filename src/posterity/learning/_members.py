@@ -25,8 +25,8 @@ from posterity.trees import Tree, snapshot, trainable
 def train_members(model: nn.Module | Callable[[], nn.Module], data: Any, settings: FitSettings) -> Run:
     """Train `members` models by the method `base`, each from its own initial weights and with its own seed.
 
-    Points become an ensemble, Gaussians a mixture. After Ctrl-C the members that were finished are handed over (or
-    the first one as it is). The model of the run is the first member.
+    Points become an ensemble, Gaussians a mixture. After Ctrl-C the finished members are returned (or the first one,
+    unfinished). The model of the run is the first member.
     """
     options = dict(settings.options)
     members, base = options.pop("members", 5), options.pop("base", "adamw")

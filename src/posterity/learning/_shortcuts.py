@@ -1,4 +1,4 @@
-"""Methods of `fit` as functions of their own, for those who want the posterior alone."""
+"""Methods of `fit` as functions that return the posterior alone."""
 
 from __future__ import annotations
 

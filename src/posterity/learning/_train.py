@@ -36,7 +36,7 @@ from posterity.trees import evaluating, trainable
 
 @dataclass(frozen=True)
 class Run:
-    """What training leaves behind.
+    """The result of training.
 
     Args:
         model: The model at the posterior mean, in evaluation mode.

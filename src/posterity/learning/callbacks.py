@@ -18,7 +18,7 @@ from posterity.posterior import Posterior
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands when a callback is called, always between two steps.
+    """The state of training when a callback is called, always between two steps.
 
     Args:
         step: Steps done, of `steps`.

@@ -25,7 +25,7 @@ class Checkpoints:
     """The newest checkpoint of a run, in a folder.
 
     Args:
-        folder: Where it lies.
+        folder: Its folder.
         settings: What the run was asked to do, in words: a run that was asked for something else cannot go on here.
         every: Number of steps between two checkpoints; None for one every `SECONDS`.
     """

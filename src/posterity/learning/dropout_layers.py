@@ -15,7 +15,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def insert_dropout(model: nn.Module, p: float = 0.1, after: Sequence[str] | None = None) -> None:
-    """Put dropout behind layers of a model, in place; the names of its parameters stay as they are.
+    """Put dropout behind layers of a model, in place; the names of its parameters are not changed.
 
     Args:
         model: The model.

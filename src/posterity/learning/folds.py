@@ -59,10 +59,10 @@ def out_of_fold(
     seed: int = 0,
     progress: bool | None = None,
 ) -> OutOfFold:
-    """Train networks on all but one part of the data each, and ask each about its part.
+    """Train networks on all but one part of the data each, and predict that part with each.
 
     The networks learn side by side with AdamW, and every so often each predicts the part it has not seen. The length
-    with the lowest mean loss over all parts is the answer; training stops when longer ones have been worse for a while.
+    with the lowest mean loss over all parts is used; training stops when longer ones have been worse for a while.
 
     Args:
         networks: One for each part, with initial weights of their own; they are trained in place.

@@ -1,4 +1,4 @@
-"""Ctrl-C at a step boundary: the first one asks the loop to stop, the second one means it."""
+"""Ctrl-C at a step boundary: the first one asks the loop to stop, the second one stops it at once."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def log_marginal_likelihood(model: nn.Module, posterior: Posterior, data: Any, *
         log Z = log p(D | θ*) + log p(θ*) − log q(θ*)
 
     Args:
-        model: The model; the weights are those of the posterior's mean, whatever the model's own are.
+        model: The model; the weights are the posterior's mean, not the model's present ones.
         posterior: A Gaussian posterior with a proper prior, as `laplace` gives it.
         data: The training data, or a sample of them, for which the posterior's n makes up.
         batch_size: Examples at a time, where `data` is not a loader.

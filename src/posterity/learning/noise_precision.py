@@ -15,7 +15,7 @@ class NoisePrecision:
         1/β  =  E_q[ (y − f(x; θ))² ],   averaged over data and outputs
 
     With weights held in q, this is the M-step of variational EM: the squared residual at the mean plus the variance
-    of the function under q, so a network that has memorised its targets does not believe them to be noiseless.
+    of the function under q, so a network that has memorised its targets still has a positive noise estimate.
     Training passes already run at weights drawn from q: their squared errors over the last epoch, or over the last
     twentieth of training where that is longer, are the estimate, and cost nothing. For methods that draw no weights,
     q is a point and β the maximum-likelihood value on the training residuals; Laplace learns it anew, by the evidence.

@@ -93,7 +93,7 @@ class Objective:
         require(f.ndim > 1, "outputs", "shape (batch, ..., outputs), with outputs = 1 for a single one", tuple(f.shape))
         if self.likelihood.has_class_axis:
             labelled = self.ignore_index is None or not y.is_floating_point()
-            require(labelled, "targets", "labels, among which ignore_index can stand", "class probabilities")
+            require(labelled, "targets", "labels, among which ignore_index may occur", "class probabilities")
             f = classes_last(f)
             require(f.shape[-1] > 1, "outputs", "at least two logits for a categorical likelihood", tuple(f.shape))
             if self.class_weights is not None:
@@ -129,12 +129,12 @@ class Objective:
 
 @lru_cache(maxsize=64)
 def _number(value: int, device: torch.device) -> Tensor:
-    """A number as a tensor, which nobody writes to: most batches are of one size."""
+    """A number as a read-only tensor, cached because most batches are of one size."""
     return torch.tensor(float(value), device=device)
 
 
 def infer_likelihood(f: Tensor, y: Tensor) -> Likelihood:
-    """The likelihood that types and shapes speak for.
+    """The likelihood that types and shapes suggest.
 
     Integer labels, one for each row of outputs, are classes; integers or booleans shaped as the outputs are binary
     labels; floating-point targets are a regression.

@@ -17,7 +17,7 @@ from posterity.trees import state_dtype
 
 
 def diverged(how: str) -> PosterityError:
-    """The error of a training that has gone off to infinity."""
+    """The error of a training that diverged."""
     return PosterityError(f"training diverged: {how}; lower lr, or clip the gradient")
 
 
@@ -64,7 +64,7 @@ class RunningMetrics:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: Batches, objective: Objective) -> dict[str, float]:
-    """Metrics of the model as it stands, in evaluation mode."""
+    """Metrics of the present model, in evaluation mode."""
     model.eval()
     device = next(model.parameters()).device
     found = RunningMetrics()

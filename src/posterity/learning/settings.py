@@ -76,7 +76,7 @@ class FitSettings:
         require(self.checkpoint is not None or not needs_folder, "checkpoint", "a folder", None)
 
     def learner_type(self) -> type[Learner]:
-        """The class of the method, once its options are known to be its own."""
+        """The class of the method, after a check of its options."""
         if self.method not in METHODS:
             raise expected("method", f"one of {sorted([*METHODS, 'ensemble'])}", self.method)
         learner = METHODS[self.method]

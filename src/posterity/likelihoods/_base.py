@@ -1,7 +1,7 @@
-"""The contract of a likelihood: what a model's outputs mean, and every question that the house asks about it.
+"""The contract of a likelihood: what a model's outputs mean, and everything that the package computes from them.
 
-A model maps an input to logits f (the natural parameters of the likelihood); these classes say what the logits
-mean. All sums over examples happen elsewhere: every method returns one value per example. Class axes come last.
+A model maps an input to logits f (the natural parameters of the likelihood); these classes define what the logits mean.
+All sums over examples happen elsewhere: every method returns one value per example. Class axes come last.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from posterity.errors import Undefined, expected, require
 
 
 class Likelihood(ABC):
-    """What a model's outputs f say about a target y: −log p(y | f) and its derivatives in f.
+    """The distribution of a target y given a model's outputs f: −log p(y | f) and its derivatives in f.
 
     A new likelihood is one class: it defines the abstract methods, and of the others those that make sense for it.
-    Once defined it is known to `likelihood` by its name, and posteriors that hold it can be saved and loaded.
+    Once defined, `likelihood` finds it by its name, and posteriors that hold it can be saved and loaded.
 
     Attributes:
         name: Under which it is stored.

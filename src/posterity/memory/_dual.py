@@ -93,7 +93,7 @@ class Dual:
 
     @cached_property
     def tangent(self) -> Tensor:
-        """J θ* (N, K): the outputs that the linear model of the dual makes of the mean (f itself for linear models)."""
+        """J θ* (N, K): the outputs of the dual's linear model at the mean (f itself for linear models)."""
         trained = self.trained
         mean = {name: trained.posterior.mean[name].to(trained.device) for name in trained.covariance.names}
         with trained.at_mean():
@@ -122,7 +122,7 @@ def dual(model: nn.Module, posterior: Posterior, data: Any, *, batch_size: int =
     """The dual of a posterior: what each example contributed to it.
 
     Args:
-        model: The network that the posterior belongs to, left as it is.
+        model: The network that the posterior belongs to. It is not changed.
         posterior: A Gaussian posterior (diagonal, Kronecker, full or last-layer), from any learner.
         data: The training data, with ids or in a fixed order.
         batch_size: Examples at a time, where `data` is not a loader.

@@ -42,7 +42,7 @@ class MemoryMap:
         reliability: How far to trust the sizes of estimated changes.
         posterior: The posterior.
         guides: Quantiles of (leverage, error) that part the categories.
-        trained: Model, posterior and data, where they are at hand: questions beyond the table need them.
+        trained: Model, posterior and data, where they are given: questions beyond the table need them.
     """
 
     columns: pd.DataFrame
@@ -179,7 +179,7 @@ class MemoryMap:
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module | None = None, data: Any = None) -> MemoryMap:
-        """Read a map; with the model and the training data, it answers `what_if` again."""
+        """Read a map; with the model and the training data, `what_if` works again."""
         stored, reliability, guides = store.load(folder)
         posterior = Posterior.load(Path(folder) / "posterior")
         require((model is None) == (data is None), "model and data", "both or neither", "one of them")
@@ -226,7 +226,7 @@ def memory_map(
     """A map of the training data: what the model is made of, and where labels look wrong.
 
     Args:
-        model: The network that the posterior belongs to, left as it is.
+        model: The network that the posterior belongs to. It is not changed.
         posterior: A Gaussian posterior (diagonal, Kronecker, full or last-layer), from any learner.
         data: The training data, with ids or in a fixed order; read batch by batch, never held as a whole.
         deflate: Take each example's curvature out of the covariance for leave-one-out; "auto" does so where the

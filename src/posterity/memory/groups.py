@@ -109,7 +109,7 @@ def conjugate_gradients(
     """Solve (Σ⁻¹ − G) x = g, given products with Σ and with G.
 
     Preconditioned with Σ, every search direction is Σ times a known vector, so that Σ⁻¹ is never needed. Where
-    Σ⁻¹ − G turns out not to be positive (Σ does not contain the group), the first-order solution comes back.
+    Σ⁻¹ − G turns out not to be positive (Σ does not contain the group), the first-order solution is returned.
 
     Args:
         covariance: x ↦ Σ x.

@@ -1,4 +1,4 @@
-"""Ids of examples: each only once, whole numbers, however they are given, and where they stand."""
+"""Ids of examples: whole numbers without repetition, and their positions."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def as_ids(what: str, given: Iterable[int]) -> Tensor:
 
 
 def whole_numbers(what: str, given: Any) -> Tensor:
-    """One id or several as they are given, or an error if they are anything but whole numbers."""
+    """One id or several, unchanged; an error if they are not whole numbers."""
     ids = np.asarray(given.cpu() if isinstance(given, Tensor) else given).reshape(-1)
     require(len(ids) == 0 or ids.dtype.kind in "iu", what, "ids, whole numbers", ids.dtype.name)
     return torch.as_tensor(ids.astype(np.int64))
 
 
 def places(known: pd.Index[Any], ids: Tensor) -> np.ndarray[Any, Any]:
-    """Where these ids stand among those of a table: a loader may bring them in another order at every pass.
+    """The positions of these ids in a table: a loader may bring them in another order at every pass.
 
     Examples:
         >>> places(pd.Index([7, 5, 6]), torch.tensor([6, 7]))

@@ -49,9 +49,9 @@ def label_errors(outputs: Tensor, average: Tensor, labels: Tensor) -> LabelError
         P(wrong | y, x, s, ε) = ε (1 − q_y) / (K − 1) / p(y | x, s, ε),
 
     which is averaged over the posterior of s ≥ 1 and ε given all labels out of fold: networks that stopped before they
-    memorised are less sure than they could be, and few labels cannot tell a blunt network from wrong labels. For the
-    average, f comes from all networks: those that have learnt from a label repeat it only in part, and an average of
-    many is less noisy than the one that has not seen it.
+    memorised are less sure than they could be, and few labels cannot distinguish an underconfident network from wrong
+    labels. For the average, f comes from all networks: those that have learnt from a label repeat it only in part, and
+    an average of many is less noisy than the one that has not seen it.
 
     Args:
         outputs: Logits for each example of a network that has not learnt from it, (N, K).

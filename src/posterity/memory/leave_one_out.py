@@ -22,7 +22,7 @@ from posterity.posterior import FittedModel, Posterior
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeaveOneOut:
-    """What the model would say about each example without it.
+    """The prediction of each example by a model trained without it.
 
     Args:
         ids: Stable ids (N,).
@@ -87,7 +87,7 @@ def leave_one_out(
     """Leave-one-out predictions of all training examples, in about the time of an epoch.
 
     Args:
-        model: The network that the posterior belongs to, left as it is.
+        model: The network that the posterior belongs to. It is not changed.
         posterior: A Gaussian posterior, from any learner.
         data: The training data, with ids or in a fixed order.
         deflate: Take each example's curvature out of the covariance (exact for linear models); "auto" does so only
@@ -113,7 +113,7 @@ def leave_one_out(
 
 
 def without_itself(dual: Dual, deflate: Deflate = "auto") -> LeaveOneOut:
-    """Leave-one-out from a dual that is already there."""
+    """Leave-one-out from a given dual."""
     posterior = dual.trained.posterior
     deflating = whether_to_deflate(deflate, posterior)
     v, curvature = dual.variance, dual.curvature

@@ -18,10 +18,10 @@ from posterity.trees import Tree, trainable
 
 
 def covariance_of(optimizer: Optimizer, model: nn.Module, n: int) -> Covariance:
-    """The covariance at temperature 1 that an optimizer's state stands for.
+    """The covariance at temperature 1 that an optimizer's state implies.
 
     - Variational optimizers have one of their own, (ess (h + δ))⁻¹, here with n in place of ess.
-    - Adam's squared gradients v stand for the curvature: 1/(n √v + δ), δ = n · weight decay, but at least 1, the
+    - Adam's squared gradients v estimate the curvature: 1/(n √v + δ), δ = n · weight decay, but at least 1, the
       precision of a standard normal prior.
     - SGD has a fixed Gaussian of variance lr/n. Self-influences eᵀVe are then lr‖∇ℓ‖²/n, the terms of TracIn.
 

@@ -1,7 +1,7 @@
 """The memory-perturbation equation: how outputs change when examples are removed, re-weighted or relabelled.
 
 Giving example i the weight w and the target y′ changes its contribution to the gradient by −(e − w e′) and its
-contribution to the curvature by −(1 − w)Λ. One Newton step answers with
+contribution to the curvature by −(1 − w)Λ. One Newton step gives
 
     Δθ = (Σ⁻¹ − (1 − w) JᵀΛJ)⁻¹ Jᵀ(e − w e′),      Δf = (I − (1 − w) VΛ)⁻¹ V (e − w e′)
 

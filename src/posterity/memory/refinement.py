@@ -1,12 +1,12 @@
 """A what-if carried on: quasi-Newton steps on the changed data, with the posterior as the first inverse Hessian.
 
-The memory-perturbation equation is the first step. How much of the push it leaves tells how good it is, and further
-steps make it better. They minimise the objective of the changed data, tilted so that the old weights are its minimum as
-long as nothing changes: training that stopped short of its optimum does not count as an effect of the change.
+The memory-perturbation equation is the first step. The residual gradient measures its quality, and further steps reduce
+it. They minimise the objective of the changed data, tilted so that the old weights are its minimum as long as nothing
+changes: training that stopped short of its optimum does not count as an effect of the change.
 
     F(Δ) = L_new(θ* + Δ) − ⟨∇L_old(θ*), Δ⟩ + ½ ΔᵀP₀Δ,     rest = ∇FᵀΣ∇F at Δ, as a share of that at 0
 
-Each step is one pass over the data, or over examples that stand for them where there are many.
+Each step is one pass over the data, or over a subset that represents them where there are many.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ChangedObjective:
 
     Args:
         trained: Model, posterior and data, with the model at its mean.
-        others: Examples that stay as they are.
-        each: How many examples each of them stands for.
+        others: Unchanged examples.
+        each: How many examples each of them represents.
         group: The examples that change.
     """
 
@@ -136,7 +136,7 @@ def affordable(trained: FittedModel, passes: int | str) -> int:
 
 
 def standing_for(trained: FittedModel, known: Tensor, touched: Tensor) -> tuple[list[Batch], float]:
-    """Examples that stay as they are, at most some thousands, and how many each stands for."""
+    """Unchanged examples, at most some thousands, and how many each represents."""
     stays = (~torch.isin(known, touched)).nonzero()[:, 0]
     if len(stays) == 0:
         return [], 1.0

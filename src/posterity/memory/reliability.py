@@ -17,7 +17,7 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 SHARE_LIMIT = 0.02
 # Where the step was checked on the data: shares of the push that may be left for sizes, and for directions.
 REST_LIMIT, DIRECTION_LIMIT = 1e-5, 1e-3
-NO_RANKS = "a diagonal covariance does not tell what a group of examples does"
+NO_RANKS = "a diagonal covariance cannot estimate the effect of a group of examples"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
     if deflated and not leverage < DEFLATED_LIMIT:
         return f"an example decides its own output (leverage {leverage:.2f}): one Newton step is too short or too long"
     if structure.fixed:
-        return "only the last layer moves: changes of the whole network are larger, trust rankings"
+        return "only the last layer moves: changes of the whole network are larger: use their ranking only"
     if deflated:
         return ""
     if contains_examples(posterior):
@@ -95,7 +95,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
         return large if not leverage < FIRST_ORDER_LIMIT else ""
     if group:
         return f"{NO_RANKS}, not even their direction: measure them (`po.measure`)"
-    return "a diagonal covariance misjudges the size of changes: trust rankings"
+    return "a diagonal covariance misjudges the size of changes: use their ranking only"
 
 
 def _left(rest: float) -> str:

@@ -91,7 +91,7 @@ def test_loss_direction(trained: FittedModel, test: Any, batch_size: int) -> Tre
 def influence(trained: FittedModel, batch: Batch, direction: Tree) -> Tensor:
     """∇L_testᵀ Σ ∇ℓ_i, the influence function: to first order, how the mean test loss changes without example i.
 
-    Positive: the example helps. `direction` is Σ ∇L_test, so that one tangent pass answers for a whole batch.
+    Positive: the example helps. `direction` is Σ ∇L_test, so that one tangent pass is enough for a whole batch.
     """
     f = trained.outputs(batch.inputs)
     e = trained.likelihood.residual(f, trained.targets(f, batch.targets))

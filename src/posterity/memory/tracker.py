@@ -28,7 +28,7 @@ from posterity.trees import evaluating
 class MemoryTracker(Callback):
     """Accumulates scores of every example over snapshots of training.
 
-    A snapshot is one forward, one backward and one tangent pass over the data, whatever the number of classes. It
+    A snapshot is one forward, one backward and one tangent pass over the data, for any number of classes. It
     takes the covariance from the state of the optimizer. Examples that stay hard for long have large accumulated
     scores even when the network ends up memorising them, which is why cleaning ranks by these and not by final ones.
 
@@ -39,7 +39,7 @@ class MemoryTracker(Callback):
         model: The model that is trained.
         optimizer: Its optimizer: IVON and its kin, Adam's (squared gradients), or any other (as SGD).
         data: The training data, with ids or in a fixed order.
-        likelihood: What the outputs mean; by default what types and shapes speak for.
+        likelihood: What the outputs mean; by default inferred from types and shapes.
         every: As a callback: epochs between snapshots.
         batch_size: Examples at a time, where `data` is not a loader.
 
@@ -85,7 +85,7 @@ class MemoryTracker(Callback):
             self.snapshot(moment.optimizer, step=moment.step)
 
     def snapshot(self, optimizer: Optimizer | None = None, *, step: int | None = None) -> None:
-        """Look at every example once, at the weights as they are now.
+        """Evaluate every example once, at the present weights.
 
         Args:
             optimizer: Another optimizer than that of the constructor.

@@ -177,7 +177,7 @@ def _weight(i: int, given: Any) -> float:
 
 
 def _rows(known: Tensor, ids: Tensor) -> Tensor:
-    """Where these ids stand in the data."""
+    """The positions of these ids in the data."""
     order = known.argsort()
     place = torch.searchsorted(known[order], ids).clamp_max(len(known) - 1)
     missing = ids[known[order][place] != ids]

@@ -41,7 +41,7 @@ def row(name: str, source: str, weight: str, examples: str = "", curvature: str 
 
 
 def _known(source: MergeSource, curvature: Checkpoint | None) -> tuple[str, str]:
-    """How many examples stand behind a model, and where its curvature came from."""
+    """The number of examples of a model, and the source of its curvature."""
     if curvature is None:
         return "", ""
     return f"{source.examples(curvature):g}", f"{curvature.path.name}, {len(curvature.entries)} tensors"

@@ -26,7 +26,7 @@ class Chunk:
         base: θ₀, the chunk in the base, for methods that start from one.
         curvatures: N_t H_t of each model, for methods that use them (Gram matrices for RegMean).
         base_precision: δ₀ + N₀ H₀ of the base.
-        parameter: A number that stands for the tensor, for methods that draw noise.
+        parameter: A number that identifies the tensor, for methods that draw noise.
         start: Index of the first element of the chunk in its tensor.
     """
 
@@ -57,8 +57,8 @@ Chunks = Callable[[], Iterator[Chunk]]
 class Method(ABC):
     """One way of merging, with its options.
 
-    A method first measures what it must know of a whole tensor or model, one chunk after another, then combines
-    chunk by chunk: no model ever has to be in memory.
+    A method first measures statistics of a whole tensor or model, one chunk after another, then combines chunk by
+    chunk: no model ever has to be in memory.
     """
 
     name: ClassVar[str]
@@ -79,7 +79,7 @@ class Method(ABC):
         return shape
 
     def measure(self, chunks: Chunks) -> Any:
-        """What `combine` must know of all chunks in the scope."""
+        """What `combine` needs from all chunks in the scope."""
         return None
 
     @abstractmethod
@@ -116,7 +116,7 @@ def check_named(what: str, given: Any, kind: type, called: str | None = None) ->
 
 
 def number(what: str, value: Any) -> float:
-    """A number, whatever it is written as."""
+    """A number from any of its spellings."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

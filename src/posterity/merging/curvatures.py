@@ -1,4 +1,4 @@
-"""Curvature files: what a model's data say about each of its weights, kept beside the model for later merges."""
+"""Curvature files: the curvature of a model's loss in each weight, kept beside the model for later merges."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_curvature(
         seed: Seed of drawn labels.
 
     Returns:
-        The file. It says how many examples it stands for, which `posterity merge` reads.
+        The file. It records the number of examples, which `posterity merge` reads.
     """
     if kind not in KINDS:
         raise expected("kind", f"one of {KINDS}", kind)

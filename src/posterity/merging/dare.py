@@ -1,4 +1,4 @@
-"""DARE: drop changes at random and rescale what is left."""
+"""DARE: drop changes at random and rescale the others."""
 
 from __future__ import annotations
 

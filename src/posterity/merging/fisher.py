@@ -14,7 +14,7 @@ from posterity.merging.linear import Linear
 
 @dataclass(frozen=True)
 class FisherAverage(Method):
-    """θ = Σ_t w_t F_t θ_t / Σ_t w_t F_t; where no model knows anything, the plain average.
+    """θ = Σ_t w_t F_t θ_t / Σ_t w_t F_t; where no model has information, the plain average.
 
     A negative F_t, as estimates of curvature may have it, counts as zero: near Σ_t w_t F_t = 0 it would tear θ away.
 

@@ -1,4 +1,4 @@
-"""Uncertainty-based gradient matching: task vectors weighted by the curvature that stands behind them."""
+"""Uncertainty-based gradient matching: task vectors weighted by their curvature."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GradientMatching(Method):
         θ = θ₀ + H̄⁻¹ Σ_t α_t (P₀ + N_t H_t) Δ_t,    H̄ = P₀ + Σ_t α_t N_t H_t,    P₀ = δ₀ + N₀ H₀
 
     For quadratic losses and models trained with the base as prior this is the joint optimum, and a task with α = −1 is
-    gone as if the model had never seen it. Without curvature (H = 0) it is task arithmetic, which is what is done
+    removed as if the model had never seen it. Without curvature (H = 0) it is task arithmetic, which is what is done
     where P₀ and all H_t vanish.
 
     References:

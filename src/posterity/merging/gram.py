@@ -23,7 +23,7 @@ def gram_matrices(model: nn.Module, batches: Data) -> Tree:
     are equally long.
 
     Args:
-        model: The model, which is evaluated as it is in evaluation mode.
+        model: The model, evaluated in evaluation mode.
         batches: Batches of data, or what they can be made of.
 
     Returns:

@@ -30,7 +30,7 @@ class MergeSource:
         path: Its folder or file.
         weight: α, how much of it goes into the merge; negative to remove it.
         curvature: A checkpoint with the mean curvature H of each parameter over the data (or Gram matrices).
-        n: Number of examples N behind the curvature; what its file says (or 1) unless given.
+        n: Number of examples N behind the curvature; by default the number in its file, or 1.
     """
 
     path: Path
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass
 class Opened:
-    """A job with its files open and known to fit together."""
+    """A job with its files open and checked to fit together."""
 
     job: Job
     models: list[Checkpoint]

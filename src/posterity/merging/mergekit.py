@@ -27,7 +27,7 @@ KEEPS_DTYPE = (
 
 
 def translated(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of mergekit with our keys; a recipe of ours comes back as it is.
+    """A configuration of mergekit with our keys; a recipe in our format is returned unchanged.
 
     The methods are linear, slerp, task_arithmetic, ties, dare_linear and dare_ties, with one number for each parameter.
     Results equal mergekit's, except for DARE's random masks. Gradients over layers, filters, slices, and tokenizers

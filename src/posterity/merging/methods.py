@@ -43,7 +43,7 @@ def method_of(method: str | Method, options: Mapping[str, Any] | None = None) ->
 
 
 def parameter_number(name: str) -> int:
-    """The number that stands for a tensor in the keys of noise: it depends on the name alone."""
+    """The number that identifies a tensor in the keys of noise: it depends on the name alone."""
     return zlib.crc32(name.encode())
 
 
@@ -70,8 +70,8 @@ def merge_state_dicts(
 ) -> Tree:
     """Merge state dicts that are in memory, tensor by tensor.
 
-    Arithmetic is done in float32 at least, results have the dtype of the base, or of the first model. Tensors of
-    integers are taken from there as they are.
+    Arithmetic is done in float32 at least, results have the dtype of the base, or of the first model. Integer tensors
+    are copied from there.
 
     Args:
         models: The state dicts, by name.
@@ -137,7 +137,7 @@ def _checked(
     base: Mapping[str, Tensor] | None,
     curvatures: Mapping[str, Mapping[str, Tensor]] | None,
 ) -> Mapping[str, Tensor]:
-    """The state dict that sets names, shapes and dtypes, once all others are known to fit it."""
+    """The state dict that sets names, shapes and dtypes, after a check that all others fit it."""
     method.check_base(base is not None)
     like = next(iter(models.values())) if base is None else base
     if base is not None:

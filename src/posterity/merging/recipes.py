@@ -74,7 +74,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """A number, a word or a list, as it would stand in a recipe."""
+    """A number, a word or a list, as written in a recipe."""
     try:
         return _loaded(text)
     except (yaml.YAMLError, ValueError, OverflowError):
@@ -82,7 +82,7 @@ def read_value(text: str) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    """What a text says in YAML. Aliases, with which a few lines stand for billions, and deep nesting are refused."""
+    """A text, parsed as YAML. Aliases, which could expand to billions of entries, and deep nesting are refused."""
     depth = 0
     for token in yaml.scan(text):
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
@@ -94,7 +94,7 @@ def _loaded(text: str) -> Any:
 
 
 def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
-    """Make sense of a recipe; a key that does not exist is named, with those that do.
+    """Make sense of a recipe; the error names an unknown key and lists the known ones.
 
     Args:
         content: The keys `method`, `models` and `out`, and as needed `base`, `options`, `prior_precision`,

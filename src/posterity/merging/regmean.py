@@ -1,4 +1,4 @@
-"""RegMean: each linear layer of the merged model regresses on what all models' layers would say."""
+"""RegMean: each linear layer of the merged model is a regression on the outputs of all models' layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RegMean(Method):
     the weights of inputs that no example ever excites: a ridge at the limit of the digits pulls towards the average.
 
     Args:
-        shrink: Factor on off-diagonal entries, from 0 (diagonal) to 1 (as they are).
+        shrink: Factor on off-diagonal entries, from 0 (diagonal) to 1 (unchanged).
 
     References:
         Jin, Ren, Preotiuc-Pietro and Cheng, "Dataless knowledge fusion by merging weights of language models", 2023.

@@ -82,7 +82,7 @@ def write_shards(folder: Path, shards: Iterable[tuple[Shard, Iterable[Tensor]]])
 
 
 def write_index(folder: Path, shards: list[Shard], stem: str = "model") -> None:
-    """Write the index that says which tensor lies in which shard, where there are several."""
+    """Write the index from tensors to shards, where there are several."""
     if len(shards) == 1:
         return
     places = {name: shard.file for shard in shards for name in shard.entries}

@@ -31,8 +31,8 @@ COMPANION_LIMIT = 64 * 2**20  # bytes
 def merge_checkpoints(job: Job, out: str | Path) -> Path:
     """Merge checkpoints into a new folder, reading and writing a chunk at a time.
 
-    The folder appears complete or not at all: until then, finished shards lie in `<out>.partial`, and the same merge
-    started again goes on from them. Names, shapes, weights and disk space are checked before anything is written.
+    The folder appears complete or not at all: until then, finished shards are in `<out>.partial`, and the same merge,
+    started again, resumes from them. Names, shapes, weights and disk space are checked before anything is written.
 
     Args:
         job: What to merge, and how.
@@ -40,7 +40,7 @@ def merge_checkpoints(job: Job, out: str | Path) -> Path:
 
     Returns:
         The folder, with safetensors (and their index), the configuration and tokenizer of the base (or of the first
-        model) and a card that says what was merged and how.
+        model) and a card with the sources and settings of the merge.
     """
     out = Path(out)
     if out.exists():

@@ -15,7 +15,7 @@ SUM_TOLERANCE = 1e-2  # half-precision probabilities over many classes miss one 
 
 
 def numbers(array: Array, what: str, infinite: bool = False) -> Tensor:
-    """At least one number, as float64; a finite one unless said otherwise."""
+    """At least one number, as float64; finite by default."""
     values = _double(array, what)
     require(values.numel() > 0, what, "at least one value", f"shape {tuple(values.shape)}")
     require(not bool(values.isnan().any()), what, "numbers", f"{int(values.isnan().sum())} NaN")

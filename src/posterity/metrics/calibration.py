@@ -69,7 +69,7 @@ def ece(probs: Array, labels: Array, *, bins: int = BINS, ignore_index: int | No
 
         ECE = Σ_b (n_b/N) |accuracy_b − confidence_b|
 
-    The number depends on `bins` (15 unless said): compare only values with the same bins.
+    The number depends on `bins` (15 by default): compare only values with the same bins.
 
     Examples:
         >>> round(ece(torch.tensor([[0.8, 0.2], [0.8, 0.2]]), torch.tensor([0, 1])), 4)

@@ -38,7 +38,7 @@ def fpr95(scores: Array, positive: Array) -> float:
 
 
 def ood_auroc(inside: Array, outside: Array) -> float:
-    """AUROC of telling outside from inside the training distribution by uncertainty (entropy, say).
+    """AUROC of detecting inputs outside the training distribution by uncertainty (entropy, for example).
 
     Examples:
         >>> ood_auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))

@@ -1,4 +1,4 @@
-"""Selective prediction: the risk when the least certain examples are handed over."""
+"""Selective prediction: the risk when the model abstains from the least certain examples."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def enough(X: Tensor, n: int, what: str) -> None:
 
 
 def moved(families: Mapping[str, Any], shift: Tensor) -> dict[str, Any]:
-    """The same beliefs about data that stand elsewhere by `shift`: only the locations of components notice."""
+    """The same beliefs about data that are shifted by `shift`: only the locations of components notice."""
     return {
         name: NormalWishart(q.location + shift, q.strength, q.degrees, q.scale) if isinstance(q, NormalWishart) else q
         for name, q in families.items()

@@ -21,7 +21,7 @@ VAGUE = 1e-6  # the prior precision of an intercept, and the shape and rate of v
 class LinearModel(BayesianEstimator):
     """Weights w with a Gaussian posterior; where there is an intercept, inputs are centred and end in a column of ones.
 
-    Columns that stand far from zero look like columns of ones: uncentred, their weights would be lost in the intercept.
+    Columns far from zero look like columns of ones: uncentred, their weights would be lost in the intercept.
     """
 
     fit_intercept: bool
@@ -43,7 +43,7 @@ class LinearModel(BayesianEstimator):
         to_centre = torch.eye(len(w.mean), dtype=w.mean.dtype)
         to_centre[-1, :-1] = self._centre
         mean = torch.cat((w.mean[:-1], w.mean[-1:] - self._centre @ w.mean[:-1] + self._level))
-        reason = "weights and intercept so far from zero are one to the last digit; predict and sample know them apart"
+        reason = "weights and intercept so far from zero are one to the last digit; predict and sample keep them apart"
         try:
             at_zero = Gaussian(mean, to_centre.mT @ w.precision @ to_centre)
         except InvalidInput as error:
@@ -53,7 +53,7 @@ class LinearModel(BayesianEstimator):
         return {**beliefs, "w": at_zero}
 
     def _begin(self, X: Tensor) -> None:
-        """Centre on the first rows; later ones speak of the same weights."""
+        """Centre on the first rows; later ones are about the same weights."""
         self._centre, self.n_batches_ = X.mean(0), 0
 
     def _design(self, X: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class LinearModel(BayesianEstimator):
             return vmp(model, start, steps=self.max_iter, tolerance=self.tol, backtracking=backtracking)
 
     def _step(self, model: Model, first: dict[str, Any] | None, total: int) -> None:
-        """A step of stochastic variational inference, on rows that stand for `total`."""
+        """A step of stochastic variational inference, on rows that represent `total`."""
         self.n_batches_ += 1
         q, bound, change = svi_step(model, first or self._beliefs, robbins_monro()(self.n_batches_), n=total)
         self._keep(Fit(q, [bound], 1, change <= self.tol))

@@ -29,7 +29,7 @@ _EMPTY = 1e-6  # of an observation
 class GaussianMixture(DensityMixin, BayesianEstimator):  # type: ignore[misc]
     """A mixture of K Gaussians with full covariances: π ~ Dir, (m_k, Λ_k) ~ Normal-Wishart.
 
-    Unless told otherwise the prior is centred on the data: m around their mean with the strength of one observation,
+    By default the prior is centred on the data: m around their mean with the strength of one observation,
     Λ⁻¹ around their covariance with as many degrees of freedom as dimensions, π with 1/K observations in each.
 
     Args:

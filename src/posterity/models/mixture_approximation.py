@@ -33,7 +33,7 @@ class MixtureApproximation(BayesianEstimator):
     Attributes:
         posterior_: The `MixtureOfGaussians`.
         weights_, means_, covariances_: Of its components.
-        lower_bounds_: The bound E_q[log p] + H(q) after each step, as the estimator sees it.
+        lower_bounds_: The bound E_q[log p] + H(q) after each step, as estimated.
         n_iter_: Steps taken.
 
     Examples:

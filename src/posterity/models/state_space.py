@@ -24,7 +24,7 @@ class LinearGaussianStateSpace(BayesianEstimator):
 
     Args:
         n_states: Dimension of the states.
-        model: A `LinearStateSpace` to begin with, or to use as it is with `max_iter=0`.
+        model: The initial `LinearStateSpace`; it is used unchanged with `max_iter=0`.
         max_iter: Iterations of EM, at most.
         tol: Stop when the log-likelihood gains less than this for each row.
         random_state: Of the first parameters.

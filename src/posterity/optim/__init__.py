@@ -1,4 +1,4 @@
-"""Optimizers that leave a posterior behind: drop-in `torch.optim.Optimizer` classes for networks."""
+"""Optimizers that return a posterior: drop-in `torch.optim.Optimizer` classes for networks."""
 
 from posterity.optim._diagnostics import Diagnostics
 from posterity.optim._ivon_opt import load_ivon_opt

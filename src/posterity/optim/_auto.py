@@ -22,7 +22,7 @@ def start_of_hessian(n: float) -> float:
 
 
 def decided(ess: float | Auto, hess_init: float | Auto, n: float | None) -> dict[str, Any]:
-    """The options of a group in which "auto" has become numbers, to begin with, and remarks of what is automatic."""
+    """The options of a group with initial numbers in place of "auto", and a record of the automatic ones."""
     if n is not None:
         require_positive("n", n)
     for name, value in (("ess", ess), ("hess_init", hess_init)):

@@ -27,7 +27,7 @@ KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.op
 
 
 def checked(base: Any) -> list[Optimizer]:
-    """The bases as a list, once they are known to be some that can move a mean together."""
+    """The bases as a list, after a check that they can update a mean together."""
     bases = list(base) if isinstance(base, Sequence) else [base]
     require(bool(bases), "base", "a torch optimizer, or several", "an empty list")
     owned: set[Tensor] = set()
@@ -68,7 +68,7 @@ def checked_precision(prior: float) -> float:
 
 
 def tempered(prior: Mapping[str, tuple[Tensor, Tensor]], temperature: float) -> Diagonal:
-    """Means and precisions of a prior, as they stand beside a posterior of a temperature."""
+    """Means and precisions of a prior, scaled for a posterior of a given temperature."""
     means = {name: mean for name, (mean, _) in prior.items()}
     return Diagonal(means, {name: precision / temperature for name, (_, precision) in prior.items()})
 
@@ -126,7 +126,7 @@ def decay(bases: Sequence[Optimizer]) -> float:
 
 
 def saved(bases: Sequence[Optimizer]) -> list[dict[str, Any]]:
-    """Kind and state of each base; the groups stand once, in the state dict around them."""
+    """Kind and state of each base; the groups are stored once, in the surrounding state dict."""
     return [{"kind": type(base).__name__, "state": base.state_dict()["state"]} for base in bases]
 
 

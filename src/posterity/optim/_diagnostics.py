@@ -1,4 +1,4 @@
-"""What a variational optimizer can say about its posterior while it trains."""
+"""What a variational optimizer reports about its posterior during training."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class DiagnosedWeights:
-    """What is told about one parameter.
+    """The figures of one parameter.
 
     Attributes:
         weights: Its mean.
@@ -111,7 +111,7 @@ def _learnt(state: Mapping[str, Tensor]) -> float:
 
 
 def hardly_learnt(known: float, faster: str) -> str | None:
-    """What to say when the width of the posterior is mostly that of the start."""
+    """The warning for a posterior whose width is mostly the initial one."""
     if known >= 0.5:
         return None
     return (

@@ -70,7 +70,7 @@ def placed_as(t: Tensor, p: Tensor) -> Tensor:
 
 
 def first_index(p: Tensor) -> int:
-    """Where in the whole parameter its first local weight stands."""
+    """The index of its first local weight in the whole parameter."""
     return _first_row(p.shape, p.device_mesh, p.placements) * (p.numel() // p.shape[0]) if sharded(p) else 0
 
 

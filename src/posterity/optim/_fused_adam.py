@@ -31,7 +31,7 @@ REFUSED = ("amsgrad", "maximize", "differentiable", "foreach")  # options of Ada
 
 
 class Owner(Protocol):
-    """What the backend has to know about a `Variational`."""
+    """What the backend needs from a `Variational`."""
 
     bases: list[Optimizer]
     meter: Meter
@@ -73,7 +73,7 @@ class FusedAdam(Fused):
         return super().place(work, fresh) or self._left()
 
     def _left(self) -> bool:
-        """Leave work to tensor operations."""
+        """Use tensor operations instead."""
         self.catch_up()
         return False
 
@@ -99,7 +99,7 @@ class FusedAdam(Fused):
         return [p.grad for p in self._parameters]
 
     def write_down(self, samples: Lifecycle) -> None:
-        """Write the last sample down, and what a step by tensor operations has to know about it."""
+        """Write the last sample to memory, with what a step by tensor operations needs."""
         launcher, waits = self._launcher, samples.redrawable and not samples.in_place
         super().write_down(samples)
         if not waits or not isinstance(launcher, AdamKernels):
@@ -228,7 +228,7 @@ class FusedAdam(Fused):
 
 
 def _plain(base: Optimizer) -> bool:
-    """Whether a base is an Adam whose steps are not hooked or changed, in a way that kernels know."""
+    """Whether a base is an Adam without hooks or changed steps, in a variant that the kernels support."""
     hooks = (
         *(base._optimizer_step_pre_hooks, base._optimizer_step_post_hooks),
         *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),

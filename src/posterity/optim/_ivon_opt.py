@@ -19,7 +19,7 @@ def load_ivon_opt(optimizer: IVON, state_dict: Mapping[str, Any], *, steps: int)
     """Continue from a checkpoint of the ivon-opt package.
 
     Options saved in the checkpoint (learning rate, ess, betas and so on) replace those of the optimizer; `debias`,
-    `rescale_lr` and `hess_approx` are not saved there and stay as they are.
+    `rescale_lr` and `hess_approx` are not saved there and are not changed.
 
     Args:
         optimizer: An IVON over the same parameters, in the same groups and order.

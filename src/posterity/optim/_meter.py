@@ -42,8 +42,8 @@ class Meter:
         known: Whether it was given; otherwise it is an estimate.
         total_steps: Length of training, where it is known.
         by_price: Whether the curvature of each weight comes from Price's theorem, and not from squares of gradients.
-            It does for batches so large that squares know nothing of it, and for models so small that their noise
-            tells enough by the end of training: the estimate has a relative variance of 1 / (B Σ 1/λ).
+            It does for batches so large that squares carry no information, and for models so small that their noise is
+            informative enough by the end of training: the estimate has a relative variance of 1 / (B Σ 1/λ).
     """
 
     price: Price
@@ -201,7 +201,8 @@ class Meter:
     def finish(self, share: float) -> None:
         """Set λ as at the end of training, when the budget is open, after as many epochs as there were.
 
-        Prices of much colder steps say little about P̂ at the new λ, which weighs them: so it is solved in a few turns.
+        Prices of much colder steps are hardly informative about P̂ at the new λ, which weights them: so it is solved in
+        a few turns.
         """
         opened = share if self.watched else share * opening(1.0, self.steps * self.batch / self.price.n)
         for _ in range(10):
@@ -262,7 +263,7 @@ def price_of(
     """The price ½ Σ (θ − m) ĝ of the samples since the last step, and how much of their gradients clipping has left.
 
     Args:
-        found: What the samples have left behind.
+        found: The statistics of the samples.
         parameters: Those with gradients.
         estimates: How many gradients are averaged.
         replicas: The processes that hold the same model.

@@ -1,13 +1,13 @@
-"""Which weights a batch normalisation follows, as their gradients tell.
+"""Which weights are followed by a batch normalisation, found from their gradients.
 
-Noise in such weights has no honest price. In training the statistics of the batch undo whatever it does to scale and
-mean of a channel; in evaluation the running statistics know nothing of it. The loss does not depend on the length of
-each row of such a weight, so that its gradient is orthogonal to it:
+Noise in such weights has no honest price. In training the statistics of the batch undo its effect on scale and mean of
+a channel; in evaluation the running statistics do not contain it. The loss does not depend on the length of each row of
+such a weight, so that its gradient is orthogonal to it:
 
     Σₖ wₖ ∂ℓ/∂wₖ = 0    in each row,
 
-where the cosine of other rows is of the order of 1/√fan-in. What stands before such a weight moves the statistics too,
-so that only what comes behind the last of them, in the order of the parameters, is left with noise.
+where the cosine of other rows is of the order of 1/√fan-in. Weights before such a weight change the statistics too, so
+that only those behind the last of them, in the order of the parameters, keep noise.
 """
 
 from __future__ import annotations

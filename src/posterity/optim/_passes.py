@@ -1,4 +1,4 @@
-"""The gradients of one backward pass, kept apart from those that are there already."""
+"""The gradients of one backward pass, kept apart from earlier ones."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Paired(Received):
 
     @abstractmethod
     def remember(self, noise: dict[Tensor, Tensor], gradients: dict[Tensor, Tensor]) -> None:
-        """Keep what is needed of one sample; neither noise nor gradients may be kept as they are."""
+        """Keep what is needed of one sample; neither noise nor gradients may be kept without a copy."""
 
     @abstractmethod
     def forget_pairs(self) -> None:

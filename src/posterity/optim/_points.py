@@ -28,11 +28,11 @@ class Point(VariationalOptimizer):
         return math.inf
 
     def _put_sample(self, train: bool) -> None:
-        """Leave the point in place."""
+        """Do nothing: the point stays in place."""
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
-        """Hand over the point, with the prior that weight decay stands for."""
+        """Return the point, with the prior that weight decay implies."""
         names = trained_names(self._parameters, model)
         decay = {p: group.get("weight_decay", 0.0) for group, p in self._parameters}
         zeros = {name: torch.zeros_like(p, dtype=state_dtype(p.dtype)) for name, p in names.items()}

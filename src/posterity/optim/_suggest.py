@@ -45,7 +45,7 @@ def suggest(
     tolerance: float = 0.05,
     seed: int = 0,
 ) -> Suggestion:
-    """Propose lr, ess and hess_init; the model is left as it is.
+    """Propose lr, ess and hess_init; the model is not changed.
 
     The learning rate is a third of the one at which a sweep from 10⁻³ to 10 stops reducing the loss, or, where `steps`
     steps with that do not reduce it, a third of that, and so on. After those steps `hess_init` is the smallest power of
@@ -148,7 +148,7 @@ def _hess_init(model: nn.Module, loss: Loss, held: list[Batch], n: int, toleranc
 
 
 def _cold(lr: float) -> Make:
-    """IVON as SGD with momentum: samples equal the mean, know nothing of the Hessian, and so it stands still."""
+    """IVON as SGD with momentum: samples equal the mean, without information on the Hessian."""
     return partial(IVON, lr=lr, ess=1e12, weight_decay=0.0, betas=(0.9, 1 - 1e-12))
 
 

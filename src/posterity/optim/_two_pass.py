@@ -23,7 +23,7 @@ UNPAIRED = (
 
 
 class TwoPass(VariationalOptimizer):
-    """The two passes of a step, as contexts or closures; a subclass says what lies uphill (`ascent`).
+    """The two passes of a step, as contexts or closures; a subclass defines the ascent step (`ascent`).
 
     Pairs of passes are averaged. One pair for each part of a batch is m-sharpness:
 
@@ -144,7 +144,7 @@ class TwoPass(VariationalOptimizer):
         return loss
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
-        """Not possible: training code that knows one backward pass a step cannot make two."""
+        """Not possible: training code with one backward pass a step cannot make two."""
         raise InvalidInput(f"attach: expected an optimizer with one backward pass a step, got {type(self).__name__}")
 
     def observe(self, p: Tensor, tensors: Views, options: Any, numbers: Numbers) -> None:

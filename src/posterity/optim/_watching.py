@@ -34,7 +34,7 @@ class Watching(OverBases):
         Args:
             model: The model whose parameters this optimizer trains.
             data: (inputs, targets), a Dataset or a DataLoader; 500 of its rows are looked at.
-            likelihood: What the outputs mean, or a function that says so.
+            likelihood: What the outputs mean, or a function that returns it.
         """
         _priors.trained(self._parameters, model)
         self._watch = Watch.of(model, data, likelihood)

@@ -189,7 +189,7 @@ class BayesBiNN(Received):
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
-        """Hand over the signs; the Gaussian that stands for their prior has the moments of fair coins."""
+        """Return the signs; their prior is represented by a Gaussian with the moments of fair coins."""
         self._put_mean()
         names = trained_names(self._parameters, model)
         prior = Diagonal.isotropic({name: torch.zeros_like(p) for name, p in names.items()}, 1.0)

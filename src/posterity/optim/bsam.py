@@ -35,12 +35,12 @@ class BayesianSAM(TwoPass):
         m ← m − α g₁/s,  with the old s
         s ← β₂ s + (1 − β₂)(√s |g| + γ + δ)
 
-    Two passes a step; `TwoPass` says how, with m-sharpness and mixed precision.
+    Two passes a step; see `TwoPass`, also for m-sharpness and mixed precision.
 
     Args:
         params: Parameters, named parameters or parameter groups.
         lr: α.
-        ess: Effective sample size λ: the number of training examples, times what augmentation makes of them.
+        ess: Effective sample size λ: the number of training examples, times the factor of augmentation.
         rho: ρ.
         hess_init: Initial value of s.
         betas: β₁ and β₂.

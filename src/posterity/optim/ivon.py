@@ -138,7 +138,7 @@ class IVON(VariationalOptimizer):
         batch_size: Examples behind each gradient, for "gradsq".
         fused: Whether kernels may do a sample or an update in one pass over memory: Triton's on a GPU, and on a CPU a
             C file that is compiled when it is first needed (some seconds, once on a machine). By default they do where
-            Triton or a C compiler is found; True says why if they do not, False leaves all to tensor operations.
+            Triton or a C compiler is found; True warns with the reason if they do not, False uses tensor operations.
         noise: On many processes that hold the same model: "shared" draws the same noise on all of them, "per_rank" a
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
@@ -228,7 +228,7 @@ class IVON(VariationalOptimizer):
     # ── the window of prices is state, too ───────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> StateDict:
-        """The state, with plain numbers for counters that live on a device."""
+        """The state, with plain numbers for counters on a device."""
         return super().state_dict() | ({} if self._held is None else {"price": self._held.state()})
 
     def load_state_dict(self, state_dict: StateDict) -> None:

@@ -83,7 +83,7 @@ class MixtureIVON(IVON):
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
-        """Hand over the mixture, as a posterior of a model (any member will do; they share its buffers)."""
+        """Return the mixture, as a posterior of a model (any member will do; they share its buffers)."""
         self._put_mean()
         components = [self.structure(trainable(member)) for member in self._models]
         group = self.param_groups[0]

@@ -32,7 +32,7 @@ class SAM(Point, TwoPass):
         e = ρ g/‖g‖,  g the gradient at w,  the norm over all parameters
         v ← β v + ∇ℓ(w + e) + δ w,   w ← w − α v
 
-    Two passes a step; `TwoPass` says how, with m-sharpness and mixed precision. Its posterior is a point.
+    Two passes a step; see `TwoPass`, also for m-sharpness and mixed precision. Its posterior is a point.
 
     Args:
         params: Parameters, named parameters or parameter groups.

@@ -47,7 +47,7 @@ class SOBA(VariationalOptimizer):
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
         seed: Seed of the noise.
-        momentum: β. Schedulers such as OneCycleLR turn it unless they are told not to.
+        momentum: β. Schedulers such as OneCycleLR change it by default.
         **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused.
 
     Examples:

@@ -32,7 +32,7 @@ class Vadam(VariationalOptimizer):
         g ← β₁ g + (1 − β₁)(ĝ + δ m),   s ← β₂ s + (1 − β₂) ĝ²
         m ← m − α ĝ₁ / (√ŝ + δ + ε),    ĝ₁ = g/(1 − β₁ᵗ),  ŝ = (s − β₂ᵗ s₀)/(1 − β₂ᵗ)
 
-    The squared gradient of a batch stands in for the Hessian, which it is not: the widths depend on the batch size
+    The squared gradient of a batch replaces the Hessian, from which it differs: the widths depend on the batch size
     (see the study "Is 1/√s a variance?"). With λ → ∞ and δ = 0 these are Adam's steps.
 
     Args:

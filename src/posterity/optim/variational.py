@@ -33,7 +33,7 @@ from posterity.trees import state_dtype
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalOptions(Options):
-    """What a parameter group says to `Variational`; the rest of the group belongs to the base."""
+    """The options of a parameter group for `Variational`; the rest of the group belongs to the base."""
 
     seed: int = option(check_seed)
 
@@ -64,7 +64,7 @@ class Variational(Watching):
         mc_samples: Samples for each `step(closure)`.
         seed: Seed of the noise.
         fused: Whether kernels may take samples and steps over Adam and AdamW, where there are some. They take over from
-            the first noise on, and leave steps of several samples, and of bases with hooks, to tensor operations.
+            the first noise on, and steps of several samples, or of bases with hooks, use tensor operations.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
 
@@ -227,7 +227,7 @@ class Variational(Watching):
         self.stepped()
 
     def stepped(self) -> None:
-        """Say what is wrong with the run, if anything is."""
+        """Warn about problems of the run, if there are any."""
         for message in self.meter.complaints():
             self._warn(message)
 
@@ -313,9 +313,9 @@ class Variational(Watching):
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int | None = None) -> Posterior:
-        """Hand over the posterior N(m, 1/(λ (h + δ))) of a model; its prior is tempered likewise, to λδ.
+        """Return the posterior N(m, 1/(λ (h + δ))) of a model; its prior is tempered likewise, to λδ.
 
-        A prior that only decides widths has not pulled the mean. It is handed over centred at m, where it leaves the
+        A prior that only decides widths has not pulled the mean. The posterior has it centred at m, where it leaves the
         mean in place: what is trained on from here under it, as `posterity.adapt` does, would fall to 0 otherwise.
 
         Args:

@@ -40,7 +40,7 @@ class VariationalNewton(Paired):
         m ← m − α P⁻¹ λ (g/(1 − β₁ᵗ) + δ m),  with the old P and the average g of gradients ĝ
         P ← P + ρG + ½ρ² G P⁻¹ G,   G = Ĥ − P
 
-    P stays positive definite whatever ρ and Ĥ. The state of each weight is its row of P. All parameters share one P,
+    P stays positive definite for any ρ and Ĥ. The state of each weight is its row of P. All parameters share one P,
     so they are given together: groups may differ in their learning rate.
 
     Args:

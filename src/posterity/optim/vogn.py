@@ -37,9 +37,9 @@ class VOGN(VariationalOptimizer):
         g ← β₁ g + (1 − β₁) (1/B) Σᵢ gᵢ
         m ← m − α (g/(1 − β₁ᵗ) + δ m) / (h + δ + γ)
 
-    Squared gradients are positive whatever the noise, and no Hessian: this is the empirical Gauss-Newton matrix, whose
-    fixed point is not the mean-field optimum that IVON and SOBA find. Gradients come from `backward`, which takes the
-    place of `loss.backward()`; after a plain backward pass h stands still.
+    Squared gradients are positive for any noise, but they are not the Hessian: this is the empirical Gauss-Newton
+    matrix, whose fixed point is not the mean-field optimum that IVON and SOBA find. Gradients come from `backward`,
+    which takes the place of `loss.backward()`; after a plain backward pass h is not updated.
 
     Args:
         params: Parameters, named parameters or parameter groups.

@@ -1,12 +1,13 @@
-"""A budget that knows how much there is to gain: it follows predictions of rows that are not trained on.
+"""A budget that follows the expected gain on rows that are not trained on.
 
 Noise in the weights costs nats on the rows that are trained on. It pays on other rows where the network is
-overconfident. How far it is, a temperature says: the one at which predictions from K draws would fit those rows best,
+overconfident. The fitted temperature measures the distance: the one at which predictions from K draws would fit those
+rows best,
 
     T = argmin L(T),   L(T) = −mean log p_T(y | x),   p_T ∝ p̄^(1/T),   p̄ = (1/K) Σ_k p(y | x, θ_k).
 
-Above 1 the predictions are overconfident and the budget grows, b ← b · min(T, 2), as long as what there is to gain,
-L(1) − L(T), is worth the price that is paid already. Below 1 it shrinks, b ← b · max(T, 1/2).
+Above 1 the predictions are overconfident and the budget grows, b ← b · min(T, 2), as long as the possible gain
+L(1) − L(T) is worth the price that is paid already. Below 1 it shrinks, b ← b · max(T, 1/2).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def interval_coverage(mean: Array, std: Array, targets: Array) -> Figure:
 
 @styled
 def risk_coverage(curves: Mapping[str, tuple[Array, Array]]) -> Figure:
-    """The error among the examples that are kept when the least certain ones are handed over.
+    """The error among the examples that are kept when the model abstains from the least certain ones.
 
     Args:
         curves: For each name, the uncertainty and the loss (0/1 errors, say) of every example.

@@ -1,4 +1,4 @@
-"""Pictures of what a prediction makes of the columns of a table."""
+"""Pictures of the effects of a table's columns on predictions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def effects(found: Sequence[Any]) -> Figure:
 
 
 def _shown(effect: Any) -> list[int]:
-    """Which outputs: one of two classes says all, and of many those that move most."""
+    """Which outputs: one of two classes, or of many those that change most."""
     count = len(effect.outputs)
     if count <= 2:
         return [count - 1]

@@ -1,4 +1,4 @@
-"""Pictures of segmentation: what was seen, what was said, and where the model was not sure."""
+"""Pictures of segmentation: inputs, predictions, and where the model is uncertain."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _coloured(classes: np.ndarray[Any, Any], ignore_index: int | None) -> np.nda
 
 
 def _palette(classes: int) -> list[Any]:
-    """The house colours first; past them, evenly spaced hues in alternating lightness."""
+    """The package's colours first; past them, evenly spaced hues in alternating lightness."""
     from matplotlib.colors import hsv_to_rgb
 
     further = [hsv_to_rgb((0.61803 * k % 1, 0.45 + 0.4 * (k % 2), 0.55 + 0.35 * (k % 3 > 0))) for k in range(classes)]

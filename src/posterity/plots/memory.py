@@ -67,7 +67,7 @@ def examples(m: MemoryMap, images: Array, *, by: str | None = None, count: int =
         smallest: The smallest values instead.
 
     Returns:
-        A figure with one panel for each image: its id, the label it was given and what the model says without it
+        A figure with one panel for each image: its id, its label and the model's prediction without it
         (the first of them, where there are several outputs).
     """
     chosen = m.top(count, by=by, ascending=smallest)

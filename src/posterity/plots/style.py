@@ -51,7 +51,7 @@ _SETTINGS: Any = {
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A drawing function in the house style, or an error that says how to install matplotlib."""
+    """A drawing function in the package's style; raises with the command to install matplotlib if it is missing."""
 
     @wraps(draw)
     def drawn(*args: P.args, **named: P.kwargs) -> Figure:
@@ -93,7 +93,7 @@ def named(given: Any, default: str) -> dict[str, Any]:
 
 
 def plain(name: object) -> str:
-    r"""A name as it is, where matplotlib would read mathematics between dollars, and hide what begins with "_".
+    r"""A name, escaped where matplotlib would read mathematics between dollars or hide a leading "_".
 
     Examples:
         >>> plain("5 $ or 10 $"), plain("_background_")

@@ -1,4 +1,4 @@
-"""The posterior: what every learner hands over and every question is put to."""
+"""The posterior: the result of every learner and the input of every question."""
 
 from posterity.errors import renamed
 from posterity.posterior._memory import Memory

@@ -1,4 +1,4 @@
-"""Examples that a posterior remembers, with their weights and with what the model said about them."""
+"""Examples that a posterior remembers, with their weights and the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory:
         inputs: A tensor, or a mapping of tensors, with one row for each example.
         targets: One target for each example.
         ids: Stable integer ids of the examples in the data they came from.
-        weights: How many examples each one stands for; 1 each unless given.
+        weights: How many examples each one represents; 1 each unless given.
         predictions: The model's outputs f (logits) at the posterior mean, one row for each example.
     """
 

@@ -1,4 +1,4 @@
-"""The Posterior: what training leaves behind, and what every later question is put to."""
+"""The Posterior: the result of training, and the input of every later question."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREDICTIVES = ("sampled", "linearised")
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Posterior:
-    """A distribution over a model's parameters, with all that is needed to ask it questions.
+    """A distribution over a model's parameters, with everything that later questions need.
 
     Args:
         structure: Diagonal, Full, Kronecker, Rotated, LastLayer, LowRank, Mixture, Ensemble, Dropout or Signs.
@@ -44,7 +44,7 @@ class Posterior:
         class_names: Names of the classes, in the order of the outputs.
         architecture: Fingerprint of the model, empty if unknown.
         memory: Examples to remember.
-        predictive: How predictions are made unless told otherwise: "sampled" averages over drawn networks,
+        predictive: How predictions are made by default: "sampled" averages over drawn networks,
             "linearised" over draws of the outputs of the tangent network, which is what the Gauss-Newton curvature
             of a Laplace approximation describes.
         training: How long and how fast it was trained, where that is known.
@@ -212,7 +212,7 @@ class Posterior:
         return Diagonal(found.mean, {name: self.temperature * p for name, p in found.precision_diagonal().items()})
 
     def prune(self, fraction: float | None = None, *, below: float | None = None, cost: float | None = None) -> Pruned:
-        """Set weights with a low signal-to-noise ratio |m|/σ to zero, and say what that costs.
+        """Set weights with a low signal-to-noise ratio |m|/σ to zero, and report the cost.
 
         Args:
             fraction: Share of the weights that go.
@@ -232,7 +232,7 @@ class Posterior:
         """The same posterior at another temperature T: precisions of posterior and prior are those of T = 1, over T.
 
         Below 1 draws lie closer to the mean; the mean, and what is asked at temperature 1, stay the same. Other
-        structures than diagonal and full ones leave the diagonal of their precision.
+        structures than diagonal and full ones contribute the diagonal of their precision.
 
         Args:
             temperature: T, n over the new ess.
@@ -248,7 +248,7 @@ class Posterior:
     def discounted(self, forget: float) -> Posterior:
         """The posterior with a share γ of its data forgotten: λ₀ + (1 − γ)(λ − λ₀), λ₀ the prior's natural parameters.
 
-        Other structures than diagonal and full ones leave the diagonal of their precision.
+        Other structures than diagonal and full ones contribute the diagonal of their precision.
 
         Args:
             forget: γ in [0, 1]; with 1 the prior is left.
@@ -264,7 +264,7 @@ class Posterior:
         return replace(whole, structure=gaussian(natural(prior) + data, whole.structure), memory=memory)
 
     def natural(self) -> Site:
-        """Natural parameters as a site that stands for all n examples and the prior."""
+        """Natural parameters as a site that represents all n examples and the prior."""
         return replace(natural(self.structure), n=float(self.n), ess=self.ess)
 
     def __add__(self, site: Site) -> Posterior:
@@ -315,7 +315,7 @@ class Posterior:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """The mean and the buffers in a model, and afterwards what was there before, whatever happens."""
+        """The mean and the buffers in a model, and afterwards what was there before, also after an error."""
         self.check(model)
         there = _tensors(model)
         values = {**self.buffers, **self.mean}

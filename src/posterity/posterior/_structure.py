@@ -21,7 +21,7 @@ from posterity.trees import Tree, check_same_shapes, from_vector, state_dtype, t
 class Structure(ABC):
     """A distribution over named parameters, of one shape: immutable, on the device of its tensors.
 
-    A structure says what it can: what does not exist for it raises `Undefined`, with the reason in `why_not`.
+    A structure declares its abilities: what does not exist for it raises `Undefined`, with the reason in `why_not`.
 
     Attributes:
         kind: Under which it is stored.

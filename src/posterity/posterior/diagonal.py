@@ -1,4 +1,4 @@
-"""The diagonal Gaussian: every weight on its own, as IVON and mean-field learners leave it."""
+"""The diagonal Gaussian: every weight on its own, as from IVON and mean-field learners."""
 
 from __future__ import annotations
 

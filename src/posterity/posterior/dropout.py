@@ -66,6 +66,6 @@ class Dropout(Structure):
 
 
 def require_mask(name: str, module: nn.Module) -> None:
-    """Raise unless a module sets units to zero and does nothing else, which is what masks by number can stand for."""
+    """Raise unless a module sets units to zero and does nothing else, which is what masks by number can represent."""
     if not isinstance(module, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
         raise expected(f"module {name!r}", "nn.Dropout, Dropout1d, Dropout2d or Dropout3d", type(module).__name__)

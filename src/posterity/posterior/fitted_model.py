@@ -1,4 +1,4 @@
-"""A model, its posterior and its data, checked to belong together: what questions are put to."""
+"""A model, its posterior and its data, checked to belong together: the input of every question."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FittedModel:
     """A model, its posterior, and data whose examples have ids.
 
     Args:
-        model: The model; questions read it at the posterior mean and leave it as it was.
+        model: The model; questions read it at the posterior mean and do not change it.
         posterior: Its posterior, which holds the likelihood.
         data: Batches in the order of the data.
     """
@@ -39,7 +39,7 @@ class FittedModel:
 
     @classmethod
     def of(cls, model: nn.Module, posterior: Posterior, data: Any, batch_size: int = 256) -> FittedModel:
-        """The three together, once they are known to fit each other; where possible with a double of the model."""
+        """The three together, after a check that they fit each other; where possible with a double of the model."""
         check_belongs(model, posterior)
         own = double_at_mean(model, posterior)
         return cls(model if own is None else own, posterior, in_order(data, batch_size))
@@ -71,12 +71,12 @@ class FittedModel:
             yield batch.to(self.device)
 
     def own_batches(self, label: str) -> Iterator[Batch]:
-        """Those that fall to this process, where several share a pass over the data."""
+        """The batches of this process, where several share a pass over the data."""
         for batch in track(OwnPart(self.data), label):
             yield batch.to(self.device)
 
     def examples(self, ids: Tensor, rows: Tensor) -> list[Batch]:
-        """The examples with these ids, which stand in these rows when the data are read in order."""
+        """The examples with these ids, which are in these rows when the data are read in order."""
         if not isinstance(self.data.source, DataLoader):
             return [self.data.take(part).to(self.device) for part in rows.split(self.data.batch_size)]
         found = []

@@ -74,7 +74,7 @@ class LastLayer(Structure):
         return self.inner.kl(self.counterpart(other))
 
     def counterpart(self, other: Structure) -> Structure:
-        """What another structure, a prior over all parameters for instance, says about the last layer."""
+        """The part of another structure, for instance a prior over all parameters, for the last layer."""
         if isinstance(other, LastLayer):
             return other.inner
         return other.restrict(self.inner.names) if isinstance(other, Diagonal) else other

@@ -1,4 +1,4 @@
-"""Projection between structures: which Gaussian of another shape stands in for this one."""
+"""Projection between structures: the Gaussian of another shape that replaces this one."""
 
 from __future__ import annotations
 

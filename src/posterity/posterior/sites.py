@@ -27,7 +27,7 @@ class Site:
     Args:
         linear: b, a tensor for each parameter.
         precision: A, its diagonal (a tree shaped as b) or one dense matrix; it need not be positive.
-        n: Number of examples the site stands for.
+        n: Number of examples that the site represents.
         ess: Effective sample size it counts for.
 
     Examples:

@@ -59,7 +59,7 @@ def save(posterior: Posterior, folder: str | Path) -> None:
 
 
 def load(kind: type[P], folder: str | Path, device: str | torch.device = "cpu") -> P:
-    """Read a posterior, all of it on one device; whatever does not make one is refused."""
+    """Read a posterior, all of it on one device; anything else is refused."""
     record = load_record(folder, NAME, version=VERSION, device=_usable(device))
     try:
         return kind(**_parts(record))

@@ -26,7 +26,7 @@ ROOM = 2**22  # numbers in the draws that are made at a time
 
 @contextmanager
 def linearised(question: Question) -> Iterator[PredictiveMethod]:
-    """Answers in closed form for regression; for other likelihoods, averages over draws of the outputs."""
+    """Closed form for regression; for other likelihoods, averages over draws of the outputs."""
     gaussian = question.likelihood.noise_precision is not None
     require_whole("samples", question.samples, 0 if gaussian else 1)
     covariance = _covariance(question)
@@ -64,7 +64,7 @@ def probit(question: Question) -> Iterator[PredictiveMethod]:
 
 
 def one_by_one(answer: Callable[[Inputs], OutputStatistics]) -> PredictiveMethod:
-    """A method that answers one batch after the other."""
+    """A method that predicts one batch after the other."""
 
     def ask(group: Sequence[Inputs], advance: Advance) -> list[OutputStatistics]:
         answers = []
@@ -93,8 +93,8 @@ def _noise(question: Question, V: Tensor) -> Iterator[Tensor]:
     """Draws (S, B, ..., K) of N(0, V), in pairs ±, as many at a time as have room.
 
     All examples and positions share the standard normals, and the symmetric root V^½ depends smoothly on V: like a
-    drawn network, a draw varies smoothly over inputs and does not depend on how they are batched. Pairs leave the mean
-    unmoved.
+    drawn network, a draw varies smoothly over inputs and does not depend on how they are batched. Pairs do not move the
+    mean.
     """
     values, vectors = torch.linalg.eigh(V)
     root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT  # V may be singular: no Cholesky factor

@@ -27,7 +27,7 @@ def masked(model: nn.Module, rates: Mapping[str, float], seed: int) -> Iterator[
         seed: Seed of this draw's masks.
 
     Yields:
-        Nothing; the hooks are gone afterwards, whatever happens.
+        Nothing; the hooks are removed afterwards, also after an error.
     """
     handles = []
     try:

@@ -79,7 +79,7 @@ class PredictiveModule(nn.Module):
 
 
 class _Stored:
-    """Draws whose weights lie in the buffers of a module, wherever it is moved."""
+    """Draws whose weights are buffers of a module and move with it."""
 
     def __init__(self, draws: Draws) -> None:
         self.count, self.nbytes, self.head_only = draws.count, draws.nbytes, draws.head_only

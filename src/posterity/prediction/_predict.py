@@ -45,11 +45,11 @@ def predict(
     """The posterior predictive p(y | x) = E_q[p(y | x, θ)] of many inputs.
 
     The model is only read: a private double of it runs, in evaluation mode, so several threads may predict with one
-    model. Draws are numbered: the same seed gives the same prediction, whatever the batch size.
+    model. Draws are numbered: the same seed gives the same prediction, for any batch size.
 
     Args:
         model: The network that the posterior belongs to.
-        posterior: A posterior of any structure. An ensemble answers with each member once (no more than `samples`);
+        posterior: A posterior of any structure. An ensemble uses each member once (at most `samples`);
             a dropout posterior with its dropout modules on, one mask for each draw.
         inputs: Inputs (a tensor, an array, a mapping of them that the model takes as keywords), `(inputs, targets)`,
             a Dataset, a DataLoader or any iterable of batches; targets are not looked at.
@@ -59,8 +59,8 @@ def predict(
             By default what the posterior is made for: "linearised" after `laplace` and `adapt`, else "sampled".
         seed: Seed of the draws.
         batch_size: Inputs at a time, where `inputs` does not come in batches.
-        keep_samples: Keep the outputs of every draw, which quantiles need. Unless said, regressions and counts keep
-            them and classifications do not.
+        keep_samples: Keep the outputs of every draw, which quantiles need. By default regressions and counts keep them
+            and classifications do not.
         class_axis: Where the outputs have their classes. Unless given, on axis 1 of maps (N, K, H, W), otherwise
             last. Predictions always have them last.
 

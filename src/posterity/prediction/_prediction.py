@@ -1,4 +1,4 @@
-"""The answer to "what does the model know, and what does it not know?"."""
+"""A prediction with its uncertainty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prediction:
         expected_entropy: E[H(y | draw)] of each target; None without draws of class probabilities.
         outputs: The outputs f (logits) of every draw, (draws, ...), if they were kept.
         exact: Whether a regression's predictive is the Gaussian N(mean, std²) and no mixture of draws.
-        class_names: Names of the classes, if the posterior knows them.
+        class_names: Names of the classes, if the posterior has them.
     """
 
     likelihood: Likelihood

@@ -18,7 +18,7 @@ Advance = Callable[[int], None]  # to be called with the number of steps done
 
 
 class PredictiveMethod(NamedTuple):
-    """A way to answer, ready for use."""
+    """A prediction method, ready for use."""
 
     ask: Callable[[Sequence[Inputs], Advance], list[OutputStatistics]]
     steps: int  # steps of one batch, for the progress bar

@@ -19,7 +19,7 @@ from posterity.prediction._running import OutputStatistics, Running
 
 @contextmanager
 def sampled(question: Question) -> Iterator[PredictiveMethod]:
-    """Answers from drawn networks; without samples, from the mean weights."""
+    """Predictions from drawn networks; without samples, from the mean weights."""
     model = question.model
     draws = Draws(model, question.posterior, question.samples, question.seed)
     run = Runner(model, draws)

@@ -28,7 +28,7 @@ class Slots:
 
     @contextmanager
     def filled(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """The model with these tensors by name, and afterwards with what was there before, whatever happens."""
+        """The model with these tensors by name, and afterwards with what was there before, also after an error."""
         places = [(place, key, t) for name, t in tensors.items() for place, key in self._places[name]]
         before = [place[key] for place, key, _ in places]
         try:

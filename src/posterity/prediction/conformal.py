@@ -1,6 +1,6 @@
-"""Conformal prediction: sets and intervals that hold the truth with a chosen probability, whatever the model.
+"""Conformal prediction: sets and intervals that contain the truth with a chosen probability, for any model.
 
-If calibration and test examples are exchangeable, P(y ∈ set(x)) ≥ 1 − α; the probability is over both. A score says
+If calibration and test examples are exchangeable, P(y ∈ set(x)) ≥ 1 − α; the probability is over both. A score measures
 how badly a label fits a prediction, and a label is in the set if its score is not above the calibration scores'
 
     threshold = the ⌈(n + 1)(1 − α)⌉-th smallest of n calibration scores   (infinite if n is too small for α).

@@ -40,8 +40,8 @@ class RunFolder:
     shows the run as it was when it was opened; `updated` writes, and returns a handle on the new state.
 
     Args:
-        folder: Where it lies.
-        content: Everything that `run.json` says beside the list of files.
+        folder: Its folder.
+        content: Everything in `run.json` except the list of files.
         files: The files, by name.
 
     Examples:
@@ -109,7 +109,7 @@ class RunFolder:
         files: Mapping[str, bytes] | None = None,
         memory: MemoryMap | None = None,
     ) -> RunFolder:
-        """Write tables, files or a memory map into the run, and return it as it is then; nothing else changes."""
+        """Write tables, files or a memory map into the run, and return the changed run; nothing else changes."""
         with generation(self.folder, self._now) as new:
             new.content |= content or {}
             _write_tables(new, tables or {})
@@ -122,7 +122,7 @@ class RunFolder:
         return RunFolder.open(self.folder)
 
     def keep(self, name: str, data: bytes) -> Path:
-        """Write a file into the run, or into the current folder where the run is on a read-only disk; where it lies."""
+        """Write a file into the run, or into the current folder where the run is on a read-only disk; its folder."""
         try:
             return self.updated(files={name: data}).path(name)
         except RefusedFile:
@@ -159,7 +159,7 @@ class RunFolder:
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """What is done to every row before the model sees it."""
+        """The preprocessing of every row."""
         return Preprocessing.restored(self.record.preprocessing)
 
     @cached_property
@@ -173,7 +173,7 @@ class RunFolder:
         return getattr(self.preprocessing.target, "names", None)
 
     def path(self, name: str) -> Path:
-        """Where a file of the run lies ("report.html"), once it is known to be whole."""
+        """The path of a file of the run ("report.html"), after a check of its hash."""
         if name not in self.files:
             raise RefusedFile(f"{self.folder}: expected a run with {name}, got one without")
         return check_file(self.folder, self.files[name])
@@ -247,7 +247,7 @@ class RunFolder:
         return rows if embeddings is None else with_block(rows, embeddings, None)
 
     def select(self, split: str = "train") -> Selection:
-        """The rows of a split as they are in the data, with their ids; corrections and additions included."""
+        """The rows of a split, unchanged, with their ids; corrections and additions included."""
         found = self.dataset.select(self.folder, split)
         return self.preprocessing.known(found, []) if split == "test" else found
 
@@ -257,7 +257,7 @@ class RunFolder:
         return self.preprocessing.examples(rows, ids, [])
 
     def records(self, split: str = "train") -> pd.DataFrame:
-        """The rows of a split, for people to read, with an id before the columns of the source."""
+        """The rows of a split in readable form, with an id before the columns of the source."""
         rows, ids = self.select(split)
         table = rows.table.drop(columns=["id"], errors="ignore")
         table.insert(0, "id", ids.numpy())
@@ -273,7 +273,7 @@ class RunFolder:
         return MemoryMap(columns, reliability, self.posterior, guides, FittedModel.of(model, self.posterior, data))
 
     def _now(self) -> Listing:
-        """The list as it is on disk, where others may have added to it; not that of another run."""
+        """The list on disk, to which other processes may have added; not that of another run."""
         found = read_list(self.folder)
         own = [name for name in self.files if name == "model.safetensors" or name.startswith("posterior/")]
         if any(found.files.get(name) != self.files[name] for name in own):
@@ -281,7 +281,7 @@ class RunFolder:
         return found
 
     def _part(self, name: str, head: str) -> Path | None:
-        """Where a folder of the run lies, once all its files are known to be whole; None where its head is missing."""
+        """The path of a folder of the run, after a check of all its files; None where its head is missing."""
         whole = {key: self.path(key) for key in self.files if key.startswith(f"{name}/")}
         return whole[f"{name}/{head}"].parent if f"{name}/{head}" in whole else None
 

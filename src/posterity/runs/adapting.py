@@ -42,7 +42,7 @@ def adapt_run(
     """Adapt a run and write the result as another.
 
     Args:
-        run: The run; it stays as it is.
+        run: The run; it is not changed.
         out: Folder of the new run.
         add: A file of new rows.
         embeddings: A file with a vector for each of them, where the run was trained with vectors.
@@ -111,7 +111,7 @@ def _written(
     notes: list[str],
     overwrite: bool,
 ) -> RunFolder:
-    """The adapted run: what the old one says of itself, and what is different now."""
+    """The adapted run: the old record with the changes."""
     # The new covariance comes from the curvature at the new mean: it is about the tangent there.
     config = {**run.config, "prediction": "linearised"}
     test = held_out(run.folder, data, preprocessing, notes)
@@ -138,7 +138,7 @@ def _written(
 
 
 def check_known(train: Examples, decisions: RowDecisions) -> None:
-    """Refuse decisions about rows that are not there, and those that change nothing."""
+    """Raise for decisions about missing rows, and for decisions that change nothing."""
     there = set(train.ids.tolist())
     for i in (*decisions.dropped, *decisions.relabelled):
         if i not in there:

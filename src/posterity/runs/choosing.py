@@ -61,7 +61,9 @@ def choose_rows(
     notes: list[str] = []
     has_label = pool.table[target].notna().to_list() if target in pool.table else [False] * len(pool)
     if all(has_label):
-        raise InvalidInput(f"pool: expected rows without a {target}, got one in every row")
+        raise InvalidInput(
+            f"pool: expected rows without a {target}, got one in every row; leave the cells to label empty"
+        )
     inputs = run.preprocessing.inputs(pool, notes)
     taken = _taken(run, pool, inputs)
     if any(taken):

@@ -49,7 +49,7 @@ class Column(ABC):
         """The numbers (rows, width); what is unusual about the values goes to the notes."""
 
     def remark(self, values: pd.Series[Any]) -> str | None:
-        """What a person should know about how its training values are read, where that is not plain."""
+        """A note on how its training values are read, where that is not obvious."""
         return None
 
     def settings(self) -> dict[str, Any]:
@@ -65,14 +65,14 @@ class Number(Column):
 
     The bins hold equally many training values: a linear function of them is piecewise linear in the value, which lets
     a network follow thresholds. Each is centred at its training mean c: otherwise the weight of a bin that few rows
-    reach learns from the rows that do not. Offset and scale are median and interquartile range, whatever a few values
-    are. Missing values are filled with the median, with a flag for them if there were any in training.
+    reach learns from the rows that do not. Offset and scale are median and interquartile range, which a few values
+    cannot change. Missing values are filled with the median, with a flag for them if there were any in training.
 
     Args:
         name: Name of the column.
         offset: What is subtracted.
         scale: What is divided by.
-        fill: What stands in for missing values.
+        fill: The replacement of missing values.
         flag: Whether training values were missing.
         decimal: The decimal sign of numbers that are written as text.
         bent: Whether large z are bent.
@@ -120,7 +120,7 @@ class Number(Column):
         if unread:
             notes.append(f"{self.name}: {unread} values are not {self.kind}s; they count as missing")
         if missing.any() and not self.flag:
-            notes.append(f"{self.name}: {int(missing.sum())} values are missing; the training median stands in")
+            notes.append(f"{self.name}: {int(missing.sum())} values are missing; the training median replaces them")
         filled = np.where(missing, self.fill, found)
         scaled = (filled - self.offset) / self.scale
         first = scaled / np.sqrt(1 + np.square(scaled / _LIMIT)) if self.bent else scaled
@@ -138,7 +138,7 @@ class Number(Column):
 class Date(Number):
     """A date or a time, as the number of days since 1970, with sine and cosine of its place in a day, week or year.
 
-    A cycle is used where the training dates span two of it and tell places in it apart.
+    A cycle is used where the training dates span two of it and differ within it.
     """
 
     written: str = ISO
@@ -242,7 +242,7 @@ _LENGTH = 4.0  # of a text's vector: weights under a standard normal prior shoul
 
 @dataclass(frozen=True)
 class Ignored(Column):
-    """A column that says nothing, or is not asked."""
+    """A column without information, or one that is not used."""
 
     reason: str
     kind = "ignored"
@@ -265,7 +265,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
         name: Its name.
         values: Its training values.
         standardise: Bring numbers to mean 0 and standard deviation 1.
-        text: True where the user says that it is text, False where texts are not to be used.
+        text: True where the user declares it as text, False where texts are not used.
     """
     known = values[values.notna()]
     distinct = known.nunique()
@@ -312,7 +312,7 @@ def _places(values: Vector, edges: tuple[float, ...]) -> np.ndarray[Any, np.dtyp
 def _edges(known: Vector) -> tuple[float, ...]:
     """Edges of bins with equally many values, fewer of them where there are few values; few different ones are all.
 
-    A value counts for no more than a bin: nine amounts of ten that are 0 leave bins for the tenth.
+    A value counts for no more than a bin: if nine amounts of ten are 0, the tenth still gets bins.
     """
     most = _BINS if len(known) < _MANY else _BINS_OF_MANY
     count = min(most, max(2, int(np.sqrt(len(known)) / 1.5)))
@@ -342,7 +342,7 @@ def from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(values: pd.Series[Any]) -> list[str]:
-    """Values as text, "" where missing; whole numbers look the same whatever format they came from."""
+    """Values as text, "" where missing; whole numbers look the same from every file format."""
     if pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer", "floating", "boolean"):
         return [_canonical(value) if there else "" for value, there in zip(values, values.notna())]
     codes, different = pd.factorize(values)  # each different value is looked at once; missing ones are -1
@@ -383,7 +383,7 @@ def _plausible(known: pd.Series[Any]) -> bool:
 
 
 def _is_numeric(found: Vector, values: pd.Series[Any]) -> bool:
-    """Whether all values are numbers, infinite or missing, or nearly all: a few words among many stand for missing."""
+    """Whether all values are numbers, infinite or missing, or nearly all: a few words among many mean missing."""
     known = found[np.isfinite(found)]
     unread = ~np.isfinite(found) & values.notna().to_numpy() & ~placeholders(values)
     if len(known) == 0:

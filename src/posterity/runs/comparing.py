@@ -33,9 +33,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What the paired difference says, in a sentence."""
+        """The paired difference, in a sentence."""
         if self.rows < 2 or not self.standard_error > 0:
-            return "the held-out rows do not tell them apart"
+            return "the held-out rows show no difference between them"
         size = f"{abs(self.nll_change):.4g} ± {self.standard_error:.2g} nats a row"
         if abs(self.nll_change) <= 2 * self.standard_error:
             return f"no difference beyond chance ({size})"

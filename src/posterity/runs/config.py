@@ -1,4 +1,4 @@
-"""How a run is trained: what a user may say, and what is taken where nobody does."""
+"""How a run is trained: the options of a user, and their defaults."""
 
 from __future__ import annotations
 

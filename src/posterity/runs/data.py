@@ -61,7 +61,7 @@ class DataSource:
         size: int | None = None,
         embeddings: Path | None = None,
     ) -> DataSource:
-        """A source as it is now."""
+        """A source in its present state."""
         if not path.exists():
             raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
         refuse_hiding(path, run)
@@ -89,7 +89,7 @@ class DataSource:
         return replace(self, relative=relative, embeddings=vectors)
 
     def locate(self, run: Path) -> Path:
-        """Where the source lies now."""
+        """The present path of the source."""
         found = [path for path in (Path(self.path), run / self.relative) if path.exists()]
         for path in found:
             if hash_of(path) == self.sha256:
@@ -140,9 +140,9 @@ class Data:
         return self._changed(_joined(parts))
 
     def place(self, run: Path, ids: pd.Series[int]) -> tuple[str, pd.Series[int]]:
-        """What held-out rows are known by beyond this run: the hash of their file, and where they stand in it.
+        """What held-out rows are known by beyond this run: the hash of their file, and their positions in it.
 
-        Ids of a column stand for themselves, whatever the file.
+        Ids of a column identify rows in any file.
         """
         if self.id_column is not None:
             return "", ids
@@ -165,7 +165,7 @@ class Data:
         return {self.source.sha256, *(entry["source"]["sha256"] for entry in entries)}
 
     def places(self, run: Path) -> list[Path]:
-        """Where the files and folders that rows come from lie now."""
+        """The present paths of the files and folders that rows come from."""
         entries = [*self.added, *([self.test] if "source" in self.test else [])]
         return [source.locate(run) for source in (self.source, *(DataSource(**entry["source"]) for entry in entries))]
 
@@ -309,7 +309,7 @@ def _joined(parts: list[Selection]) -> Selection:
 
 
 def refuse_hiding(path: Path, run: Path) -> None:
-    """Raise where a run would lie around pictures of its data: what lies in a run is none of them."""
+    """Raise where a run would contain pictures of its data: files in a run are not data."""
     data, place = path.resolve(), run.resolve()
     if data in place.parents and any(place in file.parents for file in picture_files(data)):
         raise InvalidInput(

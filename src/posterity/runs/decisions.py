@@ -1,4 +1,4 @@
-"""Decisions about training rows: one file says which to keep, to drop and to relabel."""
+"""Decisions about training rows: one file lists which to keep, to drop and to relabel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowDecisions:
     """What was decided.
 
     Args:
-        kept: Ids of rows that were looked at and stay as they are.
+        kept: Ids of rows that were looked at and are kept.
         dropped: Ids of rows that go.
         relabelled: New targets by id, as text.
     """
@@ -58,7 +58,7 @@ class RowDecisions:
 
 
 def _as_written(path: Path) -> pd.DataFrame:
-    """The table with every word in it: a class may be called "None", and all that was said may have been taken back."""
+    """The table with every word in it: a class may be called "None", and all decisions may have been withdrawn."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return read_rows(path).table
     try:
@@ -68,7 +68,7 @@ def _as_written(path: Path) -> pd.DataFrame:
 
 
 def _labels(values: pd.Series[Any]) -> list[str]:
-    """Labels as they are written: a class may be called "1.0"."""
+    """Labels in written form: a class may be called "1.0"."""
     return [unescaped(v.strip()) if isinstance(v, str) else text for v, text in zip(values, as_text(values))]
 
 
@@ -76,7 +76,7 @@ def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
     """A file of decisions to start from: relabel where one other label is likely, drop other suspects, keep the rest.
 
     Args:
-        suspects: Rows of a memory map. Whatever else they say stands behind the three columns that are read.
+        suspects: Rows of a memory map. Further columns follow the three that are read.
     """
     other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
     decision = other.notna().map({True: "drop", False: "keep"})

@@ -53,7 +53,7 @@ class _Rate:
 
 
 def _separator(path: Path) -> str:
-    """What stands between the names in the first line; a file that ends in .tsv has tabs."""
+    """The separator of the names in the first line; a file that ends in .tsv has tabs."""
     if ".tsv" in path.suffixes:
         return "\t"
     # A separator that no table has: pandas unpacks the file, and hands over the whole line.

@@ -1,4 +1,4 @@
-"""What is wrong with a run, said in sentences with a remedy each."""
+"""Problems of a run, each with a remedy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from posterity.errors import RefusedFile
+from posterity.learning.learners import METHODS
 from posterity.posterior import Diagonal
 from posterity.runs._folder import RunFolder
 from posterity.trees import to_vector
@@ -87,14 +88,14 @@ def _posterior(run: RunFolder) -> Iterator[Finding]:
     ratio = torch.quantile((mean * precision.sqrt())[: 10**6], 0.95).item()
     if ratio < QUIET:
         what = f"the noise is larger than the weights: |mean|/σ is {ratio:.2g} or less for 95 % of them"
-        yield Finding("noise", what, "a larger --hess-init, more --epochs, or fewer weights")
+        yield Finding("noise", what, _remedy(run, "hess_init", "more --epochs, or fewer weights"))
     start = options.get("hess_init")
     if run.config["method"] == "ivon" and start is not None:
         prior = to_vector(posterior.prior.precision_diagonal()).double()
         hessian = (precision - prior) / posterior.ess
         moved = (hessian.clamp_min(1e-30) / start).log().abs().median().item()
         if moved < math.log(MOVED):
-            what = f"the Hessian never left its initial value {start:g}, so σ says nothing about the data"
+            what = f"the Hessian never left its initial value {start:g}, so σ does not depend on the data"
             yield Finding("hessian", what, "more --epochs, or --option beta2=0.999")
 
 
@@ -109,7 +110,15 @@ def _calibration(run: RunFolder) -> Iterator[Finding]:
         got, said, word = figures["coverage"], figures["level"], "coverage"
     chance = 2 * math.sqrt(max(said * (1 - said), 1e-4) / held)
     if abs(said - got) > max(CALIBRATION, chance):
-        how = "too sure" if said > got else "not sure enough"
-        what = f"calibration is off: confidence {said:.3g}, {word} {got:.3g}, so the model is {how}"
-        remedy = "a larger --prior, or fewer weights" if said > got else "a larger --ess, or more --epochs"
+        how = "overconfident" if said > got else "underconfident"
+        what = f"the model is {how}: confidence {said:.3g}, {word} {got:.3g}"
+        remedy = _remedy(run, *(("prior", "or fewer weights") if said > got else ("ess", "or more --epochs")))
         yield Finding("calibration", what, remedy)
+
+
+def _remedy(run: RunFolder, option: str, then: str) -> str:
+    """A larger value of an option, if the method of the run has it, and other remedies."""
+    learner = METHODS.get(run.config["method"])
+    if learner is None or option not in learner.options():
+        return then.removeprefix("or ")
+    return f"a larger --{option.replace('_', '-')}, {then}"

@@ -1,4 +1,4 @@
-"""What a prediction makes of each column: the average prediction as one column changes, with its uncertainty."""
+"""The effect of each column on predictions: the average prediction as one column changes, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def effects(run: RunFolder, most: int = 6) -> list[Effect]:
 
 
 def _values(column: Column, training: pd.Series[Any]) -> list[Any]:
-    """Values to ask for: places among the training values of numbers, the commonest levels of categories."""
+    """Values to evaluate: places among the training values of numbers, the commonest levels of categories."""
     if isinstance(column, Number):
         known = column.read(training)
         places = np.quantile(known[np.isfinite(known)], np.linspace(0.02, 0.98, PLACES))

@@ -101,13 +101,13 @@ class Encoding:
 
 
 def choose(path: Path, text: str | None, given: str | None, pixels: bool) -> tuple[Encoding | None, str]:
-    """The encoding of a training set, and a sentence about it for people.
+    """The encoding of a training set, and a sentence that describes it.
 
     Args:
         path: The data.
         text: The column of texts, if the user names one.
         given: The path of an encoder, "none" for no encoder, or nothing.
-        pixels: Whether the user asks for a network on the pictures themselves.
+        pixels: Whether the user wants a network on the pictures themselves.
     """
     kind = PICTURE if path.is_dir() or path.suffix.lower() in PICTURES else TEXT
     if given == "none":

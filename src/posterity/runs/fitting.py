@@ -48,7 +48,7 @@ class Plan:
     """A training that is ready to start, or to go on.
 
     Args:
-        folder: Where the run will lie.
+        folder: The folder of the new run.
         config: How to train, every question answered.
         data: Which rows.
         preprocessing: What is done to them.
@@ -85,10 +85,10 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     """Read the data, learn the preprocessing, and decide what the configuration leaves open.
 
     Args:
-        folder: Where the run will lie.
+        folder: The folder of the new run.
         config: How to train.
         data: Which rows.
-        **columns: What the user says about columns, see `Preprocessing.of`.
+        **columns: The user's options for columns, see `Preprocessing.of`.
     """
     notes: list[str] = []
     rows, ids = data.select(folder, "train", notes)
@@ -133,7 +133,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
 
     Args:
         plan: What to train.
-        anew: Begin at the start, and give up a training that was under way in the folder.
+        anew: Start from the beginning, and discard an unfinished training in the folder.
         progress: Whether to show a bar; None where there is a terminal.
     """
     folder, work = plan.folder, plan.folder / WORK
@@ -224,7 +224,7 @@ def probe(plan: Plan) -> Plan:
 
 
 def cross_validate(plan: Plan) -> Plan:
-    """The plan with predictions out of fold, and trained as long as these were best, where the user did not say."""
+    """The plan with predictions out of fold, and the length at which these were best, unless the user gave one."""
     config, n = plan.config, len(plan.train.ids)
     if config.model == HEAD:
         judging = fresh_rows(n, config.seed) if plan.data.encoding is not None and plan.data.encoding.tuned else None
@@ -251,7 +251,7 @@ def _length(n: int, config: Config, found: OutOfFold | None) -> int:
 
 
 def _with_settings(plan: Plan) -> Plan:
-    """The plan with lr, ess and hess_init of IVON as a short probe suggests, where the user did not say."""
+    """The plan with lr, ess and hess_init of IVON as a short probe suggests, unless the user gave them."""
     config = plan.config
     if config.method != "ivon" or (config.lr is not None and "hess_init" in config.options):
         return plan

@@ -44,7 +44,7 @@ def cross_validated(
 
 
 def scores(found: OutOfFold, train: Examples, target: Target) -> pd.DataFrame:
-    """What the folds say about each training row, as the table "folds" of a run.
+    """The folds' results for each training row, as the table "folds" of a run.
 
     Columns: id; out_of_fold_nll; for classes label_error (the probability that the label is wrong), suggested_label
     and suggestion_confidence.

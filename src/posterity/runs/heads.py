@@ -31,7 +31,7 @@ Regression = tuple[Tensor, Tensor]  # weights (D, C) and bias (C)
 
 
 def best_model(preprocessing: Preprocessing, plain: bool) -> str:
-    """The model for data of a kind, where nobody named one; `plain`: nobody said how to train it, either."""
+    """The default model for data of a kind; `plain`: the user chose no method either."""
     if len(preprocessing.shape) == 3:
         return "cnn"
     columns = preprocessing.columns
@@ -41,7 +41,7 @@ def best_model(preprocessing: Preprocessing, plain: bool) -> str:
 
 
 def check_head(target: Target, method: str, said: Collection[str]) -> None:
-    """Raise where somebody asks a head for what it has not."""
+    """Raise for options that a head does not have."""
     require(isinstance(target, Classes), "model", "another than 'head', which learns classes", f"{target.task}s")
     require(method == "laplace", "method", "laplace for the model 'head'; name another model for other methods", method)
     for name in said:
@@ -70,9 +70,10 @@ class ChosenHead:
 def choose_head(train: Examples, classes: int, folds: int, seed: int, judging: Tensor | None = None) -> ChosenHead:
     """The prior with the lowest loss out of fold, and the highest temperature that does not raise that loss.
 
-    For each fold the minimum of Σ loss + λ/2 ‖W‖² is found on the other rows; λ goes downhill in steps of √10. Around
-    that minimum lies the Gaussian with the diagonal precision (h + λ)/T, h_jc = Σᵢ x_ij² p_ic (1 − p_ic). With many
-    weights and few rows such a mean field is too wide at T = 1; predictions averaged over it show how much.
+    For each fold the minimum of Σ loss + λ/2 ‖W‖² is found on the other rows; λ goes downhill in steps of √10. The
+    posterior around that minimum is the Gaussian with the diagonal precision (h + λ)/T, h_jc = Σᵢ x_ij² p_ic (1 −
+    p_ic). With many weights and few rows such a mean field is too wide at T = 1; predictions averaged over it show how
+    much.
 
     Args:
         train: The training examples.

@@ -1,4 +1,4 @@
-"""Which rows of which file a run is to learn from, from what a person says about them."""
+"""Which rows of which file a run is to learn from, from the user's options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def locate(
 
 
 def held_out(test: str, folder: Path, seed: int, inputs: str | None, size: int | None) -> dict[str, Any]:
-    """What to hold out, from how a person says it: a fraction, a file, or COLUMN=VALUE."""
+    """What to hold out, from the user's option: a fraction, a file, or COLUMN=VALUE."""
     try:
         fraction = float(test)
     except ValueError:

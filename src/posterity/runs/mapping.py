@@ -20,7 +20,7 @@ _IN_UNITS = ("label", "prediction", "loo_prediction", "suspected_label", "sugges
 def map_run(run: RunFolder) -> tuple[RunFolder, MemoryMap]:
     """Draw the memory map of a run, and keep it there as the tables "memory" and "memory-map".
 
-    Where the run cannot be written, on a read-only disk for instance, the same run comes back beside the map.
+    Where the run cannot be written, on a read-only disk for instance, the same run is returned with the map.
     """
     try:
         found = run.memory_map()

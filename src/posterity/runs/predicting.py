@@ -41,7 +41,7 @@ def predict_run(
         rows: The rows; their target, where they have one, is only compared with.
         samples: Draws of the weights.
         level: Probability of the intervals of amounts and counts.
-        threshold: Leave rows undecided whose confidence is lower (classes) or whose standard deviation is larger.
+        threshold: Abstain for rows whose confidence is lower (classes) or whose standard deviation is larger.
 
     Returns:
         The table, figures where the truth is known, and notes about unusual rows. Its ids are those of the column that
@@ -84,7 +84,7 @@ def prediction_table(
 
     Classes: prediction, confidence, a probability for each class; entropy in nats, split into aleatoric (what the
     model takes for chance) and epistemic (what more data would remove). Amounts and counts: mean, std, lower and
-    upper bound (as wide as `intervals.widths` says); epistemic and aleatoric are the two parts of the standard
+    upper bound (with the widths of `intervals.widths`); epistemic and aleatoric are the two parts of the standard
     deviation.
     """
     table = pd.DataFrame({"id": ids})
@@ -149,7 +149,7 @@ def _decided(table: pd.DataFrame, target: Target, threshold: float) -> pd.Series
 
 
 def _known(rows: Rows, target: Target) -> np.ndarray[Any, Any]:
-    """Rows whose target is there, and is one that the run knows."""
+    """Rows whose target is present and known to the run."""
     if target.name not in rows.table:
         return np.zeros(len(rows), dtype=bool)
     return target.knows(rows.table[target.name])

@@ -93,7 +93,7 @@ class Preprocessing:
         standardise: bool = True,
         encoded: str | None = None,
     ) -> Preprocessing:
-        """What the training rows speak for.
+        """Inferred from the training rows.
 
         Args:
             rows: The training rows.

@@ -1,4 +1,4 @@
-"""Files of every kind that people keep data in, as rows: a table, and perhaps a block of numbers for each row."""
+"""Readers of common data files, as rows: a table, and perhaps a block of numbers for each row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _IDX_LIMIT = 2**34  # bytes that an idx file may unpack to
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows as they are in a file.
+    """Rows of a file, unchanged.
 
     Args:
         table: The columns; values are text, numbers or missing.
@@ -270,7 +270,7 @@ def _room(count: int, height: int, width: int, *channels: int) -> np.ndarray[Any
 
 
 def without_packing(path: Path) -> Path:
-    """A path without the ending that says how it is packed."""
+    """A path without its compression suffix."""
     return path.with_suffix("") if path.suffix in _PACKED else path
 
 
@@ -284,7 +284,7 @@ def _sealed(path: Path) -> bool:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """The pictures of a folder, in order; those in hidden files, and in a run that lies in the folder, are not."""
+    """The pictures of a folder, in order; those in hidden files, and in a run inside the folder, are not."""
     paths = [path.relative_to(folder) for path in folder.rglob("*")]
     runs = {path.parent for path in paths if path.name in (LIST, TRAINING) and _sealed(folder / path)} - {Path()}
     seen = (path for path in paths if path.suffix.lower() in PICTURES and runs.isdisjoint(path.parents))

@@ -1,4 +1,4 @@
-"""`RunRecord`: what a run says of itself in `run.json`, beside the list of its files."""
+"""`RunRecord`: the content of `run.json`, except the list of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """How a run was made and how well it does, as it is written down.
+    """How a run was made and how well it performs, as stored.
 
     Args:
         config: Model, method, seeds, and every setting of the training.
@@ -27,7 +27,7 @@ class RunRecord:
         metrics: Figures on the held-out rows.
         steps: Optimizer steps taken.
         seconds: Seconds of training.
-        baseline: The same figures of plain answers, for comparison.
+        baseline: The same figures of simple baselines, for comparison.
         notes: What is unusual about the data.
         checkpoint: Where the weights came from, if not from training.
         parent: Folder and figures of the run that this one was adapted from.
@@ -57,6 +57,6 @@ class RunRecord:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> RunRecord:
-        """The record in the content of a run; whatever else stands there belongs to its files."""
+        """The record in the content of a run; the other entries belong to its files."""
         known = {f.name: content[f.name] for f in fields(cls) if f.name in content}
         return cls(**known | {"rows": RowCounts(**content["rows"])})

@@ -1,9 +1,9 @@
 """The files of a run: named, hashed, listed in `run.json`, and replaced all at once by renaming that list.
 
-A new version of a file lies beside the old one, under its plain name where that is free and a numbered one otherwise
-(`memory.csv`, `memory.2.csv`). A process that is killed at any moment leaves the old list or the new one, and every
-file of it. A writer notes what it is about to write and to replace: of that, and of nothing else in the folder, what
-the list does not name is swept in the end, or by the next writer.
+A new version of a file is written beside the old one, under its plain name where that is free and a numbered one
+otherwise (`memory.csv`, `memory.2.csv`). A process that is killed at any moment leaves the old list or the new one, and
+every file of it. A writer notes what it is about to write and to replace: of that, and of nothing else in the folder,
+what the list does not name is swept in the end, or by the next writer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTES = ".writing"  # names of what a writer makes and replaces, one a line
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file as the list has it: where it lies in the folder, how long it is, what it hashes to."""
+    """A file as the list has it: its path in the folder, its length and its hash."""
 
     path: str
     size: int
@@ -36,7 +36,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """What `run.json` says."""
+    """The content of `run.json`."""
 
     content: dict[str, Any]
     files: dict[str, ListedFile]
@@ -63,7 +63,7 @@ def read_list(folder: Path) -> Listing:
 
 
 def check_file(folder: Path, entry: ListedFile) -> Path:
-    """Where a listed file lies, if it is byte for byte what was written."""
+    """The path of a listed file, if its hash matches."""
     path = folder / entry.path
     if path.is_symlink() or not path.is_file():
         raise RefusedFile(f"{path}: expected a file of the run, got none; the run is damaged or was written anew")

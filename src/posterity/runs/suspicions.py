@@ -1,4 +1,4 @@
-"""What a person should know about a table before trusting figures from it: how it is read, and what misleads."""
+"""Warnings about a table that affect how far to trust figures from it: how it is read, and what misleads."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class TableNetwork(nn.Module):
     The members m = 1 ... M share the hidden layers g and differ by fixed random signs s_m of the inputs and by their
     last weights W_m. In training, each example of a batch is answered by one member, f = W_m h_m + b with m the place
     in the batch modulo M: every member learns to answer alone, and a step costs no more than one of a plain network.
-    In evaluation the members' outputs are averaged. The last layer is one `nn.Linear` of all members' features, so what
-    asks for the last layer of a model finds it.
+    In evaluation the members' outputs are averaged. The last layer is one `nn.Linear` of all members' features, so code
+    that looks for the last layer of a model finds it.
 
     Args:
         inputs: Numbers of an example.

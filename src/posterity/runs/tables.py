@@ -1,4 +1,4 @@
-"""Tables: CSV inside a run, which every install reads, and CSV or parquet where people ask for a file."""
+"""Tables: CSV inside a run, which every install reads, and CSV or parquet for exported files."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def restore_target(settings: dict[str, Any]) -> Target:
 
 
 def _read(target: Target, values: pd.Series[Any], wanted: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Values as numbers, once the target knows all of them."""
+    """Values as numbers, after a check that the target has all of them."""
     known = target.knows(values)
     if not known.all():
         raise expected(f"target {target.name!r}", wanted, values[~known].iloc[0])

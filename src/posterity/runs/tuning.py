@@ -50,7 +50,7 @@ def tuned(data: Data, folder: Path, seed: int, task: str | None = None) -> Data:
         data: The rows, with the encoding that is to be tuned.
         folder: The run, which keeps the adapters.
         seed: Seed of the tuning.
-        task: What the user says about the target.
+        task: The user's options for the target.
     """
     encoding = data.encoding
     if encoding is None or encoding.kind != TEXT:

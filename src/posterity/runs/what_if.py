@@ -37,7 +37,7 @@ def what_if_run(
     repeats: int = 3,
     seed: int = 0,
 ) -> RunWhatIf:
-    """Ask what decisions would do; the run stays as it is.
+    """Estimate the effect of decisions; the run is not changed.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""Numbers and dates as people write them: currencies, thousands, percentages, decimal commas, US and European dates."""
+"""Numbers and dates in common spellings: currencies, thousands, percentages, decimal commas, US and European dates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 def numbers(values: pd.Series[Any], decimal: str = ".") -> Vector:
     """Values as numbers; NaN where they are none, or have no square.
 
-    Plain numbers are read as they are. Others may have a currency ("$1,234.00", "12 €"), thousands separated by
+    Plain numbers are read unchanged. Others may have a currency ("$1,234.00", "12 €"), thousands separated by
     commas, spaces or apostrophes, a percent sign ("5%" is 0.05) or brackets for a minus ("(12.50)").
 
     Args:
@@ -147,7 +147,7 @@ def _digits(body: str, decimal: str) -> float:
 
 
 def _float(text: str) -> float:
-    """A plain number, which either convention may leave among its own."""
+    """A plain number, which both conventions allow."""
     try:
         return float(text) if re.fullmatch(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?", text.strip()) else np.nan
     except ValueError:

@@ -1,4 +1,4 @@
-"""Table 1 as a registry: every algorithm beside an independent implementation, run live."""
+"""Table 1 as a registry: every algorithm compared with an independent implementation, run live."""
 
 from posterity.table._row import Result, Row
 from posterity.table.markdown import markdown

@@ -1,1 +1,1 @@
-"""Terms that stand for data which are no longer there, to be added to any loss: EWC, K-priors, FROMP, replay."""
+"""Penalties that replace data which are no longer available, to be added to any loss: EWC, K-priors, FROMP, replay."""

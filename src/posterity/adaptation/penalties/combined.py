@@ -27,7 +27,7 @@ def weights_functions_labels(
 ) -> Sum:
     """EWC on the remainder, functional regularisation on the memory, and the memory's true labels.
 
-    Labels count once each, whatever the weights: the error of an example says nothing about that of others.
+    Labels count once each, regardless of the weights: the error of an example is not informative about others.
 
     Args:
         model: The model that the posterior belongs to, at the posterior mean.
@@ -55,7 +55,7 @@ def reconstruction_error(penalty: Penalty, model: nn.Module, posterior: Posterio
     """‖∇penalty − ∇past‖ / ‖∇past‖ at the model's weights, the past being all its data and its prior.
 
     Args:
-        penalty: What stands for the past.
+        penalty: The representation of the past.
         model: The model, at weights away from the old ones.
         posterior: The posterior that the past had led to.
         data: All of the past's examples.

@@ -36,7 +36,7 @@ class FactorSums:
 
     @classmethod
     def of(cls, posterior: Posterior) -> FactorSums:
-        """What a Kronecker posterior stands for, untempered."""
+        """The sums that a Kronecker posterior represents, untempered."""
         gaussian = gaussian_of(posterior.structure)
         assert isinstance(gaussian, Kronecker)
         scale, n = posterior.temperature, posterior.n

@@ -2,7 +2,7 @@
 
 K(θ) = Σ_{i∈M} w_i D(h(f*_i) ‖ h(f_i)) + ½ (θ − θ*)ᵀ (R + P₀) (θ − θ*)
 
-D is the loss against the old model's own predictions h(f*), R the remainder that the memory does not stand for and P₀
+D is the loss against the old model's own predictions h(f*), R the remainder that the memory does not represent and P₀
 the precision of the prior. For generalised linear models with all past inputs in M this has the gradient of the past
 objective, everywhere: what is trained with it is what retraining would give.
 """
@@ -30,7 +30,7 @@ from posterity.trees import evaluating
 class FunctionDivergence(OverMemory):
     """Σ_i w_i [ ℓ(f_i, h(f*_i)) − ℓ(f*_i, h(f*_i)) ]: zero at the old model, a Bregman divergence from it.
 
-    Classes that the old model did not know have had probability zero.
+    Classes that the old model lacks count as probability zero.
     """
 
     def each(self, f: Tensor, rows: Tensor | None) -> Tensor:
@@ -77,12 +77,12 @@ def prior_at_mean(posterior: Posterior) -> Diagonal:
 
 
 def remember(model: nn.Module, data: Any, weights: Tensor | None = None) -> Memory:
-    """All of some data as a memory, with what the model says about each example.
+    """All of some data as a memory, with the model's output for each example.
 
     Args:
         model: The model, at the weights that are to be remembered.
         data: (inputs, targets[, ids]), a Dataset or a DataLoader.
-        weights: How many examples each one stands for; 1 each unless given.
+        weights: How many examples each one represents; 1 each unless given.
     """
     joined = Batch.concatenate(list(batches(data, batch_size=1024)))
     weights = torch.ones(len(joined)) if weights is None else torch.as_tensor(weights)

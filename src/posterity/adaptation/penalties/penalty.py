@@ -1,8 +1,8 @@
 """The contract of every method that keeps old knowledge: a term to add to any loss, scaled in one place.
 
-A penalty is written as a total: it stands for losses summed over the old data. `penalty(model)` divides it by `n`, the
-number of examples whose mean is the task loss it is added to; with a task loss that is a sum, n stays 1. Nothing else
-divides by N.
+A penalty is written as a total: it replaces the losses summed over the old data. `penalty(model)` divides it by `n`,
+the number of examples whose mean is the task loss it is added to; with a task loss that is a sum, n stays 1. Nothing
+else divides by N.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posterity.trees import Tree
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Penalty(ABC):
-    """A function of a model's parameters that stands for data which are no longer there.
+    """A function of a model's parameters that replaces data which are no longer available.
 
     Penalties add, and a number times a penalty is one. Given to `po.fit(..., penalty=...)` or added by hand:
 

@@ -46,7 +46,7 @@ class OverMemory(Penalty):
         return (weights.to(f) * self.each(f, rows)).sum()
 
     def outputs(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        """What the model says about the examples."""
+        """The model's outputs for the examples."""
         with evaluating(model):
             return call(model, inputs)
 

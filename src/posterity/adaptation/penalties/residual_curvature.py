@@ -1,4 +1,4 @@
-"""What a memory stands for and what it leaves out: weighted examples, and a Gaussian for the curvature of all others.
+"""What a memory represents and what it leaves out: weighted examples, and a Gaussian for the curvature of all others.
 
 Σ_{i∈M} w_i J_iᵀ Λ_i J_i + R  =  P − P₀
 
@@ -31,7 +31,7 @@ def covers_all(posterior: Posterior, memory: Memory | None) -> bool:
 
 
 def split(model: nn.Module, posterior: Posterior, memory: Memory | None) -> tuple[Memory | None, Diagonal | Full]:
-    """The memory, with weights that it can bear, and the Gaussian N(θ*, R⁻¹) of everything it does not stand for.
+    """The memory, with admissible weights, and the Gaussian N(θ*, R⁻¹) of everything it does not represent.
 
     Kronecker posteriors are taken by the diagonal of their precision: Kronecker products do not subtract.
 
@@ -110,7 +110,7 @@ def memory_matrix(model: nn.Module, memory: Memory, likelihood: Likelihood, name
 
 
 def by_weight(memory: Memory) -> Iterator[tuple[float, Batches]]:
-    """The examples of each distinct weight: there are few, and curvature knows no weights."""
+    """The examples of each distinct weight: there are few, and their curvature is not weighted."""
     for weight in memory.weights.unique().tolist():
         rows = (memory.weights == weight).nonzero()[:, 0]
         yield weight, batches((take(memory.inputs, rows), memory.targets[rows]))

@@ -54,7 +54,7 @@ class SynapticIntelligence(Callback):
 
     @torch.no_grad()
     def observe(self, model: nn.Module) -> None:
-        """The same for a loop of one's own: called after each optimizer step, before gradients are cleared."""
+        """The same in your own training loop: called after each optimizer step, before gradients are cleared."""
         away = {name: t - self.anchor[name] for name, t in self.last.items()}
         pull = product(self.current.gaussian, away)
         for name, p in trainable(model).items():

@@ -17,10 +17,10 @@ EPOCHS, STEPS = 20, 2000  # of retraining, whichever is more: what `fit` takes u
 
 
 def alternatives(problem: AdaptationProblem, seconds: float, seed: int) -> tuple[dict[str, nn.Module], list[str]]:
-    """Other models for the data as they are now, by name, and notes about those that could not be made.
+    """Other models for the present data, by name, and notes about those that could not be trained.
 
     Args:
-        problem: What was adapted; all data are at hand.
+        problem: What was adapted; all data are given.
         seconds: Processor time that the adaptation took.
         seed: Of everything random.
     """

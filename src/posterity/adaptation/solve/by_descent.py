@@ -25,7 +25,7 @@ BATCH, RATE = 128, 1e-3
 
 
 def steps_on(rows: int, settings: Settings) -> int:
-    """Steps over so many examples: 20 passes unless told otherwise, or as many more as it takes to make 500 steps."""
+    """Steps over so many examples: by default 20 passes, or more until there are 500 steps."""
     each = max(1, -(-rows // (settings.batch_size or BATCH)))
     return max(EPOCHS * each, STEPS) if settings.epochs is None else settings.epochs * each
 

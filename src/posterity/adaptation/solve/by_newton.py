@@ -50,7 +50,7 @@ def carried_over(old: Layer, new: Layer, batch: Batch) -> Tensor | None:
     """T with θ_old = T θ_new: which old weights make the outputs that new weights make; None if there are none.
 
     Classes that are new have no part in it. Where the features are others, they have to be combinations Aφ of the old
-    ones, as far as the examples at hand can tell: W φ_new = (W A) φ_old.
+    ones on the given examples: W φ_new = (W A) φ_old.
     """
     (k, d), (k_new, _) = old.head.shape, new.head.shape
     device = next(new.model.parameters()).device
@@ -126,7 +126,7 @@ def _nothing_approximated(problem: AdaptationProblem, past: Past) -> bool:
 
 
 def retrained(problem: AdaptationProblem, batch: Batch) -> nn.Module:
-    """The model that all data at hand lead to."""
+    """The model trained on all given data."""
     assert problem.heads is not None
     new = Layer(copy.deepcopy(problem.new), problem.heads[1])
     width = problem.scale * new.flat(problem.prior.precision_diagonal())

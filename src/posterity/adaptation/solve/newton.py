@@ -3,7 +3,7 @@
 Σ_i w_i ℓ(W φ_i, y_i) + ½ θᵀAθ − bᵀθ,    θ the flat W (K, D)
 
 For canonical links the problem is convex, its Hessian Σ w Λ ⊗ φφᵀ + A is the Gauss-Newton matrix, and the norm of the
-gradient at the end says how far the minimum can be.
+final gradient bounds the distance to the minimum.
 """
 
 from __future__ import annotations

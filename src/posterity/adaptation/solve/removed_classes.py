@@ -1,4 +1,4 @@
-"""Classes that lose all their examples: the model loses the outcome, and what the examples held apart may meet again.
+"""Classes that lose all their examples: the model loses the outcome, and regions that they separated may join.
 
 A softmax is saturated on examples that are learnt: at θ* they hardly pull, and without them hardly anything pulls the
 other way. So the outcome goes first: its output is silenced, the old predictions are those given that it is another
@@ -31,10 +31,10 @@ BELOW = 20.0  # the largest other logit at least, whatever its size: e⁻²⁰ i
 
 
 def removed_classes(problem: AdaptationProblem, past: Past) -> Tensor:
-    """Labels of removed examples that no other example has, as far as the data, or else the memory, can tell.
+    """Labels of removed examples that no other example has, judged by the data or else by the memory.
 
-    A memory can tell where the function that names a group takes a class whatever the inputs, or where it stands for
-    all data.
+    A memory suffices where the function that names a group picks a class regardless of the inputs, or where the memory
+    represents all data.
     """
     change, memory = problem.change, problem.memory
     nothing = torch.empty(0, dtype=torch.int64)
@@ -56,7 +56,7 @@ def removed_classes(problem: AdaptationProblem, past: Past) -> Tensor:
 
 
 def _all_gone(memory: Memory, change: Change, label: Tensor) -> bool:
-    """Whether as many examples of a class go as the memory stands for."""
+    """Whether as many examples of a class are removed as the memory represents."""
     assert change.removed is not None
     there = memory.weights[memory.targets == label.to(memory.targets)].sum().item()
     return change.counts[(change.removed.targets == label).cpu()].sum().item() > there - 0.5
@@ -83,7 +83,7 @@ def silence(problem: AdaptationProblem, outputs: Tensor, lost: Tensor) -> float:
 
     Args:
         problem: Before.
-        outputs: What the old model says about some examples.
+        outputs: The old model's outputs for some examples.
         lost: Classes that are no more.
 
     Returns:

@@ -36,7 +36,7 @@ def structure_after(
 
     Args:
         problem: Before; its new model has been trained.
-        past: What stood for the old data, in terms of the new model.
+        past: What represented the old data, in terms of the new model.
         hessian: The precision, where it is known; otherwise from the curvature at the new weights.
     """
     before, there = problem.posterior.structure, dict(problem.new.named_parameters())
@@ -158,7 +158,7 @@ def _factors_of_the_rest(problem: AdaptationProblem, past: Past) -> FactorSums:
 
 
 def _looked_up(problem: AdaptationProblem, past: Past) -> list[Memory]:
-    """Examples that are in the old curvature: remembered ones, and removed ones with all that they stand for."""
+    """Examples that are in the old curvature: remembered ones, and removed ones with all that they represent."""
     gone, memory = problem.change.removed, past.standing()
     found = [] if memory is None else [memory]
     return found if gone is None else [*found, Memory.of(gone, problem.keep * problem.change.counts)]
@@ -169,7 +169,7 @@ def _all_remembered(problem: AdaptationProblem, past: Past) -> bool:
 
 
 def _at_hand(problem: AdaptationProblem, past: Past) -> Memory | None:
-    """Memory and new data, each example with the number that it stands for."""
+    """Memory and new data, each example with the number of examples that it represents."""
     added, memory = problem.change.added, past.standing()
     if added is None:
         return memory

@@ -20,7 +20,7 @@ class Settings:
     """How a network is trained.
 
     Args:
-        epochs: Passes over the data; by default as many as the size of the change asks for.
+        epochs: Passes over the data; by default chosen from the size of the change.
         batch_size: Examples a step.
         lr: Learning rate of Adam, which falls to zero along a cosine.
         clip: Largest norm of the gradient of the mean loss.

@@ -1,6 +1,6 @@
-"""Adapting a network whose old data are at hand: training on the corrected data, from the old weights.
+"""Adapting a network whose old data are given: training on the corrected data, from the old weights.
 
-    θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the data as they are now
+    θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the present data
 
 A network whose means no prior has pulled was held by the length of its training. It trains for a share of that length.
 Others take half of the steps first. The other half follows if the objective of retraining, loss over all data and
@@ -72,7 +72,7 @@ class Schedule:
 
     @classmethod
     def of(cls, problem: AdaptationProblem, rows: int, lost: bool, settings: Settings) -> Schedule:
-        """What a change of this size needs, unless settings say otherwise.
+        """What a change of this size needs; explicit settings override it.
 
         A change below 8 % of the data takes a share of the steps and a smaller rate: a large rate over few steps moves
         weights that had no reason to move. So does a large rate where a class is lost, whose output is silenced first.
@@ -127,7 +127,7 @@ class Corrected:
     """The objective of retraining.
 
     Args:
-        data: All examples as they are now; the changed ones come last.
+        data: All present examples; the changed ones come last.
         changed: How many of them are new or have new targets.
         likelihood: What the outputs mean.
         prior: The prior.
@@ -144,14 +144,14 @@ class Corrected:
 
     @classmethod
     def of(cls, problem: AdaptationProblem) -> Corrected:
-        """The objective after a change, where all data are at hand."""
+        """The objective after a change, where all data are given."""
         data, added = problem.all_data(), problem.change.added
         assert data is not None
         changed = 0 if added is None else len(added)
         return cls(data, changed, problem.posterior.likelihood, problem.pulling, problem.scale)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows of each batch, and the share of all data that each of them stands for.
+        """Rows of each batch, and the share of all data that each of them represents.
 
         Changed examples that are few are in every batch, with a share that keeps the gradient unbiased.
         """
@@ -176,7 +176,7 @@ class Corrected:
         return losses if self.weights is None else self.weights[rows].to(losses) * losses
 
     def value(self, model: nn.Module) -> float:
-        """The objective, over all data or over examples that stand for them."""
+        """The objective, over all data or over examples that represent them."""
         if len(self.data) <= LOOKED_AT:
             return objective(model, self.data, self.likelihood, self.prior, self.scale)
         rows = torch.randperm(len(self.data), generator=seeded(0))[:LOOKED_AT]
@@ -186,7 +186,7 @@ class Corrected:
 
 
 def _passes(n: int, size: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """So many batches of rows, pass after pass in a random order; what is left of a pass is dropped."""
+    """So many batches of rows, pass after pass in a random order; the rest of a pass is dropped."""
     order: tuple[Tensor, ...] = ()
     for step in range(steps):
         each = n // size
@@ -244,7 +244,7 @@ def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
 
 
 def train_on(model: nn.Module, task: Corrected, schedule: Schedule, seed: int) -> None:
-    """All steps of a schedule, in place, whatever becomes of the objective."""
+    """All steps of a schedule, in place, even where the objective rises."""
     adam = _adam(list(trainable(model).values()), schedule.lr)
     _train(model, adam, task, schedule, seed, None)
 

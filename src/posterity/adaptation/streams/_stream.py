@@ -4,7 +4,7 @@ Several posteriors learn side by side, each of which forgets another share γ of
 
     λ_γ ← λ₀ + (1 − γ)(λ_γ − λ₀) + site of the chunk.
 
-Before it learns a chunk, each predicts it. The one whose recent predictions were most likely answers:
+Before it learns a chunk, each predicts it. The one whose recent predictions were most likely is used:
 
     s_γ ← d s_γ + log p_γ(chunk),    d = 0.8.
 """
@@ -249,7 +249,7 @@ class Stream:
         return replace(result.posterior, memory=memory), result.report.drift
 
     def _trimmed(self, memory: Memory) -> Memory:
-        """As many examples as fit, at random, which stand for as many as all of them did."""
+        """As many examples as fit, at random, reweighted to represent all of them."""
         if len(memory) <= self.memory:
             return memory
         generator = torch.Generator().manual_seed(self.seed + len(self._rows))

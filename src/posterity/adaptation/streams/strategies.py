@@ -1,6 +1,6 @@
-"""Learners of task streams: what each method keeps between tasks, and the penalty it makes of it.
+"""Learners of task streams: what each method keeps between tasks, and the penalty that it builds from it.
 
-All a strategy knows of the past is a Gaussian anchor and one memory for each task. Training is `po.fit`.
+A strategy keeps a Gaussian anchor and one memory for each task, and nothing else of the past. Training is `po.fit`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Strategy:
     Args:
         options: What `po.fit` is given: epochs, lr, batch_size, clip ...
         prior_precision: δ of the prior before the first task.
-        anchor: The Gaussian that stands for all tasks so far.
+        anchor: The Gaussian that represents all tasks so far.
         memories: What is remembered of each.
         seen: Number of examples so far.
     """
@@ -77,7 +77,7 @@ class Strategy:
         return task.train
 
     def penalty(self, model: nn.Module, n: int) -> Penalty | None:
-        """What stands for earlier tasks while the next one, of n examples, is learnt."""
+        """What represents earlier tasks while the next one, of n examples, is learnt."""
         return None
 
     def watchers(self) -> list[Callback]:
@@ -175,7 +175,7 @@ class Remembering(Strategy):
     Args:
         size: Examples remembered of each task, or all where it has fewer.
         by: How they are chosen; see `select`.
-        weighted: Whether they stand for the whole task.
+        weighted: Whether they represent the whole task.
         strength: How much the past counts; 1 is what it would count if nothing had been approximated.
         batch_size: Memory examples for each step; all of them unless given.
     """
@@ -195,7 +195,7 @@ class Remembering(Strategy):
         self.memories.append(kept)
 
     def memory(self, model: nn.Module) -> Memory:
-        """All memories as one, with what the model says now."""
+        """All memories as one, with the model's present outputs."""
         weights = torch.cat([memory.weights for memory in self.memories])
         joined = Batch.concatenate([memory.batch() for memory in self.memories])
         ids = torch.arange(len(joined), device=joined.targets.device)
@@ -203,7 +203,7 @@ class Remembering(Strategy):
 
 
 class ReplayMemory(Remembering):
-    """Remembered examples with their labels, weighted to stand for all."""
+    """Remembered examples with their labels, weighted to represent all."""
 
     def penalty(self, model: nn.Module, n: int) -> Penalty | None:
         if not self.memories:

@@ -74,7 +74,7 @@ def split(train: Data, test: Data, groups: Sequence[Sequence[int]], *, scenario:
 
 
 class MultiHead(nn.Module):
-    """A network whose outputs are cut into one head for each task; `task` says which head answers.
+    """A network whose outputs are cut into one head for each task; `task` selects the head.
 
     Args:
         body: A network with heads · outputs outputs.

@@ -4,7 +4,7 @@ q_t = argmin_q E_q[Σ ℓ] + KL(q ‖ q_{t−1})
 
 By Bayes by backprop (VCL) or by IVON. A weight that no task has needed is as wide as the prior, and the next task would
 drown in its noise: training starts from the last means but with narrow widths, and widens what it does not need. What
-the data do not reach at all, such as another task's head, stays as wide as it was, whatever the start.
+the data do not reach at all, such as another task's head, keeps its width, regardless of the start.
 Coresets are kept out of training and learnt just before prediction, from where q_t is, by a copy that is thrown away.
 Where everything is linear and Gaussian, q_t is the posterior given all data.
 """
@@ -105,8 +105,7 @@ class VCL(Strategy):
 def data_reach(model: nn.Module) -> Iterator[Tree]:
     """Which weights the data reach: those that ever have a gradient through the model's outputs while this is open.
 
-    Weights that stand in place of the model's own are watched where they are used, so that no gradient of a prior
-    counts.
+    Weights that replace the model's own are watched where they are used, so that no gradient of a prior counts.
     """
     reached = {name: torch.zeros_like(p, dtype=torch.bool) for name, p in trainable(model).items()}
     own: set[str] = set()  # parameters themselves are watched once, what is drawn in their place each time

@@ -70,7 +70,7 @@ class Choice:
         loss: Name of a landscape.
         family: Name of a family.
         estimator: Name of an estimator.
-        curvature: What stands for the Hessian.
+        curvature: The estimate of the Hessian.
         lr: ρ.
         momentum: β of heavy-ball momentum.
         temperature: τ, the weight of the entropy (of the Gumbel relaxation for "relaxed").
@@ -166,7 +166,7 @@ class Choice:
         return self.where.make(self.data)
 
     def losses(self) -> Any:
-        """What the rule sees: the loss at every step, or one minibatch after another."""
+        """The loss that the rule uses: the loss at every step, or one minibatch after another."""
         loss = self.total()
         if not self.minibatch:
             return loss

@@ -29,11 +29,11 @@ class Frame:
         weights: Of the components.
         means: Of the components, each with an entry for each axis.
         covariances: Of the components: (v,) or (v₁₁, v₁₂, v₂₂); none where q is a point.
-        note: What else there is to say, in a few words.
+        note: Further remarks, in a few words.
         energy: E_q[ℓ] − τ H(q), or the loss where q is a point; None where it is not computed.
         masses: Probabilities of the corners (−,−), (−,+), (+,−), (+,+), where q is over signs.
         density: q on the grid, for families that are no Gaussians.
-        curve: What the rule sees in place of the loss (one dimension): E_q[ℓ] for each mean, or SAM's worst value.
+        curve: What the rule uses in place of the loss (one dimension): E_q[ℓ] for each mean, or SAM's worst value.
         lines: Lines over the data, drawn from q.
         seen: How many of the data points have been seen; None for all of them.
     """
@@ -52,13 +52,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class Film:
-    """All frames, and what stands behind them.
+    """All frames and their background.
 
     Args:
         domain: The part of the plane that is drawn.
         axes: Names of its axes.
         frames: q at the start and after each step.
-        surface: The loss on a grid over the domain, row by row; none where there is nothing to draw.
+        surface: The loss on a grid over the domain, row by row; none where nothing is drawn.
         data: Data points, (x, y) or (x, y, class).
         data_kind: "classes", "line" or "cloud" (points in the same plane as q).
         data_domain: The part of the data's plane that is drawn, where it is another one.

@@ -22,7 +22,7 @@ class Preset:
 
     Args:
         title: Its name in the menu.
-        group: Under which heading it stands.
+        group: The heading that it is listed under.
         algorithm: Whose docstring has the equation; where there is none, the choice is put into words.
         rows: The rows of Table 1 that it shows.
         posterior: The family, in words.

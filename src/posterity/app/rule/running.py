@@ -111,7 +111,7 @@ def _energy(choice: Choice, loss: Loss, q: AnyFamily) -> float:
 
 
 def _curve(choice: Choice, loss: Loss, q: AnyFamily) -> list[float] | None:
-    """What the algorithm sees in place of the loss: its average under q, moved along the axis, or SAM's maximum."""
+    """What the algorithm uses in place of the loss: its average under q, moved along the axis, or SAM's maximum."""
     axis = grid(choice.where.domain)
     if choice.estimator == "sam":
         around = torch.linspace(-choice.radius, choice.radius, 61, dtype=torch.float64)

@@ -10,7 +10,7 @@ from posterity.app.rule.choice import Choice
 
 
 def docstring_equations(algorithm: Callable[..., Any]) -> list[str]:
-    """The update equations that stand in an algorithm's docstring, one to a line.
+    """The update equations in an algorithm's docstring, one to a line.
 
     Examples:
         >>> from posterity.algorithms import newton
@@ -24,7 +24,7 @@ def docstring_equations(algorithm: Callable[..., Any]) -> list[str]:
 
 
 def equations(choice: Choice) -> list[str]:
-    """The step of the rule that a choice stands for."""
+    """The step of the rule that a choice gives."""
     if choice.estimator == "sam":
         return ["e = ρ ∇ℓ(m)/|∇ℓ(m)|", "m ← m − α ∇ℓ(m + e)"]
     if choice.estimator == "ivon":

@@ -207,7 +207,7 @@ export class WhatIf {
   }
 }
 
-// What an estimate that is flagged has to say.
+// The text of a flagged estimate.
 function direction(change, known) {
   return h(
     "div",

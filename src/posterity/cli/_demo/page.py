@@ -117,7 +117,7 @@ def _what_if(study: Study) -> Section:
         "What if they were gone?",
         [
             f"The mean held-out loss is {now['now']:.4f}. Without the suspects it would be {now['estimated']:.4f}, "
-            "says the memory-perturbation equation, with the last layer's posterior and without training anything; "
+            "by the memory-perturbation equation, with the last layer's posterior and without training; "
             f"retraining without them gives {now['retrained']:.4f}.",
         ],
     )

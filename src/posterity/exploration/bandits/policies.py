@@ -27,7 +27,7 @@ class Policy(ABC):
 
     Args:
         belief: What is believed about rewards.
-        initial: How often each arm is pulled, in turn, before the belief is asked.
+        initial: How often each arm is pulled, in turn, before the belief is used.
         seed: Of everything random.
     """
 

@@ -17,7 +17,7 @@ CLIP = 10.0  # largest norm of a gradient: a rare large one, met where h is smal
 
 
 class VariationalNetwork(Belief):
-    """A network whose weights are N(m, 1/(n(h + δ))), so that it is as unsure as n rewards leave it.
+    """A network whose weights are N(m, 1/(n(h + δ))), so that its uncertainty is that after n rewards.
 
     Draws continue the optimizer's own stream of noise: they are reproduced by the same questions in the same order, and
     not by seed and number alone.

@@ -29,7 +29,7 @@ class MixtureFactor(Factor):
     no prior.
 
     Args:
-        weights: Name of π, a `Dirichlet`; None where all components are known to be equally frequent.
+        weights: Name of π, a `Dirichlet`; None for equally frequent components.
         components: Name of θ, with plates (K, ...), of the emission's conjugate family.
         emission: The observations.
     """

@@ -1,4 +1,4 @@
-"""The methods that `fit` knows, by name."""
+"""The methods of `fit`, by name."""
 
 from posterity.learning.learners import optimizers
 from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior

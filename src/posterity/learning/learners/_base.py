@@ -1,4 +1,4 @@
-"""What a method adds to the training loop: an optimizer, how weights are drawn, the posterior it hands over."""
+"""What a method adds to the training loop: an optimizer, how weights are drawn, the posterior it returns."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Learner(ABC):
 
     @classmethod  # noqa: B027 (a hook)
     def check(cls, f: Tensor, likelihood: Likelihood) -> None:
-        """Raise where the method has no answer to such outputs, before anything is trained."""
+        """Raise where the method does not support such outputs, before anything is trained."""
 
     def schedule(self) -> Schedule:
         """The schedule for users who do not choose one."""
@@ -120,7 +120,7 @@ class Learner(ABC):
         """Called after each epoch, at the fraction `progress` of training."""
 
     def figures(self) -> dict[str, float]:
-        """What the method knows of its posterior while training, for the history: sigma, the median of all σ."""
+        """Figures of the method's posterior during training, for the history: sigma, the median of all σ."""
         return {}
 
     def stopped(self) -> None:  # noqa: B027 (a hook)

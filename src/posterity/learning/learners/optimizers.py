@@ -1,4 +1,4 @@
-"""The learners of the optimizer family: each names its optimizer, how it is started, and what it asks of the loop."""
+"""The learners of the optimizer family: each names its optimizer, how it is started, and what it needs of the loop."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class SWAGLearner(SGDLearner):
         self.deviations = self.deviations[-self.rank :]
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
-        """SWAG's Gaussian; before the second snapshot there is none yet, and the point stands in."""
+        """SWAG's Gaussian; before the second snapshot the point is used."""
         if self.count < 2:
             return super().posterior(likelihood, data)
         scale = (2 * (len(self.deviations) - 1)) ** -0.5

@@ -24,7 +24,7 @@ BUDGET, BUDGET_AT_BEST_LENGTH = 0.03, 0.01
 
 
 class VariationalLearner(Learner):
-    """AdamW in `posterity.optim.Variational`: the learning rate that everybody knows, and widths at a held price.
+    """AdamW in `posterity.optim.Variational`: AdamW's usual learning rate, and widths at a fixed price.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""Hooks that make a model variational for training code that only knows forward, backward and step."""
+"""Hooks that make a model variational for training code with plain forward, backward and step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Attachment:
 
     Args:
         model: The model.
-        samples: Where the samples are in their lives.
+        samples: The phase of the samples.
         draw: Puts a sample to learn from in place.
         put_mean: Puts the mean in place.
         may_stay: Whether the sample in place may stay until the step.

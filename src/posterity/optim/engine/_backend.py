@@ -48,7 +48,7 @@ class Backend(ABC):
 
     @abstractmethod
     def update(self, work: Work, parameters: Sequence[tuple[Group, Tensor]], estimates: int) -> bool:
-        """Take a step from the mean and what samples have left behind.
+        """Take a step from the mean and the statistics of samples.
 
         Args:
             work: What to work on.

@@ -35,7 +35,7 @@ def checked(
     Args:
         optimizer: Whose `load_state_dict` it is.
         parameters: Its parameters.
-        equations: Its equations: they check options, and tell the state that a parameter must have.
+        equations: Its equations: they check options and list the state that a parameter must have.
         given: Names of the state that users may set before.
     """
     final: list[StateDict] = []

@@ -61,7 +61,7 @@ class Equations:
         """Update mean and state of a block in place; the product of noise and gradient is None without noise."""
 
     def observe(self, p: Tensor, tensors: Views, options: Any, numbers: Numbers) -> None:
-        """Called before a parameter is updated: measure what `diagnostics` tells, adapt numbers to it."""
+        """Called before a parameter is updated: measure what `diagnostics` reports, adapt numbers to it."""
 
     def forget(self, p: Tensor, rate: float | Tensor) -> None:
         """Count that the precision of a parameter forgets this share of its initial value in the coming update."""
@@ -106,7 +106,7 @@ class Equations:
         return self.options.of(group)
 
     def state_of(self, p: Tensor, group: Group) -> Views:
-        """The state of a parameter, which begins here."""
+        """The initial state of a parameter."""
         state: Views = self.state[p]
         if "step" not in state:
             state["step"] = torch.tensor(0.0)
@@ -121,7 +121,7 @@ class Equations:
         return whole(found).to(home(p)).expand(p.shape)
 
     def part_of(self, p: Tensor, group: Group) -> DiagnosedWeights:
-        """What `diagnostics` needs to know about one parameter."""
+        """What `diagnostics` needs about one parameter."""
         options, state, prior = self.options_of(group), self.state.get(p, {}), self._parameters.prior_of(p, group)
         rho = self.numbers(p, options)["rho2"] if "spread" in state else 0.0
         return DiagnosedWeights(whole(p), self.precision_of(p, group), prior, state, self.clipped(p, options), rho)

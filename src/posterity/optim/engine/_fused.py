@@ -1,9 +1,9 @@
 """The backend of optimizers whose equations exist as fused kernels, which draw samples and take steps.
 
-Counters live on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there, and
-said when the host comes to know. Of several samples a step each is written down, and its product with the gradient is
-summed when the next one is drawn. Averages of several estimates, products of each process and steps of shards are left
-to tensor operations.
+Counters are on the device, so that nothing waits for it: a step with NaN or infinite gradients is skipped there; the
+warning follows when the host reads the counters. Of several samples a step each is written down, and its product with
+the gradient is summed when the next one is drawn. Averages of several estimates, products of each process and steps of
+shards are left to tensor operations.
 """
 
 from __future__ import annotations

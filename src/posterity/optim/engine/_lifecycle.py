@@ -10,7 +10,7 @@
      └────discard──────┘  (a step, or gradients that are cleared)
 
 A sample to predict with goes from any phase of the mean to SAMPLED and back. Between MEAN and the step there may be any
-number of samples; `Statistics` keeps what each leaves behind.
+number of samples; `Statistics` keeps the result of each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Phase(Enum):
     AHEAD = "a sample is in place that the last step drew and no pass has used"
     SAMPLED = "a sample is in place"
     DIFFERENTIATED = "a sample is in place, and gradients at it have come"
-    PENDING = "the mean is in place, and what samples left behind waits for a step"
+    PENDING = "the mean is in place, and the statistics of samples wait for a step"
 
 
 IN_PLACE = (Phase.AHEAD, Phase.SAMPLED, Phase.DIFFERENTIATED)
@@ -89,7 +89,7 @@ class Lifecycle:
     # ── a sample comes ───────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, train: bool, parameters: Sequence[Tensor]) -> bool:
-        """Prepare for a sample, and say whether its noise is to be new.
+        """Prepare for a sample, and return whether it needs new noise.
 
         Earlier samples that left no gradient are forgotten. Shards that accumulate without communication show no
         gradient before the last pass, whose product has to be that of all: they keep their sample.
@@ -228,7 +228,7 @@ class Lifecycle:
         torch.clear_autocast_cache()
 
     def _rest(self) -> None:
-        """The mean is in place: of the two phases in which it is, the one that the statistics tell."""
+        """The mean is in place: of its two possible phases, the one given by the statistics."""
         phase = Phase.PENDING if self.statistics.finished else Phase.MEAN
         if phase is not self.phase:
             self._to(phase)

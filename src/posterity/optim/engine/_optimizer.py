@@ -58,7 +58,7 @@ class VariationalOptimizer(Equations, Optimizer):
         options: The options of parameter groups that do not have their own.
         mc_samples: Samples for each `step(closure)`.
         prior: A diagonal Gaussian in place of weight decay; needs named parameters.
-        fused: Whether kernels may take samples and steps, where there are some; True says why if there are none.
+        fused: Whether kernels may take samples and steps, where there are some; True warns if there are none.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
         torch_options: Arguments of torch's optimizers. `foreach` has no effect: tensors are always worked on together.
@@ -155,7 +155,7 @@ class VariationalOptimizer(Equations, Optimizer):
         self._fused.look(self._samples)
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:
-        """Make a model variational for any training code that only knows `forward`, `backward` and `step`.
+        """Make a model variational for training code that only calls `forward`, `backward` and `step`.
 
         While the model trains with gradients on, each forward pass holds a fresh sample until its backward pass ends;
         at all other times the parameters are the mean.
@@ -300,7 +300,7 @@ class VariationalOptimizer(Equations, Optimizer):
             super().load_state_dict(state_dict)
 
     def state_dict(self) -> StateDict:
-        """The state, with plain numbers for counters that live on a device."""
+        """The state, with plain numbers for counters on a device."""
         return with_plain_counters(super().state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class VariationalOptimizer(Equations, Optimizer):
     def set_term(self, linear: Tree, quadratic: Tree) -> None:
         """Add −linear·θ + ½ quadratic·θ² to the total loss: a Gaussian site in natural parameters.
 
-        Refused unless the precision stays positive whatever the term, as with IVON, SOBA and VariationalNewton.
+        Raises unless the precision stays positive for any such term, as with IVON, SOBA and VariationalNewton.
 
         Args:
             linear: A tensor for each named parameter.
@@ -352,7 +352,7 @@ class VariationalOptimizer(Equations, Optimizer):
 
     @torch.no_grad()
     def posterior(self, model: nn.Module, *, likelihood: str | Likelihood, n: int) -> Posterior:
-        """Hand over the posterior N(m, 1/precision) of a model.
+        """Return the posterior N(m, 1/precision) of a model.
 
         Args:
             model: The model whose parameters this optimizer trains.
@@ -368,7 +368,7 @@ class VariationalOptimizer(Equations, Optimizer):
 
     @torch.no_grad()
     def diagnostics(self, loss: float | None = None) -> Diagnostics:
-        """Say how training stands: widths, signal to noise, KL, bias and more.
+        """Summarise training: widths, signal to noise, KL, bias and more.
 
         Args:
             loss: The mean loss per example, for the evidence lower bound −ess · loss − KL.

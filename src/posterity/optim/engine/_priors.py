@@ -1,4 +1,4 @@
-"""What stands before and after training: priors and extra terms by name, and the posterior handed over."""
+"""Before and after training: priors and extra terms by name, and the resulting posterior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the samples of one step leave behind: products of noise and gradient.
+"""Statistics of the samples of one step: products of noise and gradient.
 
 Within one step let sample k have noise nₖ = θₖ − m, and let Gₖ be the content of ``p.grad`` after its backward pass.
 The optimizer needs D = Σₖ nₖ (Gₖ − Gₖ₋₁): each noise times the gradient that its own sample added. Instead of keeping
@@ -191,7 +191,7 @@ class Statistics:
     # ── at the step ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def evidence(self, p: Tensor, estimates: int) -> tuple[Views, Numbers]:
-        """What the update of a parameter needs to know: gradient, last sample and sums, and how they are scaled."""
+        """What the update of a parameter needs: gradient, last sample and sums, and how they are scaled."""
         tensors = {} if p.grad is None else {"gradient": local(p.grad)}
         numbers: Numbers = {"estimates": float(estimates)} if estimates > 1 else {}
         if self.finished and p in self.kept:

@@ -1,4 +1,4 @@
-"""What kernels do for an optimizer, whatever they are written in."""
+"""What kernels do for an optimizer, in any language."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class AdamKernels(Kernels):
         """Let the widths of the next sample be those of a course."""
 
     def catch_up(self) -> None:
-        """Let the host know how far the device is, where it may not."""
+        """Update the host's counters from the device, where they may differ."""
         return
 
     @abstractmethod
@@ -162,5 +162,5 @@ class AdamKernels(Kernels):
             done: Grows when the step has been taken.
 
         Returns:
-            False if the host knows that a gradient is not finite: then nothing is changed.
+            False if the host has seen a gradient that is not finite: then nothing is changed.
         """

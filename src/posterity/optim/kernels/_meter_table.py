@@ -1,6 +1,6 @@
-"""What kernels know of a run of `Variational`: the numbers of its meter in one vector on the device.
+"""What kernels store of a run of `Variational`: the numbers of its meter in one vector on the device.
 
-The tensors of a `Meter` are views of that vector while kernels move it, so that whoever reads them reads the newest.
+The tensors of a `Meter` are views of that vector while kernels move it, so that every read returns the newest values.
 Counts of the host are its own guess, since a step may have been skipped or replayed without it; `catch_up` corrects it.
 """
 
@@ -38,7 +38,7 @@ class MeterTable:
         self._meter: Meter | None = None
 
     def follow(self, course: Course) -> None:
-        """Let the device know what the host has changed."""
+        """Copy the host's changes to the device."""
         meter, price = course.meter, course.meter.price
         self._meter = meter
         for owner, names in ((price, PRICE), (meter, MEASURED)):

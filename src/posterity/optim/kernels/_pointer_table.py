@@ -1,4 +1,4 @@
-"""The table that fused kernels work from: where each tensor of each parameter stands, nothing copied or flattened."""
+"""The table that fused kernels work from: the address of each tensor of each parameter, nothing copied or flattened."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped"
 """A step of `Variational` over Adam in Triton, and the price of its sample, in one pass over memory.
 
-A program works on one noise block; the noise is drawn again, not stored. Adam's averages stand in the columns of the
+A program works on one noise block; the noise is drawn again, not stored. Adam's averages are in the columns of the
 momentum (of gradients) and of the Hessian (of their squares).
 """
 

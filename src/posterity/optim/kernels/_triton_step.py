@@ -242,7 +242,7 @@ def measure(
     DTYPE: tl.constexpr,
     SOME: tl.constexpr,
 ):
-    """What `step` needs to know about each tensor, and `IVON.observe`: step count, debiasing, 1 − β₂, noise keys."""
+    """What `step` needs about each tensor, and `IVON.observe`: step count, debiasing, 1 − β₂, noise keys."""
     t = tl.load(members + tl.program_id(0))
     row = table + t.to(tl.int64) * WIDTH
     number = numbers + tl.load(row + GROUP) * NUMBERED

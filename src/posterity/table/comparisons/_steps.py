@@ -40,11 +40,11 @@ class Exercise:
 
     @property
     def weights(self) -> Tensor:
-        """The weights as they are, flat."""
+        """The present weights, flat."""
         return self.model.weight.detach().reshape(-1).clone()
 
     def backward(self, rows: slice = slice(None)) -> None:
-        """Take the gradient of the mean loss of examples at the weights as they are."""
+        """Take the gradient of the mean loss of examples at the present weights."""
         targets = self.targets[rows]
         loss = F.binary_cross_entropy_with_logits(self.model(self.inputs[rows]), targets, reduction="sum")
         (loss / len(targets)).backward()
@@ -80,7 +80,7 @@ def draws(task: Exercise, optimizer: VariationalOptimizer) -> Iterator[tuple[Ten
 
 
 def handed_over(task: Exercise, optimizer: VariationalOptimizer) -> Tensor:
-    """The precision matrix of the posterior that an optimizer hands over."""
+    """The precision matrix of the posterior that an optimizer returns."""
     structure: Any = optimizer.structure({"weight": task.model.weight})
     matrix: Tensor = structure.precision_matrix()
     return matrix

@@ -175,3 +175,6 @@ def test_losses_that_disagree_several_fold_are_said_in_red(tmp_path, loo, alarm)
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert ('class="alarm"' in text) == bool(alarm)
     assert alarm in text
+    write_report(Contents("B", "", {}, held_out=held, memory=table.assign(out_of_fold_nll=0.9)), tmp_path / "r.html")
+    measured = "cross-validation measures 0.9 on the training" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert measured == (loo == 0.03)  # the length was chosen by it: fewer epochs would not help

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -107,7 +108,8 @@ def _block(block: Block) -> str:
     if isinstance(block, Picture):
         return _picture(block)
     if isinstance(block, Code):
-        return f"<pre><code>{escape(block.text)}</code></pre>\n"
+        whole = re.sub(r"--[\w-]+", r"<span>\g<0></span>", escape(block.text))  # a line may not end inside an option
+        return f"<pre><code>{whole}</code></pre>\n"
     if block and all(card.preview is not None and isinstance(card.preview.content, Mapping) for card in block):
         return _rows(block)
     return f"<div class='cards'>{''.join(_card(card) for card in block)}</div>\n"

@@ -213,16 +213,20 @@ def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
     return Section("Most uncertain predictions", ["Held-out examples, the most uncertain first.", cards])
 
 
-def _disagreement(estimated: float, measured: float) -> list[Block]:
+def _disagreement(estimated: float, measured: float, out_of_fold: float | None) -> list[Block]:
     """An alarm where the posterior's own estimate and the held-out loss differ several-fold."""
     low, high = sorted((estimated, measured))
     if high < SEVERAL * max(low, _NOTHING):
         return []
-    cause = (
-        "the network has memorised its labels, and its leave-one-out figures cannot be trusted; train for fewer epochs"
-        if measured > estimated
-        else "training and held-out examples are not alike; check how the rows were split"
-    )
+    if measured < estimated:
+        cause = "training and held-out examples are not alike; check how the rows were split"
+    else:
+        cause = "the network has memorised its labels, and its leave-one-out figures cannot be trusted; "
+        cause += (
+            "train for fewer epochs"
+            if out_of_fold is None
+            else f"cross-validation measures {out_of_fold:.3g} on the training examples"
+        )
     return [
         Alarm(f"Leave-one-out estimates a loss of {estimated:.3g}, held-out examples measure {measured:.3g}: {cause}.")
     ]
@@ -237,7 +241,8 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     if contents.held_out is not None and contents.held_out.probs is not None:
         measured = metrics.nll(contents.held_out.probs, contents.held_out.targets)
         estimate += f"; held-out examples measure {measured:.4g}"
-        blocks += _disagreement(float(table["loo_nll"].mean()), measured)
+        out_of_fold = float(table["out_of_fold_nll"].mean()) if "out_of_fold_nll" in table else None
+        blocks += _disagreement(float(table["loo_nll"].mean()), measured, out_of_fold)
     blocks += [estimate + ".", *([f"Warning: {contents.warning}."] if contents.warning else [])]
     sections = [Section("Leave-one-out", blocks)]
     by = "self_influence" if "self_influence" in table else "leverage"

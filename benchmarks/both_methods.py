@@ -1,15 +1,16 @@
 """Every verb with the posterior of each method, untuned: which method should be the default?
 
-`po.fit(network, data, method=...)` with nothing else said, on data that scikit-learn bundles or makes. AdamW leaves a
-point, which stands for what a user has without a posterior. Learning rates, lengths and budgets were chosen on other
-data (`untuned.md`, `fit_defaults.md`), not here.
+`po.fit(network, data, method=...)` with nothing else said, a perceptron with two hidden layers of 64. AdamW leaves a
+point, which stands for what a user has without a posterior; it is run at its usual rate and at that of "variational".
+Seeds 0 and 1; the budget of "variational" was chosen on other cuts of some of these sets (`budgets.md`), its other
+constants and those of IVON on other data (`untuned.md`, `fit_defaults.md`).
 
-- learn: accuracy, NLL and ECE on held-out rows, from 64 draws of the weights; and the share of confident mistakes:
-  rows that are wrong at a confidence above 0.9.
+- learn: accuracy, NLL and ECE on held-out rows, from 64 draws of the weights.
 - memory: a tenth of the labels is wrong; average precision of the memory map's ranking (of the loss, for AdamW). And
   the leave-one-out loss that the map estimates, divided by the loss on held-out rows.
-- what if: six groups of a twentieth of the digits (half of them random, half the most relevant of a class);
-  estimated changes of the held-out loss against those of retraining with the same seed, by rank correlation and sign.
+- what if: six groups of a twentieth of nine digits (half of them random, half the most relevant of a class); estimated
+  changes of the held-out loss against those of retraining with the same seed, by rank correlation and sign. All maps
+  are of the same kind, a Laplace posterior of the last layer at the weights of each method.
 - adapt: the planted labels are removed and a tenth digit is learnt, beside retraining.
 - merge: one network, fine-tuned on three thirds of the digits by class, merged by curvature, beside a plain average.
 - out of distribution: AUROC of the unknown digit by entropy and by mutual information; entropy far from two moons.
@@ -24,35 +25,29 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import budgets
+import datasets
 import report
 import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_moons
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 import networks
 import posterity as po
 
-METHODS = ("adamw", "ivon", "variational")
-FLIPPED, CONFIDENT, GROUPS, NEW = 0.1, 0.9, 6, 9
+WAYS: dict[str, dict[str, Any]] = {
+    "AdamW": {"method": "adamw"},
+    "AdamW, lr 3e-3": {"method": "adamw", "lr": 3e-3},
+    "ivon": {"method": "ivon"},
+    "ivon, automatic": {"method": "ivon", "ess": "auto", "hess_init": "auto"},
+    "variational": {"method": "variational"},
+}
+SETS = ("wine", "breast cancer", "two moons", "USPS 1000", "digits 800")
+FLIPPED, GROUPS, NEW = 0.1, 6, 9
 Data = tuple[Tensor, Tensor]
-
-
-def load(name: str, seed: int) -> tuple[Data, Data]:
-    """Rows to learn from and rows to test with, split by a seed."""
-    if name == "two moons":
-        x, y = make_moons(600, noise=0.25, random_state=seed)
-        share = 200
-    else:
-        x, y = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}[name](return_X_y=True)
-        share = 800 if name == "digits" else len(y) // 2
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    rows, labels = torch.tensor(x, dtype=torch.float32)[order], torch.tensor(y)[order]
-    middle, width = rows[:share].mean(0), rows[:share].std(0)
-    rows = rows / 16 if name == "digits" else (rows - middle) / width
-    return (rows[:share], labels[:share]), (rows[share:], labels[share:])
+Way = dict[str, Any]
 
 
 def network(data: Data, classes: int, seed: int) -> nn.Module:
@@ -60,8 +55,8 @@ def network(data: Data, classes: int, seed: int) -> nn.Module:
     return networks.mlp((data[0].shape[1], 64, 64, classes))
 
 
-def fitted(method: str, data: Data, classes: int, options: argparse.Namespace, seed: int, **more: Any) -> Any:
-    return po.fit(network(data, classes, seed), data, method=method, seed=seed, progress=False, **more, **options.fit)
+def fitted(way: Way, data: Data, classes: int, seed: int) -> po.Run:
+    return po.fit(network(data, classes, seed), data, seed=seed, progress=False, **way)
 
 
 def mislabelled(y: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -78,19 +73,7 @@ def at_mean(model: nn.Module, data: Data) -> tuple[float, float]:
     return (f.argmax(1) == data[1]).double().mean().item(), F.cross_entropy(f, data[1]).item()
 
 
-def learn(run: Any, test: Data) -> report.Line:
-    p = po.predict(run.model, run.posterior, test[0], samples=64)
-    confidence, guess = p.probs.max(-1)
-    return {
-        "accuracy": po.metrics.accuracy(p.probs, test[1]),
-        "nll": po.metrics.nll(p.probs, test[1]),
-        "ece": po.metrics.ece(p.probs, test[1]),
-        "confident": ((confidence > CONFIDENT) & (guess != test[1])).double().mean().item(),
-        "temperature": run.posterior.temperature,
-    }
-
-
-def memory(run: Any, data: Data, wrong: Tensor | None, test: Data) -> report.Line:
+def memory(run: po.Run, data: Data, wrong: Tensor | None, test: Data) -> report.Line:
     """How well wrong labels are found, and how near the estimated leave-one-out loss is to the held-out one."""
     if run.method == "adamw":
         with torch.no_grad():
@@ -99,12 +82,10 @@ def memory(run: Any, data: Data, wrong: Tensor | None, test: Data) -> report.Lin
     m = po.memory_map(run.model, run.posterior, data)
     if wrong is not None:
         return {"found": average_precision_score(wrong, m.table[m.ranking])}
-    left_out = float(m.table["loo_nll"].mean())
-    dimension = m.reliability.effective_dimension
-    return {"left_out": left_out / at_mean(run.model, test)[1], "dimension": dimension / len(data[1])}
+    return {"left_out": float(m.table["loo_nll"].mean()) / at_mean(run.model, test)[1]}
 
 
-def what_if(run: Any, data: Data, test: Data, classes: int, options: argparse.Namespace, seed: int) -> report.Line:
+def what_if(run: po.Run, way: Way, data: Data, test: Data, seed: int) -> report.Line:
     """Estimated against measured changes of the held-out loss, where groups are removed."""
     last = po.laplace(run.model, data, structure="last_layer", prior_precision=1.0)
     m = po.memory_map(run.model, last, data)
@@ -117,56 +98,49 @@ def what_if(run: Any, data: Data, test: Data, classes: int, options: argparse.Na
         estimated.append(m.what_if(remove=group).on(test).loss_change)
         keep = torch.ones(len(data[1]), dtype=torch.bool)
         keep[group] = False
-        again = fitted(run.method, (data[0][keep], data[1][keep]), classes, options, seed)
+        again = fitted(way, (data[0][keep], data[1][keep]), NEW, seed)
         measured.append(at_mean(again.model, test)[1] - before)
     signs = [(a > 0) == (b > 0) for a, b in zip(estimated, measured)]
     return {"rank": float(spearmanr(estimated, measured).statistic), "sign": statistics.fmean(signs)}
 
 
-def change(
-    run: Any, data: Data, wrong: Tensor, new: Data, test: Data, options: argparse.Namespace, seed: int
-) -> report.Line:
+def change(run: po.Run, way: Way, data: Data, wrong: Tensor, new: Data, test: Data, seed: int) -> report.Line:
     """Remove the wrong labels and add a digit: accuracy and NLL of adaptation and of retraining, and their times."""
     began = time.process_time()
     gone = wrong.nonzero().flatten().tolist()
     found = po.adapt(run.model, run.posterior, data=data, remove=gone, add=new, classes=NEW + 1, seed=seed)
     adapted, began = time.process_time() - began, time.process_time()
-    p = po.predict(found.model, found.posterior, test[0], samples=64)
     kept = (torch.cat((data[0][~wrong], new[0])), torch.cat((data[1][~wrong], new[1])))
-    began = time.process_time()
-    again = fitted(run.method, kept, NEW + 1, options, seed)
-    line = {"seconds": adapted / (time.process_time() - began)}
+    again = fitted(way, kept, NEW + 1, seed)
+    line: report.Line = {"adapted_time": adapted / (time.process_time() - began)}
     for name, (model, posterior) in {
         "adapted": (found.model, found.posterior),
         "again": (again.model, again.posterior),
     }.items():
         p = po.predict(model, posterior, test[0], samples=64)
-        line |= {
-            f"{name}_accuracy": po.metrics.accuracy(p.probs, test[1]),
-            f"{name}_nll": po.metrics.nll(p.probs, test[1]),
-        }
-    line["adapted_mean"], line["again_mean"] = at_mean(found.model, test)[1], at_mean(again.model, test)[1]
+        line[f"{name}_accuracy"] = po.metrics.accuracy(p.probs, test[1])
+        line[f"{name}_nll"] = po.metrics.nll(p.probs, test[1])
     return line
 
 
-def merged(method: str, data: Data, test: Data, options: argparse.Namespace, seed: int) -> report.Line:
+def merged(way: Way, data: Data, test: Data, seed: int) -> report.Line:
     """Three networks, fine-tuned on digits of their own from one base, as one network."""
     half = len(data[1]) // 2
-    base = fitted(method, (data[0][:half], data[1][:half]), 10, options, seed)
+    base = fitted(way, (data[0][:half], data[1][:half]), NEW + 1, seed)
     rest, parts = (data[0][half:], data[1][half:]), {}
     for k, own in enumerate(((0, 1, 2), (3, 4, 5), (6, 7, 8, 9))):
         rows = torch.isin(rest[1], torch.tensor(own))
         model = copy.deepcopy(base.model)
-        prior = {} if method == "adamw" else {"prior": base.posterior}
+        prior = {} if way["method"] == "adamw" else {"prior": base.posterior}
         parts[str(k)] = po.fit(
-            model, (rest[0][rows], rest[1][rows]), method=method, epochs=5, seed=seed, progress=False, **prior
+            model, (rest[0][rows], rest[1][rows]), epochs=5, seed=seed, progress=False, **prior, **way
         )
-    line = {"base": at_mean(base.model, test)[1], "base_accuracy": at_mean(base.model, test)[0]}
+    line: report.Line = {}
     whole = {name: run.posterior for name, run in parts.items()}
-    if method != "adamw":
+    if prior:
         one = po.merge(whole, base=base.posterior)
         one.apply(base.model)
-        line |= {"merged": at_mean(base.model, test)[1], "merged_accuracy": at_mean(base.model, test)[0]}
+        line = {"merged": at_mean(base.model, test)[1], "merged_accuracy": at_mean(base.model, test)[0]}
     mean = {
         n: torch.stack([run.model.state_dict()[n] for run in parts.values()]).mean(0) for n in base.model.state_dict()
     }
@@ -174,7 +148,7 @@ def merged(method: str, data: Data, test: Data, options: argparse.Namespace, see
     return line | {"average": at_mean(base.model, test)[1], "average_accuracy": at_mean(base.model, test)[0]}
 
 
-def outside(run: Any, inside: Tensor, foreign: Tensor) -> report.Line:
+def outside(run: po.Run, inside: Tensor, foreign: Tensor) -> report.Line:
     known, other = (po.predict(run.model, run.posterior, x, samples=64) for x in (inside, foreign))
     line = {"ood_entropy": po.metrics.ood_auroc(known.entropy, other.entropy), "far": other.entropy.mean().item()}
     if run.method != "adamw":
@@ -184,61 +158,91 @@ def outside(run: Any, inside: Tensor, foreign: Tensor) -> report.Line:
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
+    root = datasets.folder(options.data)
     for name in options.sets:
         for seed in options.seeds:
-            data, test = load(name, seed)
+            data, test = budgets.split(name, seed, root)
             classes = int(data[1].max()) + 1
             labels, wrong = mislabelled(data[1], classes, seed)
-            for method in options.methods:
+            for row in options.methods:
+                way = WAYS[row]
                 began = time.process_time()
-                run = fitted(method, data, classes, options, seed)
-                line = {"data": name, "method": method, "seed": seed, "steps": run.steps}
-                line["fit_seconds"] = time.process_time() - began
-                line |= learn(run, test) | memory(run, data, None, test)
-                noisy = fitted(method, (data[0], labels), classes, options, seed)
+                run = fitted(way, data, classes, seed)
+                line = {"data": name, "method": row, "seed": seed, "steps": run.steps}
+                line["seconds"] = time.process_time() - began
+                line |= budgets.scores(run, test) | memory(run, data, None, test)
+                line["temperature"] = run.posterior.temperature
+                noisy = fitted(way, (data[0], labels), classes, seed)
                 line |= memory(noisy, (data[0], labels), wrong, test)
-                line |= {f"noisy_{key}": value for key, value in learn(noisy, test).items()}
+                line |= {f"noisy_{key}": value for key, value in budgets.scores(noisy, test).items()}
                 if name == "two moons":
                     angles = torch.linspace(0, 2 * torch.pi, 200)
                     line |= outside(run, test[0], 6 * torch.stack((angles.cos(), angles.sin()), 1))
-                if name == "digits" and "verbs" not in options.without:
-                    line |= digits(method, data, test, options, seed)
-                line["all_seconds"] = time.process_time() - began
+                if name == "digits 800":
+                    line |= digits(way, data, test, seed)
                 yield line
 
 
-def digits(method: str, data: Data, test: Data, options: argparse.Namespace, seed: int) -> report.Line:
+def digits(way: Way, data: Data, test: Data, seed: int) -> report.Line:
     """What is asked of digits alone: nine of them with some wrong labels, then the tenth."""
-    old, unknown = data[1] != NEW, test[1] != NEW
+    old, known = data[1] != NEW, test[1] != NEW
     labels, wrong = mislabelled(data[1][old], NEW, seed)
-    nine, held_out = (data[0][old], labels), (test[0][unknown], test[1][unknown])
-    run = fitted(method, nine, NEW, options, seed)
-    line = outside(run, held_out[0], test[0][~unknown]) | merged(method, data, test, options, seed)
-    line |= what_if(run, nine, held_out, NEW, options, seed)
-    if method != "adamw":
-        line |= change(run, nine, wrong, (data[0][~old], data[1][~old]), test, options, seed)
+    nine, held_out = (data[0][old], labels), (test[0][known], test[1][known])
+    run = fitted(way, nine, NEW, seed)
+    line = outside(run, held_out[0], test[0][~known]) | merged(way, data, test, seed)
+    line |= what_if(run, way, nine, held_out, seed)
+    if run.method != "adamw":
+        line |= change(run, way, nine, wrong, (data[0][~old], data[1][~old]), test, seed)
     return line
+
+
+def summary(lines: list[report.Line]) -> str:
+    """A table of predictions and memory for each data set, and one of the other verbs on digits and moons."""
+    found: dict[tuple[str, str], list[report.Line]] = {}
+    for line in lines:
+        found.setdefault((line["data"], line["method"]), []).append(line)
+    sets, rows = (list(dict.fromkeys(line[key] for line in lines)) for key in ("data", "method"))
+
+    def mean(name: str, row: str, figure: str) -> str:
+        values = [line[figure] for line in found[name, row] if figure in line]
+        return f"{statistics.fmean(values):.3f}" if values else "–"
+
+    figures = ["accuracy", "nll", "ece", "noisy_nll", "found", "left_out"]
+    body = [[name, row, *(mean(name, row, each) for each in figures)] for name in sets for row in rows]
+    columns = ["data", "method", "accuracy", "NLL", "ECE"]
+    columns += ["NLL, tenth mislabelled", "AP of wrong labels", "leave-one-out / held-out loss"]
+    text = "\n### Learn and remember\n\n" + report.table(columns, body)
+    asked = {
+        "what if: rank correlation": ("digits 800", "rank"),
+        "what if: same sign": ("digits 800", "sign"),
+        "adapt: NLL": ("digits 800", "adapted_nll"),
+        "retrain: NLL": ("digits 800", "again_nll"),
+        "adapt: accuracy": ("digits 800", "adapted_accuracy"),
+        "retrain: accuracy": ("digits 800", "again_accuracy"),
+        "adapt: share of retraining's time": ("digits 800", "adapted_time"),
+        "merge by curvature: NLL": ("digits 800", "merged"),
+        "plain average: NLL": ("digits 800", "average"),
+        "unknown digit: AUROC of entropy": ("digits 800", "ood_entropy"),
+        "unknown digit: AUROC of mutual information": ("digits 800", "ood_information"),
+        "far from two moons: AUROC of entropy": ("two moons", "ood_entropy"),
+        "far from two moons: entropy, at most 0.693": ("two moons", "far"),
+    }
+    asked = {question: (name, figure) for question, (name, figure) in asked.items() if name in sets}
+    other = [[question, *(mean(name, row, figure) for row in rows)] for question, (name, figure) in asked.items()]
+    return text + ("\n### Ask, adapt and merge\n\n" + report.table(["question", *rows], other) if other else "")
 
 
 def main() -> None:
     arguments = report.parser(__doc__)
-    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    arguments.add_argument("--sets", nargs="+", default=["wine", "breast cancer", "two moons", "digits"])
-    arguments.add_argument("--methods", nargs="+", default=list(METHODS))
-    arguments.add_argument("--epochs", help="of every training; by default what po.fit chooses")
-    arguments.add_argument("--without", nargs="*", default=[])
+    arguments.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    arguments.add_argument("--sets", nargs="+", default=list(SETS))
+    arguments.add_argument("--methods", nargs="+", default=list(WAYS))
     options = arguments.parse_args()
-    epochs = options.epochs
-    options.fit = {} if epochs is None else {"epochs": int(epochs) if epochs.isdigit() else epochs}
     lines = report.gather(options, runs)
     if options.raw:
         return
-
-    for name in dict.fromkeys(line["data"] for line in lines):
-        for method in dict.fromkeys(line["method"] for line in lines):
-            mine = [line for line in lines if line["data"] == name and line["method"] == method]
-            keys = [k for k in mine[0] if isinstance(mine[0][k], (int, float)) and k != "seed"]
-            print(name, method, {k: round(statistics.fmean(line[k] for line in mine), 3) for k in keys})
+    text = report.header("Every verb with every method", lines, seeds=sorted({line["seed"] for line in lines}))
+    report.publish("both_methods", text + summary(lines), options.out)
 
 
 if __name__ == "__main__":

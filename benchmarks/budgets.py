@@ -1,9 +1,10 @@
-"""How much noise a perceptron needs whose length cross-validation has chosen, beside AdamW of the same length and rate.
+"""How long, and with how much noise, a perceptron should learn from a few hundred rows, beside AdamW.
 
-`po.fit(network, data)` with nothing else said stops before the network memorises. How much may noise in its weights
-cost then? A perceptron with two hidden layers of 64 learns from a few hundred rows with budgets from 0.003 to 0.1 nats
-per example, and with AdamW at the same learning rate for as many epochs. NLL, accuracy and ECE are those of held-out
-rows, from 64 draws. The default of 0.01 was chosen on the first group of data sets and its seeds.
+`po.fit(network, data)` with nothing else said trains as long as the loss out of fold, of networks without noise, is
+within 5 % of its lowest. A perceptron with two hidden layers of 64 does so with budgets of 0.01, 0.03 (the default) and
+0.1 nats per example, and AdamW at the same learning rate for as many epochs. AdamW is also shown at the length at which
+the loss out of fold was lowest. NLL, accuracy and ECE are those of held-out rows, from 64 draws. The 5 % and the budget
+were chosen on the first group of data sets and its seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import posterity as po
 from posterity.learning.learners import METHODS
 
 Data = tuple[Tensor, Tensor]
-BUDGETS = (0.003, 0.01, 0.03, 0.1)
+BUDGETS = (0.01, 0.03, 0.1)
+STOPPED = "AdamW, best length"
+
 CHOSEN_ON = {
     "wine": 89, "iris": 75, "breast cancer": 284, "australian": 345, "two moons": 200, "noisy two moons": 200,
     "digits 150": 150, "digits 300": 300, "digits 800": 800, "USPS 300": 300, "USPS 1000": 1000,
@@ -35,7 +38,7 @@ REPORTED_ON = {
     "MNIST 300": 300, "MNIST 1000": 1000, "Fashion-MNIST 300": 300, "Fashion-MNIST 1000": 1000,
     "KMNIST 1000": 1000, "a7a 300": 300, "a7a 1000": 1000, "banana": 500, "quiet two moons": 200,
 }  # fmt: skip
-SEEDS = {"chosen": (101, 102, 103), "reported": (0, 1, 2)}
+SEEDS = {"chosen": (101, 102), "reported": (0, 1)}
 MOONS = {"two moons": 0.25, "noisy two moons": 0.4, "quiet two moons": 0.15}
 PICTURES = {"MNIST": "MNIST", "Fashion-MNIST": "FashionMNIST", "KMNIST": "KMNIST_test"}
 TESTED = 5000
@@ -103,14 +106,16 @@ def of_one(group: str, name: str, seed: int, root: Path) -> Iterator[report.Line
         return networks.mlp((data[0].shape[1], 64, 64, classes))
 
     about = {"group": group, "data": name, "seed": seed}
-    first = po.fit(network(), data, seed=seed, progress=False, budget=BUDGETS[0])
-    epochs, lr = len(first.history), METHODS["variational"].usual_lr(first.model)
-    plain = po.fit(network(), data, method="adamw", lr=lr, epochs=epochs, seed=seed, progress=False)
-    yield about | {"steps": first.steps, "row": "AdamW"} | scores(plain, test)
-    yield about | {"steps": first.steps, "row": str(BUDGETS[0])} | scores(first, test)
-    for budget in BUDGETS[1:]:
+    lr = METHODS["variational"].usual_lr(network())
+    stopped = po.fit(network(), data, method="adamw", lr=lr, seed=seed, progress=False)
+    yield about | {"steps": stopped.steps, "row": STOPPED} | scores(stopped, test)
+    epochs: int | None = None
+    for budget in BUDGETS:
         run = po.fit(network(), data, epochs=epochs, budget=budget, seed=seed, progress=False)
+        epochs = len(run.history)
         yield about | {"steps": run.steps, "row": str(budget)} | scores(run, test)
+    plain = po.fit(network(), data, method="adamw", lr=lr, epochs=epochs, seed=seed, progress=False)
+    yield about | {"steps": plain.steps, "row": "AdamW"} | scores(plain, test)
 
 
 def of_group(lines: Sequence[report.Line], group: str) -> str:
@@ -119,7 +124,7 @@ def of_group(lines: Sequence[report.Line], group: str) -> str:
     names = list(dict.fromkeys(line["data"] for line in lines))
     seeds = sorted({line["seed"] for line in lines})
     found = {(line["data"], line["seed"], line["row"]): line for line in lines}
-    budgets = [str(b) for b in BUDGETS]
+    budgets = [STOPPED, *map(str, BUDGETS)]
 
     def mean(name: str, row: str, figure: str) -> float:
         return statistics.fmean(found[name, seed, row][figure] for seed in seeds)
@@ -146,23 +151,12 @@ def of_group(lines: Sequence[report.Line], group: str) -> str:
 
 
 NOTES = """
-Rules that were tried on the first group and gave no more than the fixed 0.01: a share of the loss out of fold, or of
-its distance to the training loss; the temperature that would fit the outputs out of fold best, and what it would gain;
-noise in the weights of the folds after their training, at the width that predicts held-out rows best; folds that are
-trained again with noise while their held-out rows move the budget. There is little to find: the budget that is best on
-the test rows of each run would give {best:.3f} on the first group.
+Ratios are to AdamW at the same length. Tried on the first group, and no better than a fixed 0.03: at the length at
+which the loss out of fold is lowest, where noise gains little, a share of that loss as the budget, or of its distance
+to the training loss; the temperature that would fit the outputs out of fold best; noise in the weights of the folds
+after their training, at the width that predicts held-out rows best; folds that are trained again with noise while their
+held-out rows move the budget.
 """
-
-
-def best(lines: Sequence[report.Line]) -> float:
-    """The ratio to AdamW if each run had the budget that is best on its test rows."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
-    for line in lines:
-        if line["group"] == "chosen":
-            found.setdefault((line["data"], line["seed"]), {})[line["row"]] = line["nll"]
-    return statistics.geometric_mean(
-        min(v for k, v in each.items() if k != "AdamW") / each["AdamW"] for each in found.values()
-    )
 
 
 def main() -> None:
@@ -172,12 +166,12 @@ def main() -> None:
     lines = report.gather(options, runs)
     if options.raw:
         return
-    text = report.header("Budgets of noise where cross-validation chooses the length", lines)
-    titles = {"chosen": "Data that chose the budget, seeds 101 to 103", "reported": "Other data, seeds 0 to 2"}
+    text = report.header("Length and noise where cross-validation chooses the length", lines)
+    titles = {"chosen": "Data that chose length and budget, seeds 101, 102", "reported": "Other data, seeds 0, 1"}
     for group, title in titles.items():
         if any(line["group"] == group for line in lines):
             text += f"\n### {title}\n\n{of_group(lines, group)}"
-    report.publish("budgets", text + NOTES.format(best=best(lines)), options.out)
+    report.publish("budgets", text + NOTES, options.out)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from torch import nn
 from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.learning import fit, folds
-from posterity.learning.callbacks import Callback
 from posterity.learning.folds import OutOfFold, out_of_fold
 from posterity.learning.length import best_epochs, stretch
 from posterity.likelihoods import likelihood
@@ -118,15 +117,20 @@ def test_fit_finds_its_length():
         fit(network(0), [(a, b) for a, b in zip(x, y)], epochs="auto")
 
 
-def test_a_length_by_cross_validation_leaves_less_to_noise(monkeypatch):
-    monkeypatch.setattr(folds, "LONGEST", 20)
-    budgets = []
+def test_noise_allows_a_late_end():
+    nothing = torch.empty(0)
+    found = OutOfFold(nothing, nothing, 60, 0.5, True, late=90)
+    assert best_epochs(found, 3, 2.0, late=True) == 75  # 2 · 90 · 5/4 steps
+    assert best_epochs(found, 3, 2.0) == 50
 
-    class Budget(Callback):
-        def end(self, moment):
-            budgets.append(moment.optimizer.meter.price.budget)
 
-    x, y = blobs(30)
-    for given in ({}, {"epochs": 3}, {"budget": 0.02}):
-        fit(network(0), (x, y), callbacks=[Budget()], progress=False, **given)
-    assert budgets == [0.01, 0.03, 0.02]
+def test_a_late_end_is_as_far_as_the_slack_goes(monkeypatch):
+    x, y = blobs()
+    y = torch.where(torch.rand(90, generator=torch.Generator().manual_seed(1)) < 0.3, (y + 1) % 3, y)
+    late = []
+    for slack in (0.0, folds._SLACK, 10.0):
+        monkeypatch.setattr(folds, "_SLACK", slack)
+        found = out_of_fold([network(k) for k in range(5)], x, y, CATEGORICAL, progress=False)
+        assert found.memorises
+        late.append(found.late)
+    assert found.steps == late[0] < late[1] < late[2]

@@ -21,7 +21,7 @@ from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
 from posterity.learning.checks import check_class_names, check_inputs
 from posterity.learning.learners import TrainingPlan
-from posterity.learning.length import chosen_epochs, cross_validates
+from posterity.learning.length import chosen_epochs
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.running_metrics import diverged
@@ -87,7 +87,6 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         learns_noise=learns_noise,
         class_names=None if settings.class_names is None else tuple(settings.class_names),
         batch=batch,
-        cross_validated=cross_validates(model, stream, settings),
     )
     learner = learner_type(model, plan, **settings.options)
     clip = learner.default_clip if settings.clip is None else settings.clip

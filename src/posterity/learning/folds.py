@@ -21,6 +21,7 @@ LR, DECAY, BETAS, EPSILON = 2e-3, 0.01, (0.9, 0.999), 1e-8
 _GROWTH, _APART = 1.15, 4  # ratio of two lengths that are compared, and steps between them at least
 _PATIENCE, _MORE = 1.6, 50  # stop after so many times the best length, and so many steps more
 _TAIL = 5  # of t steps, those since t (1 − 1/5) make up most of an average
+_SLACK = 0.05  # of the lowest loss, by which a longer training may be worse and is still called late
 _CHECKED = 5000  # examples, of all networks together, that a length is judged by
 _AT_ONCE = 4096  # examples of one network's forward pass when it predicts
 _STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
@@ -36,6 +37,8 @@ class OutOfFold:
         steps: Steps of the best length.
         loss: Mean loss of all examples at that length, each of them out of fold.
         memorises: Whether longer training was worse; otherwise the longest training that was tried was the best.
+        late: Steps of the longest training whose loss was within 5 % of the lowest: for those that noise or another
+            regulariser keeps from memorising. None where it is not known.
     """
 
     outputs: Tensor
@@ -43,6 +46,7 @@ class OutOfFold:
     steps: int
     loss: float
     memorises: bool
+    late: int | None = None
 
 
 def out_of_fold(
@@ -94,6 +98,7 @@ def out_of_fold(
     judged = [p.clone() for p in present] if averaged else present
     best = [p.clone() for p in present]
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
+    tried: list[tuple[int, float]] = []  # lengths and their losses
     orders = _batches(seen, batch_size, generator)
     longest = longest or LONGEST
     steps = iter(range(1, longest + 1))  # without a length: it stops long before in most cases
@@ -110,6 +115,7 @@ def out_of_fold(
         with torch.no_grad(), _at(present, judged):
             losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
         total = torch.cat(losses).mean().item()
+        tried.append((step, total))
         if total < best_loss:
             best_loss, best_steps = total, step
             torch._foreach_copy_(best, judged)
@@ -120,7 +126,8 @@ def out_of_fold(
     found = _predictions(committee, inputs, count)
     outputs = found[part, torch.arange(n)]
     loss_of_all = likelihood.loss(outputs, targets).mean().item()
-    return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises)
+    late = max((step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)), default=best_steps)
+    return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises, late)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FEWEST_EPOCHS, FEWEST_STEPS = 20, 2000  # what training gets for a user who does not say how long
 AUTO = "auto"
 FEWEST, MOST = 20, 10_000  # examples between which a perceptron's length is searched without being asked for
+ADAMW = ("variational", "adamw", "laplace", "dropout")  # methods that take its steps
 SEARCHED = ("variational", "ivon", "adamw", "laplace")  # methods whose length the folds know
 # Steps of the final training for each of a fold's. IVON's was measured. For the others it makes the sum of all learning
 # rates that of the folds, which have no schedule that halves the rate on average: 4 at the usual rate of 1e-3.
@@ -30,16 +31,28 @@ def usual_epochs(steps_per_epoch: int) -> int:
 
 
 def stretch(method: str, lr: float | None = None) -> float:
-    """Steps of the final training for each step of a fold; with "variational" by its learning rate."""
-    return 2 * LR / lr if method == "variational" and lr else STRETCH.get(method, STRETCH_OF_OTHERS)
+    """Steps of the final training for each step of a fold; of those that take AdamW's steps by their learning rate."""
+    return 2 * LR / lr if method in ADAMW and lr else STRETCH.get(method, STRETCH_OF_OTHERS)
 
 
-def best_epochs(found: OutOfFold | None, steps_per_epoch: int, stretched: float, folds: int = FOLDS) -> int:
-    """Epochs of the final training: those of the folds on more data, or the usual number where none memorised."""
+def best_epochs(
+    found: OutOfFold | None, steps_per_epoch: int, stretched: float, folds: int = FOLDS, late: bool = False
+) -> int:
+    """Epochs of the final training: those of the folds on more data, or the usual number where none memorised.
+
+    Args:
+        found: What the folds have found.
+        steps_per_epoch: Of the final training.
+        stretched: Its steps for each of a fold's; see `stretch`.
+        folds: Number of folds.
+        late: Whether to train as long as the folds were about as good as at their best: noise in the weights keeps the
+            final training from memorising, which the folds had nothing against (`benchmarks/budgets.py`).
+    """
     usual = usual_epochs(steps_per_epoch)
     if found is None or not found.memorises:
         return usual
-    steps = stretched * found.steps * folds / (folds - 1)
+    length = found.late if late and found.late is not None else found.steps
+    steps = stretched * length * folds / (folds - 1)
     return min(usual, max(1, round(steps / steps_per_epoch)))
 
 
@@ -47,14 +60,9 @@ def chosen_epochs(
     model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
 ) -> int:
     """Epochs as asked for; by default by cross-validation where that is cheap, or else the usual number."""
-    if cross_validates(model, data, settings):
+    if settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings)):
         return _searched_epochs(model, data, objective, settings, steps_per_epoch)
     return usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
-
-
-def cross_validates(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
-    """Whether cross-validation chooses the length."""
-    return settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings))
 
 
 def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
@@ -86,4 +94,6 @@ def _searched_epochs(
         seed=settings.seed,
         progress=settings.progress,
     )
-    return best_epochs(found, steps_per_epoch, stretch(settings.method, lr))
+    # The noise of a regression is learnt from residuals, which are too small when training ends late.
+    late = settings.method == "variational" and objective.likelihood.is_classification
+    return best_epochs(found, steps_per_epoch, stretch(settings.method, lr), late=late)

@@ -16,6 +16,7 @@ from posterity.files import make_folder, read_sealed, write_sealed
 from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
+from posterity.learning.learners import METHODS
 from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
@@ -139,7 +140,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     folder, work = plan.folder, plan.folder / WORK
     make_folder(folder)
     if plan.config.epochs is None and plan.config.model != HEAD:
-        plan = replace(plan, config=replace(plan.config, epochs=_length(len(plan.train.ids), plan.config, plan.folds)))
+        plan = replace(plan, config=replace(plan.config, epochs=_length(plan, plan.folds)))
     with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size or USUAL):
         _refuse_foreign(folder)
         if anew:
@@ -241,13 +242,20 @@ def cross_validate(plan: Plan) -> Plan:
             about |= {"longest": LONGEST_FOLD, "averaged": True} if n >= LONG else {}
         found = cross_validated(make, plan.train, target, folds, **about)
     if config.epochs is None:
-        config = replace(config, epochs=_length(n, config, found))
+        config = replace(config, epochs=_length(plan, found))
     return replace(plan, config=config, folds=found)
 
 
-def _length(n: int, config: Config, found: OutOfFold | None) -> int:
-    stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method)
+def _length(plan: Plan, found: OutOfFold | None) -> int:
+    config, n = plan.config, len(plan.train.ids)
+    stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method, _lr(plan))
     return best_epochs(found, -(-n // (config.batch_size or USUAL)), stretched, config.folds or FOLDS)
+
+
+def _lr(plan: Plan) -> float | None:
+    """The learning rate of the training, as `fit` will choose it where nobody does; None for several networks."""
+    lr, learner = plan.config.lr, METHODS.get(plan.config.method)
+    return learner.usual_lr(build(plan)) if lr is None and learner is not None else lr
 
 
 def _with_settings(plan: Plan) -> Plan:

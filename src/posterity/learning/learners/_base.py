@@ -37,7 +37,6 @@ class TrainingPlan:
         learns_noise: Whether the noise precision of a regression is to be learnt.
         class_names: Names of the classes, for the posterior to carry.
         batch: Examples behind one step, where it is known.
-        cross_validated: Whether its length is the one at which rows out of fold were predicted best.
     """
 
     n: int
@@ -47,7 +46,6 @@ class TrainingPlan:
     learns_noise: bool = False
     class_names: tuple[str, ...] | None = None
     batch: int | None = None
-    cross_validated: bool = False
 
 
 class Learner(ABC):

@@ -18,9 +18,6 @@ from posterity.posterior import Posterior
 from posterity.trees import trainable
 
 SMALL = 100_000  # weights, frozen ones included
-# Nats per example that the noise may cost, and how many where cross-validation has chosen the length: a training that
-# ends before it memorises has less to gain from noise (`benchmarks/budgets.py`).
-BUDGET, BUDGET_AT_BEST_LENGTH = 0.03, 0.01
 
 
 class VariationalLearner(Learner):
@@ -33,8 +30,7 @@ class VariationalLearner(Learner):
             decay. By default the prior decides widths alone.
         weight_decay: AdamW's decoupled decay, 0.01 unless there is a prior.
         betas: AdamW's.
-        budget: Largest price of the noise, in nats per example; by default 0.03, and 0.01 where cross-validation has
-            chosen the length.
+        budget: Largest price of the noise, in nats per example.
         draws: Draws of the weights for each batch.
         watch: Let the validation data, where there are some, set the budget; with False they are only looked at.
     """
@@ -55,7 +51,7 @@ class VariationalLearner(Learner):
         prior: Prior | None = None,
         weight_decay: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
-        budget: float | None = None,
+        budget: float = 0.03,
         draws: int = 1,
         watch: bool = True,
     ) -> None:
@@ -63,14 +59,13 @@ class VariationalLearner(Learner):
         require_whole("draws", draws)
         self.draws, self.watches = draws, watch
         decay = (0.01 if prior is None else 0.0) if weight_decay is None else weight_decay
-        usual = BUDGET_AT_BEST_LENGTH if plan.cross_validated else BUDGET
         given = prior if prior is None or isinstance(prior, (int, float)) else as_prior(model, prior)
         self.optimizer: Variational = Variational(
             AdamW(trainable(model).items(), lr=plan.lr, betas=betas, weight_decay=decay),
             n=plan.n,
             total_steps=plan.steps,
             batch_size=None if plan.batch is None else min(plan.batch, plan.n),
-            budget=usual if budget is None else budget,
+            budget=budget,
             prior=given,
             seed=plan.seed,
         )

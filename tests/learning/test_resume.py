@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
@@ -74,16 +76,39 @@ class KeepEach(Callback):
             shutil.copytree(self.folder, self.copies / str(moment.step - 1))
 
 
+def state(folder):
+    """All that a checkpoint holds: its tensors, and the rest without times and without hashes of the files."""
+    (tensors,) = folder.glob("*.safetensors")
+    return load_file(tensors), timeless(json.loads((folder / "checkpoint.json").read_text())["content"])
+
+
+def timeless(found):
+    if isinstance(found, dict):
+        return {name: timeless(value) for name, value in found.items() if name not in ("seconds", "checkpoint_every")}
+    return [timeless(value) for value in found] if isinstance(found, list) else found
+
+
 def test_every_step_of_fifty(tmp_path):
-    """IVON with dropout, batch norm, augmentation, accumulation, validation, resumed after each of its steps."""
+    """IVON with dropout, batch norm, augmentation, accumulation, validation, resumed after each of its steps.
+
+    From each it takes one step to the state that was there before; what follows from a state is the same, which the
+    last of an epoch, the first of one and the last of all show to the end.
+    """
     data = blobs(150)
-    settings = {"validation": blobs(30, seed=1), "patience": 9}
-    folder, copies = tmp_path / "run", tmp_path / "copies"
-    keep = KeepEach(folder, copies)
-    whole = train(network(), data, checkpoint=folder, checkpoint_every=1, callbacks=[keep], **settings)
+    settings = {"method": "ivon", "validation": blobs(30, seed=1), "patience": 9, "checkpoint_every": 1}
+    folder, copies, again = tmp_path / "run", tmp_path / "copies", tmp_path / "again"
+    whole = train(network(), data, checkpoint=folder, callbacks=[KeepEach(folder, copies)], **settings)
     assert whole.steps == STEPS
-    for step in range(1, STEPS):
-        there = {"checkpoint": copies / str(step), "checkpoint_every": STEPS}
+    for step in range(1, STEPS - 1):
+        there = shutil.copytree(copies / str(step), tmp_path / f"from-{step}")
+        calls = [KeepEach(there, again / str(step)), StopAt(step + 2)]
+        assert train(network(seed=9), data, checkpoint=there, resume=True, callbacks=calls, **settings).interrupted
+        (tensors, rest), (wanted, wanted_rest) = state(again / str(step) / str(step + 1)), state(copies / str(step + 1))
+        assert tensors.keys() == wanted.keys()
+        assert all(torch.equal(tensors[name], t) for name, t in wanted.items()), step
+        assert rest == wanted_rest, step
+    for step in (5, 6, 7, STEPS - 1):
+        there = {"checkpoint": copies / str(step)}
         assert_same(train(network(seed=9), data, resume=True, **there, **settings), whole)
 
 

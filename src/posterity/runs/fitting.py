@@ -253,7 +253,7 @@ def _length(plan: Plan, found: OutOfFold | None) -> int:
 
 
 def _lr(plan: Plan) -> float | None:
-    """The learning rate of the training, as `fit` will choose it where nobody does; None for several networks."""
+    """The learning rate of the training, as `fit` chooses it where the user gives none; None for several networks."""
     lr, learner = plan.config.lr, METHODS.get(plan.config.method)
     return learner.usual_lr(build(plan)) if lr is None and learner is not None else lr
 

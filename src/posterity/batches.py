@@ -59,6 +59,7 @@ class Batches:
     shuffle: bool
     seed: int
     ids_known: bool
+    rows: Tensor | None = None  # positions of the examples, where they are not all of the source
 
     def __len__(self) -> int:
         if isinstance(self.source, DataLoader):
@@ -81,6 +82,16 @@ class Batches:
             return len(self.source) == 3
         data = self.source.dataset if isinstance(self.source, DataLoader) else self.source
         return not isinstance(data, IterableDataset) and _brings_ids(data[0])
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether examples can be taken by their positions."""
+        return not isinstance(self.source, DataLoader)
+
+    def only(self, rows: Tensor) -> Batches:
+        """The examples at these positions alone; their ids stay."""
+        require(self.has_positions, "data", "examples that can be taken one by one", "a DataLoader")
+        return replace(self, rows=rows if self.rows is None else self.rows[rows], n=len(rows))
 
     @property
     def keeps_order(self) -> bool:
@@ -116,6 +127,7 @@ class Batches:
         """The examples at these positions, as one batch."""
         if isinstance(self.source, DataLoader):
             return _unpack(self.source.collate_fn([self.source.dataset[int(i)] for i in positions]), positions)
+        positions = positions if self.rows is None else self.rows[positions]
         if isinstance(self.source, tuple):
             inputs = take(self.source[0], positions)
             ids = self.source[2][positions] if len(self.source) == 3 else positions

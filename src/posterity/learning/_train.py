@@ -21,12 +21,13 @@ from posterity.learning.callbacks import Callback
 from posterity.learning.checkpoints import Checkpoints
 from posterity.learning.checks import check_class_names, check_inputs
 from posterity.learning.learners import TrainingPlan
-from posterity.learning.length import chosen_epochs
+from posterity.learning.length import cross_validates, searched_epochs, usual_epochs
 from posterity.learning.noise_precision import NoisePrecision
 from posterity.learning.objective import Objective, infer_likelihood
 from posterity.learning.running_metrics import diverged
 from posterity.learning.schedules import find_schedule
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.learning.sentinels import set_apart
 from posterity.learning.settings import FitSettings, numbers
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior, Training
@@ -71,13 +72,20 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     with own_randomness(device):
         seed_step(settings.seed, 0, device)
         objective = _examine(model, next(stream.epoch(0)), settings)
-    steps_per_epoch = -(-len(stream) // settings.accumulate)
     given = isinstance(settings.likelihood, Likelihood)
     learns_noise = objective.likelihood.noise_precision is not None and not given
     validation = None if settings.validation is None else batches(settings.validation, batch_size=settings.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
-    with fitting_threads(model, settings.batch_size):
-        epochs = chosen_epochs(model, stream, objective, settings, steps_per_epoch)
+    watched, cross_validated = settings.validation, cross_validates(model, stream, settings)
+    if not cross_validated:
+        stream, sentinels = set_apart(stream, objective, settings)
+        watched = watched if sentinels is None else sentinels
+    steps_per_epoch = -(-len(stream) // settings.accumulate)
+    if cross_validated:
+        with fitting_threads(model, settings.batch_size):
+            epochs = searched_epochs(model, stream, objective, settings, steps_per_epoch)
+    else:
+        epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
     batch = -(-stream.n // len(stream)) * settings.accumulate
     plan = TrainingPlan(
         n=settings.n or stream.n,
@@ -104,8 +112,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         callbacks=[*settings.callbacks, *_bar(settings.progress)],
         checkpoints=None if settings.checkpoint is None else _checkpoints(settings, model, plan),
     )
-    if validation is not None and objective.plain:
-        learner.watch(settings.validation, lambda: loop.objective.likelihood)
+    if watched is not None and objective.plain:
+        learner.watch(watched, lambda: loop.objective.likelihood)
     if loop.checkpoints is not None:
         state = loop.checkpoints.open(settings.resume)
         if state is not None:

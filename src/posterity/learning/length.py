@@ -56,13 +56,9 @@ def best_epochs(
     return min(usual, max(1, round(steps / steps_per_epoch)))
 
 
-def chosen_epochs(
-    model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
-) -> int:
-    """Epochs as asked for; by default by cross-validation where that is cheap, or else the usual number."""
-    if settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings)):
-        return _searched_epochs(model, data, objective, settings, steps_per_epoch)
-    return usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
+def cross_validates(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
+    """Whether cross-validation chooses the length."""
+    return settings.epochs == AUTO or (settings.epochs is None and _cheap(model, data, settings))
 
 
 def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
@@ -75,7 +71,7 @@ def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
     return alone and known and few and stacks(model)
 
 
-def _searched_epochs(
+def searched_epochs(
     model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
 ) -> int:
     """Epochs by cross-validation of copies of a model, which go on from the weights it has."""

@@ -32,11 +32,13 @@ class VariationalLearner(Learner):
         betas: AdamW's.
         budget: Largest price of the noise, in nats per example.
         draws: Draws of the weights for each batch.
-        watch: Let the validation data, where there are some, set the budget; with False they are only looked at.
+        watch: Let the validation data, or examples that are left out of training, set the budget; with False the
+            validation data are only looked at, and nothing is left out.
     """
 
     default_lr = 1e-3
     follows_adam = True
+    watches_examples = True
     lr_of_small = 3e-3  # for networks of fewer weights than `SMALL`, which 1e-3 leaves unfinished in 2000 steps
 
     @classmethod

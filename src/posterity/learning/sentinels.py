@@ -1,0 +1,34 @@
+"""Sentinels: examples that a training leaves out, so that they can say how much noise its weights should get.
+
+How much there is to gain from noise, only examples that are not trained on can tell (`posterity.optim.watch`). Where a
+user gives no validation data, and there are enough examples to spare some, one in twenty is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from posterity.batches import Batches
+from posterity.learning.objective import Objective
+from posterity.optim.watch import ROWS
+
+if TYPE_CHECKING:
+    from posterity.learning.settings import FitSettings
+
+FEWEST = 4000  # examples from which some can be spared
+ONE_IN = 20
+DECIDED = ("prior", "budget")  # options that leave nothing to find out
+
+
+def set_apart(data: Batches, objective: Objective, settings: FitSettings) -> tuple[Batches, Batches | None]:
+    """The examples to train on, and those to watch, if some are to be."""
+    watches = settings.learner_type().watches_examples and settings.options.get("watch", True)
+    free = settings.validation is None and settings.n is None and not any(map(settings.options.__contains__, DECIDED))
+    known = objective.plain and objective.likelihood.is_classification
+    if not (watches and free and known and data.has_positions and data.n >= FEWEST):
+        return data, None
+    order = torch.randperm(data.n, generator=torch.Generator().manual_seed(settings.seed))
+    count = min(ROWS, data.n // ONE_IN)
+    return data.only(order[count:].sort().values), data.only(order[:count])

@@ -1,0 +1,65 @@
+"""Examples that are left out of training, to say how much noise the weights should get."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.batches import batches
+from posterity.learning import fit
+from posterity.learning.sentinels import FEWEST, ONE_IN
+from posterity.optim.watch import START
+
+
+def overlapping(n, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=generator)
+    return x, (x[:, 0] + torch.randn(n, generator=generator) > 0).long()
+
+
+def trained(data, **options):
+    torch.manual_seed(0)
+    return fit(nn.Linear(4, 2), data, epochs=1, batch_size=512, progress=False, **options)
+
+
+def test_one_in_twenty_is_left_out_of_many():
+    run = trained(overlapping(FEWEST))
+    assert run.posterior.n == FEWEST - FEWEST // ONE_IN
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"watch": False}, {"validation": overlapping(50, seed=1)}, {"budget": 0.01}, {"n": FEWEST}, {"method": "adamw"}],
+    ids=lambda options: next(iter(options)),
+)
+def test_nothing_is_left_out_where_it_is_not_needed(options):
+    assert trained(overlapping(FEWEST), **options).posterior.n == FEWEST
+
+
+def test_nothing_is_left_out_of_few_examples_and_of_amounts():
+    assert trained(overlapping(FEWEST - 1)).posterior.n == FEWEST - 1
+    x, _ = overlapping(FEWEST)
+    torch.manual_seed(0)
+    run = fit(nn.Linear(4, 1), (x, x[:, :1]), epochs=1, batch_size=512, progress=False)
+    assert run.posterior.n == FEWEST
+
+
+def test_examples_keep_their_ids():
+    rows = torch.tensor([5, 2, 7])
+    x = torch.arange(10.0).unsqueeze(1)
+    for data in ((x, x), list(zip(x, x, strict=True))):
+        (batch,) = batches(data, batch_size=4).only(rows)
+        assert torch.equal(batch.inputs.flatten(), rows.float())
+        assert torch.equal(batch.ids, rows)
+        (some,) = batches(data, batch_size=4).only(rows).only(torch.tensor([2]))
+        assert some.ids.tolist() == [7]
+
+
+def test_a_network_that_memorises_gets_more_noise():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(FEWEST, 40, generator=generator), torch.randint(2, (FEWEST,), generator=generator)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 200), nn.ReLU(), nn.Linear(200, 2))
+    run = fit(model, (x, y), epochs=20, batch_size=200, lr=3e-3, progress=False)
+    assert run.history[-1]["price"] > 3 * START

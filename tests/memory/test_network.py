@@ -76,6 +76,19 @@ def changes(retrained, structure, deflate):
     return np.corrcoef(estimated.flatten(), real.flatten())[0, 1], found
 
 
+def test_small_changes_of_bent_outputs_are_in_doubt():
+    """Four changes of mean 0.1 and standard error 0.1: one standard error, below the limit of 1.5."""
+    sure = Reliability(0.1, 3.0, "full", deflated=True, warning="", rest=1e-8)
+    around = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    changes = 0.1 + 0.2 * around / around.std()
+    assert sure.about(changes, bend=0.29) is sure  # linear enough
+    assert sure.about(changes[:1], bend=0.9) is sure  # one example has no spread
+    assert sure.about(changes + 0.051, bend=0.9) is sure  # 1.51 standard errors
+    doubted = sure.about(changes + 0.049, bend=0.9)
+    assert "standard errors" in doubted.warning
+    assert not doubted.ranks
+
+
 def test_full_gauss_newton_deflated(retrained):
     correlation, found = changes(retrained, "full", "auto")
     assert correlation > 0.99

@@ -20,7 +20,7 @@ from posterity.app.source import Estimate, MeasuredChange, Ranked
 from posterity.batches import Batch, Batches, batches
 from posterity.curvature import kernel, pullback, pushforward
 from posterity.errors import require
-from posterity.memory import MemoryMap, Outcome, Reliability
+from posterity.memory import MemoryMap, Outcome
 from posterity.memory.ids import places
 from posterity.memory.scores import test_loss_direction
 from posterity.posterior import FittedModel
@@ -100,7 +100,7 @@ class Questions:
             labels = self.m.columns.set_index("id")[first].loc[outcome.ids.tolist()].to_numpy()
         else:
             labels = self.test["label"].to_numpy()
-        return self._estimate(outcome, labels, w.reliability)
+        return self._estimate(outcome, labels)
 
     def measure(self, remove: Sequence[int], relabel: Mapping[int, Any], progress: Progress) -> MeasuredChange:
         """The measured effect of the same: trained with and without it, on a copy of the model."""
@@ -111,7 +111,8 @@ class Questions:
             found = replace(found, accuracy=None, accuracy_change=None, accuracy_low=None, accuracy_high=None)
         return MeasuredChange(**vars(found), measured_on=self.measured_on)
 
-    def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any], reliability: Reliability) -> Estimate:
+    def _estimate(self, outcome: Outcome, labels: np.ndarray[Any, Any]) -> Estimate:
+        reliability = outcome.reliability
         before, after = self.decided(outcome.before), self.decided(outcome.after)
         change = (outcome.loss_after - outcome.loss_before).numpy()
         order = np.abs(change).argsort()[::-1][:MOVED]

@@ -49,7 +49,7 @@ def what_if(
     say(f"estimated: {_estimate(answer)}")
     if answer.measured is not None:
         say(f"measured:  {answer.measured}")
-    elif answer.reliability.warning:
+    elif answer.outcome.reliability.warning:
         say("measure it: the same command with --measure")
     if decisions is not None and not drop:
         then("adapt", run, "--decisions", decisions, "--out", successor(run))
@@ -62,22 +62,22 @@ def _where(answer: RunWhatIf) -> str:
 
 def _estimate(answer: RunWhatIf) -> str:
     """Sizes where they can be trusted, otherwise a direction at most."""
-    change, warning = answer.outcome.loss_change, answer.reliability.warning
+    change, warning = answer.outcome.loss_change, answer.outcome.reliability.warning
     if not warning:
         return f"mean loss {answer.outcome.loss_before.mean().item():.4g} {change:+.2g}"
-    if not answer.reliability.ranks:
+    if not answer.outcome.reliability.ranks:
         return f"unknown ({warning})"
     return f"mean loss {'falls' if change < 0 else 'rises'} ({warning})"
 
 
 def _content(answer: RunWhatIf) -> dict[str, object]:
-    sizes = not answer.reliability.warning
+    sizes = not answer.outcome.reliability.warning
     change = answer.outcome.loss_change
     estimate = {
         "loss": answer.outcome.loss_before.mean().item(),
         "change": change if sizes else None,
-        "direction": (change > 0) - (change < 0) if answer.reliability.ranks else None,
-        "warning": answer.reliability.warning,
+        "direction": (change > 0) - (change < 0) if answer.outcome.reliability.ranks else None,
+        "warning": answer.outcome.reliability.warning,
     }
     measured = None if answer.measured is None else asdict(answer.measured)
     return {"held_out": answer.held_out, "estimate": estimate, "measured": measured}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 SHARE_LIMIT = 0.02
 # Where the step was checked on the data: shares of the push that may be left for sizes, and for directions.
 REST_LIMIT, DIRECTION_LIMIT = 1e-5, 1e-3
+# Where outputs do not follow the change of the weights linearly, the checked step may have led to another optimum than
+# retraining finds. Changes that are this many standard errors of their mean, over the examples asked about, are the
+# same in both. Chosen on digits and MNIST.
+BEND_LIMIT, CLEAR = 0.3, 1.5
 NO_RANKS = "a diagonal covariance cannot estimate the effect of a group of examples"
 
 
@@ -32,6 +36,7 @@ class Reliability:
         deflated: Whether examples were taken out of the covariance.
         warning: Why numbers should be taken with care; empty if they need not be.
         rest: The share of the push that the change of the weights leaves, where that was checked on the data.
+        clear: Whether the change that was asked about is larger than the chance of its examples.
     """
 
     max_leverage: float
@@ -40,6 +45,7 @@ class Reliability:
     deflated: bool
     warning: str
     rest: float | None = None
+    clear: bool = True
 
     @property
     def reliable(self) -> bool:
@@ -49,7 +55,25 @@ class Reliability:
     @property
     def ranks(self) -> bool:
         """Whether at least directions and rankings can be trusted."""
-        return self.rest < DIRECTION_LIMIT if self.rest is not None else not self.warning.startswith(NO_RANKS)
+        known = self.rest < DIRECTION_LIMIT if self.rest is not None else not self.warning.startswith(NO_RANKS)
+        return self.clear and known
+
+    def about(self, changes: Tensor, bend: float) -> Reliability:
+        """The verdict on the mean of some examples' changes.
+
+        Args:
+            changes: Estimated change of the loss of each example.
+            bend: ‖Δf − JΔθ‖/‖Δf‖, how far their outputs are from following the change of the weights linearly.
+        """
+        if bend < BEND_LIMIT or len(changes) < 2:
+            return self
+        error = changes.std().item() / len(changes) ** 0.5
+        if abs(changes.mean().item()) >= CLEAR * error:
+            return self
+        bent = f"outputs bend, and their mean change is within {CLEAR:g} standard errors ({error:.2g}) of zero"
+        return replace(
+            self, warning=self.warning or f"{bent}: not even the direction is known: measure it", clear=False
+        )
 
     @classmethod
     def of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -36,6 +36,7 @@ class Outcome:
         after: The same afterwards.
         loss_before: Loss of each example before, (N,).
         loss_after: The same afterwards.
+        reliability: How far to trust the change of their mean loss.
     """
 
     ids: Tensor
@@ -45,6 +46,7 @@ class Outcome:
     after: Tensor
     loss_before: Tensor
     loss_after: Tensor
+    reliability: Reliability = field(kw_only=True)
 
     @property
     def loss_change(self) -> float:
@@ -94,18 +96,22 @@ class WhatIf:
         parts = []
         with trained.at_mean():
             for batch in track(stream, "what if", total=len(stream)):
-                parts.append(_outcome(trained, batch.to(trained.device), self._change))
-        return Outcome(*(torch.cat(columns) for columns in zip(*parts)))
+                parts.append(_outcome(trained, batch.to(trained.device), self._changes))
+        *columns, straight = (torch.cat(column) for column in zip(*parts))
+        change = columns[2]
+        bend = (change - straight).norm() / change.norm().clamp_min(1e-300)
+        return Outcome(*columns, reliability=self.reliability.about(columns[-1] - columns[-2], bend.item()))
 
-    def _change(self, batch: Batch, f: Tensor) -> Tensor:
-        """Δf of some examples whose outputs are f."""
+    def _changes(self, batch: Batch, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Δf of some examples whose outputs are f, and JΔθ."""
         model = self.trained.model
         there = dict(model.named_parameters())
         step = {name: t.to(there[name].dtype) for name, t in self.parameters.items()}
+        straight = pushforward(model, batch.inputs, step)
         if not self.passes:
-            return pushforward(model, batch.inputs, step)
+            return straight, straight
         with torch.no_grad(), shifted(model, step):
-            return call(model, batch.inputs) - f
+            return call(model, batch.inputs) - f, straight
 
 
 def what_if(
@@ -220,11 +226,14 @@ def new_target(given: Any, old: Tensor) -> Tensor:
     return target.to(old).reshape(old.shape)
 
 
-def _outcome(trained: FittedModel, batch: Batch, changed: Callable[[Batch, Tensor], Tensor]) -> tuple[Tensor, ...]:
+def _outcome(
+    trained: FittedModel, batch: Batch, changed: Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, ...]:
+    """The columns of an `Outcome`, and JΔθ."""
     likelihood = trained.likelihood
     f = trained.outputs(batch.inputs)
     y = trained.targets(f, batch.targets)
-    change = changed(batch, f)
+    change, straight = changed(batch, f)
     after = f + change
-    columns = (f, change, likelihood.mean(f), likelihood.mean(after), likelihood.loss(f, y), likelihood.loss(after, y))
-    return (batch.ids.cpu(), *(c.double().cpu() for c in columns))
+    means, losses = (likelihood.mean(f), likelihood.mean(after)), (likelihood.loss(f, y), likelihood.loss(after, y))
+    return (batch.ids.cpu(), *(c.double().cpu() for c in (f, change, *means, *losses, straight)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from posterity.adaptation import Measured, measure
 from posterity.errors import InvalidInput
-from posterity.memory import Outcome, Reliability
+from posterity.memory import Outcome
 from posterity.runs._folder import RunFolder
 from posterity.runs.adapting import check_known, targets_of
 from posterity.runs.decisions import RowDecisions
@@ -19,13 +19,11 @@ class RunWhatIf:
     Args:
         held_out: Whether there are held-out rows.
         outcome: The estimate.
-        reliability: How far to trust it.
         measured: The measurement, where it was asked for.
     """
 
     held_out: bool
     outcome: Outcome
-    reliability: Reliability
     measured: Measured | None
 
 
@@ -56,4 +54,4 @@ def what_if_run(
     found = None
     if measured:
         found = measure(m, remove=decisions.dropped, relabel=relabel, on=test, repeats=repeats, seed=seed)
-    return RunWhatIf(test is not None, change.on(test), change.reliability, found)
+    return RunWhatIf(test is not None, change.on(test), found)

@@ -102,9 +102,11 @@ def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _spoken(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but annotations, docstrings, decorators and what is said to people."""
+    """All nodes but annotations, docstrings, decorators, assertions and what is said to people."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        if isinstance(tree, ast.keyword) and tree.arg == "strict":  # lengths that are equal are said to be
             continue
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST):

@@ -172,4 +172,9 @@ def test_what_does_not_add_up_is_refused(tmp_path):
     save_file(tensors | {"extra.bias": torch.ones(2)}, path)
     with pytest.raises(RefusedFile, match=r"pairs of lora_A and lora_B weights, got 'extra\.bias'"):
         merge_adapters({"b": MergeSource(tmp_path / "b")}, tmp_path / "out")
+    name = next(name for name in tensors if "lora_B" in name)
+    save_file(tensors | {name: torch.cat([tensors[name], tensors[name]])}, path)
+    for method in ("task_arithmetic", "ties"):
+        with pytest.raises(InvalidInput, match=r"shape of .*: expected the same in all adapters"):
+            merge_adapters({"a": a, "b": MergeSource(tmp_path / "b")}, tmp_path / "out", method=method_of(method))
     assert not list(tmp_path.glob("out*"))

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from posterity.cli import app
 from posterity.errors import InvalidInput
 from posterity.merging.dare import Dare
+from posterity.merging.mergekit import translated
 from posterity.merging.recipes import read_yaml, recipe
 
 RECORDED = json.loads((Path(__file__).parent / "mergekit.json").read_text())
@@ -129,6 +130,10 @@ def test_the_dtype_that_is_not_applied_is_named(folder):
         ({"models": {"a": 1}}, "models: expected a list of models"),
         ({"models": [{"model": "a"}, {"model": "a"}]}, "models: expected each model once"),
         ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "models: expected two, of which base_model is one"),
+        (
+            {"merge_method": "slerp", "parameters": {"t": 0.5, "weight": 1}},
+            r"parameters: expected among .* got 'weight'",
+        ),
         ({"merge_method": "linear", "parameters": {"weight": 1.0, "normalize": False}}, "normalize: expected true"),
     ],
 )
@@ -142,3 +147,11 @@ def test_what_is_not_read_is_named(change, message):
     }
     with pytest.raises(InvalidInput, match=message):
         recipe(content | change)
+
+
+def test_what_is_left_out_is_as_mergekit_has_it():
+    models = [{"model": f"{folder}/tuned", "parameters": {"weight": 1.0}} for folder in ("a", "b")]
+    models.append({"model": "c/other", "parameters": {"weight": 1.0, "density": 0.5}})
+    found = translated({"merge_method": "ties", "base_model": "base", "models": models})
+    assert found["options"]["density"] == [1.0, 1.0, 0.5]
+    assert list(found["models"]) == ["a/tuned", "b/tuned", "other"]  # the last part of a path, where it is unique

@@ -113,7 +113,7 @@ def test_ties_of_the_paper_trims_over_the_whole_model():
 def test_thresholds_are_order_statistics(density):
     models, base = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1)), torch.zeros(1001)
     pieces = [slice(0, 400), slice(400, 1001)]
-    found = thresholds(lambda: (Chunk(list(models[:, p]), [1.0] * 3, base[p]) for p in pieces), density)
+    found = thresholds(lambda: (Chunk(list(models[:, p]), [1.0] * 3, base[p]) for p in pieces), density, 0)
     k = int(density * 1001)
     assert found == models.abs().sort(descending=True).values[:, k - 1].tolist()
 

@@ -20,8 +20,10 @@ from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
 from posterity.merging import job as job_module
+from posterity.merging._sweep import sweep
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.methods import method_of
+from posterity.merging.recipes import recipe
 from posterity.merging.stream import merge_checkpoints
 
 
@@ -343,3 +345,47 @@ def test_names_resolve_and_unknown_ones_are_refused():
     assert all(hasattr(merging, name) for name in merging.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = merging.nonsense
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("700", 700), ("2KB", 2000), ("5 MB", 5_000_000), ("1.5gb", 1_500_000_000)]
+)
+def test_sizes_of_shards_have_units(tmp_path, given, size):
+    content = {"method": "linear", "models": {"a": {"path": "a.safetensors"}, "b": "b.safetensors"}, "out": "o"}
+    found = recipe({**content, "shard_size": given}, tmp_path)
+    assert found.settings == {"shard_size": size}
+    assert [(source.path, source.weight) for source in found.models.values()] == [
+        (tmp_path / "a.safetensors", 1.0),
+        (tmp_path / "b.safetensors", 1.0),
+    ]
+
+
+def test_the_name_of_a_merge_lasts_before_its_plan_is_gone(files, tmp_path, monkeypatch):
+    synced, real = [], stream.sync_folder
+
+    def noted(folder):
+        synced.append((folder, sorted(path.name for path in (tmp_path / "out").glob("*.json"))))
+        real(folder)
+
+    monkeypatch.setattr(stream, "sync_folder", noted)
+    merge_checkpoints(job_for(files), tmp_path / "out")
+    assert synced[-1] == (tmp_path, sorted({*os.listdir(tmp_path / "out")} & {"config.json"} | {stream.PLAN}))
+
+
+def test_the_more_files_the_smaller_the_chunks(files, monkeypatch):
+    monkeypatch.setattr(job_module, "CHUNK", 1000)
+    for room, size in ((40_000, 1000), (300, 300 // (3 + METHODS["ties"].beside))):
+        monkeypatch.setattr(job_module, "ROOM", room)
+        assert job_module.open_job(job_for(files, "ties")).chunk_size == size
+
+
+def test_curvature_of_the_base_is_checked_too(files):
+    job = job_for(files, "gradient_matching")
+    save_file({"w": torch.ones(2)}, files / "base.fisher.safetensors")
+    with pytest.raises(InvalidInput, match="curvature of the base: "):
+        merge_checkpoints(job, files / "out")
+
+
+def test_a_sweep_over_nothing_is_refused():
+    with pytest.raises(InvalidInput, match="weights: expected at least one choice"):
+        sweep(lambda weights: None, [], lambda state: {})

@@ -115,7 +115,7 @@ def trim(delta: Tensor, threshold: float) -> Tensor:
     return torch.nn.functional.hardshrink(delta, below) if below >= 0 else delta
 
 
-def thresholds(chunks: Chunks, density: float | Sequence[float], least: int = 0) -> list[float]:
+def thresholds(chunks: Chunks, density: float | Sequence[float], least: int) -> list[float]:
     """The max(⌊density · n⌋, least)-th largest |Δ| of each model, exactly, from counts of float32 bit patterns.
 
     Non-negative floats are ordered as their bits are. One pass counts the upper 16 bits, a second the lower 16 bits of

@@ -219,7 +219,6 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--left-out", type=int, default=300, help="examples to retrain without, one at a time")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
-    parser.add_argument("--picture", help="file for the scatter plot of groups")
     options = parser.parse_args()
     lines = report.gather(options, runs)
     if not options.raw:
@@ -249,8 +248,6 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         text += report.table(columns, rows)
     text += "\n### Groups\n\nOf whole classes, the means over all ten.\n\n"
     report.publish("leave_one_out", text + group_table([line for line in lines if "group" in line]), options.out)
-    if options.picture:
-        scatter([line for line in lines if "group" in line], options.picture)
 
 
 def group_table(lines: list[report.Line]) -> str:
@@ -275,24 +272,6 @@ def group_table(lines: list[report.Line]) -> str:
         "Δf: slope",
     ]
     return report.table(columns, rows)
-
-
-def scatter(lines: list[report.Line], path: str) -> None:
-    """Estimated against true change of the mean loss, one dot for each group."""
-    import matplotlib.pyplot as plt
-
-    names = list(dict.fromkeys(line["setting"] for line in lines))
-    figure, axes = plt.subplots(1, len(names), figsize=(5 * len(names), 4.5), squeeze=False, layout="constrained")
-    for ax, name in zip(axes[0], names):
-        mine = [line for line in lines if line["setting"] == name]
-        for structure, marker in (("full", "o"), ("kron", "^")):
-            dots = [(ln["true_change"], ln["loss_change"]) for ln in mine if ln["structure"] == structure]
-            ax.plot(*zip(*dots), marker, label={"full": "full, deflated", "kron": "Kronecker, first order"}[structure])
-        top = max(max(line["true_change"], line["loss_change"]) for line in mine)
-        ax.plot([0, top], [0, top], color="0.6", lw=1)
-        ax.set(title=name, xlabel="change of the mean loss, retrained", ylabel="estimated")
-        ax.legend()
-    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

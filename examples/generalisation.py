@@ -1,9 +1,9 @@
-"""Predicting generalisation: leave-one-out from the training data alone, against what held-out data say."""
+"""Predicting generalisation: leave-one-out from the training data alone chooses the prior that held-out data would."""
 
 from __future__ import annotations
 
 import torch
-from common import digits, save, size
+from common import digits, record, save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -14,7 +14,7 @@ Data = tuple[Tensor, Tensor]
 
 
 def optimum(model: nn.Module, data: Data, precision: float) -> None:
-    """Train to the optimum of the regularised loss, which is what leave-one-out speaks about."""
+    """Train to the optimum of the regularised loss, which leave-one-out assumes."""
     descent = torch.optim.LBFGS(
         model.parameters(), max_iter=size(400, 20), tolerance_grad=1e-6, tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
@@ -49,6 +49,7 @@ def main() -> None:
         "Softmax regression": lambda: nn.Linear(64, 10),
         "A hidden layer of ten": lambda: nn.Sequential(nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10)),
     }
+    chosen: dict[str, dict[str, float]] = {}
     for axis, (name, network) in zip(axes, networks.items(), strict=True):
         curves: dict[str, list[float]] = {"training": [], "leave-one-out, estimated": [], "held out": []}
         for precision in precisions:
@@ -61,14 +62,23 @@ def main() -> None:
                 values.append(value)
         for (label, values), colour in zip(curves.items(), (MUTED, BLUE, GREEN), strict=True):
             axis.plot(precisions, values, "o-", color=colour, label=label, markersize=4)
+        held = curves["held out"]
+        chosen[name] = {by: held[values.index(min(values))] for by, values in curves.items()}
+        for label, colour in (("training", MUTED), ("leave-one-out, estimated", BLUE)):
+            place = curves[label].index(min(curves[label]))
+            axis.plot(
+                precisions[place], held[place], "D", color=colour, markersize=9, zorder=3, markeredgecolor="white"
+            )
         axis.set_xscale("log")
         axis.set(title=name, xlabel="precision of the prior")
         axis.grid(True, color="#E3E3E3")
     axes[0].set(ylabel="mean NLL (nats)", ylim=(0, 2.6))
     axes[0].legend(frameon=False)
+    worst = max(found["leave-one-out, estimated"] - found["held out"] for found in chosen.values())
     figure.suptitle(
-        "Leave-one-out, from the training data alone, beside data that were held out (a tenth of all labels is wrong)"
+        f"Leave-one-out, from training data alone, chooses a prior within {worst:.2f} nats of the best (diamonds)"
     )
+    record("generalisation", held_out_nll_of_the_choice=chosen)
     save(figure, "generalisation")
 
 

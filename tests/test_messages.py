@@ -62,6 +62,22 @@ def test_a_batch_spreads_where_single_scores_do_not():
     assert distance["batch_bald_linearised"] > 1.5 * distance["bald"]
 
 
+def test_leave_one_out_chooses_a_prior_near_the_best():
+    for found in numbers("generalisation")["held_out_nll_of_the_choice"].values():
+        best = found["held out"]
+        assert found["leave-one-out, estimated"] < best + 0.05
+        assert found["training"] > best + 0.5
+
+
+def test_one_step_is_right_for_small_groups_and_passes_correct_it_for_classes():
+    found = numbers("groups")
+    small = [ratio for kind in ("random examples", "part of a class") for ratio in found[kind]["one step"]]
+    assert all(0.5 < ratio < 2.5 for ratio in small)
+    assert 0.8 < statistics.median(small) < 1.3
+    assert max(found["a whole class"]["one step"]) < 0.5
+    assert all(0.95 < ratio < 1.05 for kind in found.values() for ratio in kind["passes"])
+
+
 def test_films_are_short_and_small():
     films = sorted(PICTURES.glob("film_*.gif"))
     assert len(films) == 5

@@ -137,9 +137,13 @@ class App {
 
   #draw() {
     for (const panel of this.panels) panel.draw(this.position);
+    const shown = this.playing ? Math.round(this.position) : this.position, // a laid-out page costs more than a drawing
+      key = `${shown} / ${this.steps}`;
+    if (key === this.shown) return;
+    this.shown = key;
     this.slider.max = this.steps;
-    this.slider.value = this.position;
-    this.count.textContent = `${Math.round(this.position)} / ${this.steps}`;
+    this.slider.value = shown;
+    this.count.textContent = `${Math.round(shown)} / ${this.steps}`;
   }
 
   #bar() {

@@ -7,6 +7,8 @@ import { number, vector } from "./frames.js";
 import { Points } from "./points.js";
 import { colours, Plane } from "./scene.js";
 
+const OPAQUE = { alpha: false }; // the plane covers its canvas: nothing behind it has to be blended
+
 export class Panel {
   changes = {};
   film = null;
@@ -142,7 +144,7 @@ export class Panel {
   draw(position) {
     if (!this.film) return;
     const at = Math.min(position, this.film.steps);
-    if (this.plane) onto(this.plot, (context, w, ht, scale) => this.plane.draw(context, w, ht, at, scale));
+    if (this.plane) onto(this.plot, (context, w, ht, scale) => this.plane.draw(context, w, ht, at, scale), OPAQUE);
     if (this.points) onto(this.beside, (context, w, ht) => this.points.draw(context, w, ht, at));
     this.#numbers(Math.round(at));
     this.#energy(at);
@@ -274,7 +276,7 @@ function grouped(entries) {
 }
 
 // Draw on a canvas at the resolution of the screen.
-export function onto(canvas, action) {
+export function onto(canvas, action, settings = {}) {
   const { clientWidth: w, clientHeight: ht } = canvas,
     scale = Math.min(2, window.devicePixelRatio || 1);
   if (!w || !ht) return;
@@ -282,7 +284,7 @@ export function onto(canvas, action) {
     canvas.width = Math.round(w * scale);
     canvas.height = Math.round(ht * scale);
   }
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", settings);
   context.setTransform(scale, 0, 0, scale, 0, 0);
   action(context, w, ht, scale);
 }

@@ -58,6 +58,10 @@ wheel:
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build/wheel && venv/bin/posterity --version && venv/bin/posterity fit --help > /dev/null
 
+# Tests with tight tolerances, which must hold whatever instructions and however many threads torch uses.
+NUMERICAL := tests/families tests/gradients tests/graph tests/algorithms tests/posterior tests/memory tests/optim \
+  tests/test_rule.py tests/test_linalg.py tests/test_likelihoods.py
+
 # What takes hours: damaged files, kills, resumes after every step, mutated source code; and first, in some minutes and
 # with the network, the README in a fresh environment with a built wheel and exactly the extras it names.
 nightly: $(VENV)/.test
@@ -69,6 +73,8 @@ nightly: $(VENV)/.test
 	rm -rf nightly-output && mkdir nightly-output
 	OMP_NUM_THREADS=1 POSTERITY_NIGHTLY=1 $(BIN)/python -m pytest tests/runs/test_resuming.py
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/optim/interpreted.py tests/optim/interpreted_adam.py
+	for level in default avx2; do for threads in 1 2; do \
+	  ATEN_CPU_CAPABILITY=$$level OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest $(NUMERICAL) || exit 1; done; done
 	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kills.py nightly-output/kills save run fit adapt merge --kills 200
 	$(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200

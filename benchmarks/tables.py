@@ -194,7 +194,16 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
                     yield {**about, **answers(by, train, test, amount, seed)}
 
 
+def whole_cuts(lines: list[report.Line]) -> list[report.Line]:
+    """Without cuts that not every way has been run on, and without what was run twice."""
+    found = {(line["table"], line["seed"], line["by"]): line for line in lines}
+    ways = {by for _, _, by in found}
+    wanted = {name: ways & set(AMOUNT_WAYS if name in AMOUNTS else CLASS_WAYS) for name, _, _ in found}
+    return [line for (name, seed, _), line in found.items() if all((name, seed, by) in found for by in wanted[name])]
+
+
 def publish(lines: list[report.Line], out: str | None) -> None:
+    lines = whole_cuts(lines)
     seeds = sorted({line["seed"] for line in lines})
     text = report.header("Tables: `posterity fit` beside scikit-learn", lines, cuts=seeds)
     found: dict[tuple[str, str], list[report.Line]] = {}
@@ -210,12 +219,19 @@ def publish(lines: list[report.Line], out: str | None) -> None:
                 key: statistics.fmean(line[figure] for line in some) for key, some in found.items() if key[0] in here
             }
             rows = [
-                [name, found[name, ways[0]][0]["rows"], *(_cell(found.get((name, by), []), figure) for by in ways)]
+                [
+                    name,
+                    (first := found[name, ways[0]])[0]["rows"],
+                    len(first),
+                    *(_cell(found.get((name, by), []), figure) for by in ways),
+                ]
                 for name in here
             ]
             whole = [name for name in here if all((name, by) in means for by in ways)]
-            rows.append(["mean", "", *(f"{statistics.fmean(means[name, by] for name in whole):.3f}" for by in ways)])
-            text += f"\n{_TITLES[figure]}\n\n" + report.table(["table", "rows", *ways], rows)
+            rows.append(
+                ["mean", "", "", *(f"{statistics.fmean(means[name, by] for name in whole):.3f}" for by in ways)]
+            )
+            text += f"\n{_TITLES[figure]}\n\n" + report.table(["table", "rows", "cuts", *ways], rows)
             if figure == "nll" and names is CLASSES:
                 for by in ways[:-1]:
                     ahead = sum(means[name, ways[-1]] < means[name, by] for name in whole)

@@ -12,10 +12,10 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report.html.")] = Path("demo-output"),
     seed: Annotated[int, typer.Option(help="Of the split, the planted labels, the networks and the noise.")] = 0,
-    steps: Annotated[int, typer.Option(min=20, help="Training steps of each network.")] = 2000,
+    steps: Annotated[int, typer.Option(min=20, help="Training steps of AdamW, and of the networks of digits.")] = 2000,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Learn digits beside AdamW, find planted wrong labels, answer a what-if, then adapt instead of retraining.
+    """Learn a table beside AdamW; find wrong labels of digits, answer a what-if, then adapt instead of retraining.
 
     Every number is that of this run. Needs `posterity[plots,models]`.
     """

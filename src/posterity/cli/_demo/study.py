@@ -1,4 +1,4 @@
-"""The experiment of the demo: nine digits with some wrong labels, then the tenth, all measured on held-out images."""
+"""The experiment of the demo: a table beside AdamW; nine digits with some wrong labels, then the tenth."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from posterity import metrics
 from posterity.adaptation import adapt
+from posterity.cli._demo import tumours
+from posterity.cli._demo.tumours import Tumours
 from posterity.errors import MissingExtra
-from posterity.learning import fit, laplace
+from posterity.learning import Run, fit, laplace
 from posterity.memory import MemoryMap, memory_map
 from posterity.prediction import Prediction, predict
 from posterity.progress import track
@@ -66,46 +68,29 @@ class Digits:
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
-    """A trained network as the tests see it."""
-
-    known: Prediction
-    foreign: Prediction
-    seconds: float
-
-    def numbers(self, digits: Digits) -> dict[str, float]:
-        """Quality on the known digits, and how well entropy tells the unknown one."""
-        probs, labels = self.known.probs, digits.known[1]
-        return {
-            "accuracy": metrics.accuracy(probs, labels),
-            "NLL": metrics.nll(probs, labels),
-            "ECE": metrics.ece(probs, labels),
-            "Brier": metrics.brier(probs, labels),
-            "OOD AUROC": metrics.ood_auroc(self.known.entropy, self.foreign.entropy),
-            "seconds": self.seconds,
-        }
-
-
-@dataclass(frozen=True, eq=False)
 class Study:
     """What the demo found out.
 
     Args:
-        digits: The data.
+        tumours: A table, learnt by AdamW and by `po.fit`.
+        digits: The pictures.
         seed: Of everything random.
-        steps: Training steps of each network.
-        learnt: "AdamW" and "IVON", trained on the nine digits.
-        memory: The memory map of IVON's network.
+        steps: Training steps of AdamW, and of each network of digits.
+        known: Predictions of the nine digits that were learnt.
+        foreign: Predictions of the tenth.
+        memory: The memory map of the network of digits.
         suspects: Ids of the labels that look most like errors, as many as were planted.
         estimate: Mean held-out loss now, and without the suspects by the what-if and by retraining.
         changed: Accuracy and cost of doing nothing, of adaptation and of retraining; rows by name.
         seconds: All of it.
     """
 
+    tumours: Tumours
     digits: Digits
     seed: int
     steps: int
-    learnt: dict[str, Learnt]
+    known: Prediction
+    foreign: Prediction
     memory: MemoryMap
     suspects: list[int]
     estimate: dict[str, float]
@@ -113,9 +98,14 @@ class Study:
     seconds: float
 
     @property
-    def quality(self) -> pd.DataFrame:
-        """A row of numbers for each network."""
-        return pd.DataFrame({name: one.numbers(self.digits) for name, one in self.learnt.items()}).T
+    def accuracy(self) -> float:
+        """Of the digits that were learnt."""
+        return metrics.accuracy(self.known.probs, self.digits.known[1])
+
+    @property
+    def foreign_auroc(self) -> float:
+        """How well entropy tells the unknown digit from known ones."""
+        return metrics.ood_auroc(self.known.entropy, self.foreign.entropy)
 
     @property
     def found(self) -> int:
@@ -133,7 +123,8 @@ class Study:
         """Everything that was measured, for machines."""
         return {
             "seed": self.seed,
-            "quality": self.quality.to_dict("index"),
+            "quality": self.tumours.quality.to_dict("index"),
+            "digits": {"accuracy": self.accuracy, "OOD AUROC": self.foreign_auroc},
             "wrong labels": {"planted": PLANTED, "found": self.found, "AUROC": self.label_auroc},
             "what if": self.estimate,
             "change": self.changed.to_dict("index"),
@@ -146,14 +137,13 @@ def run(seed: int, steps: int) -> Study:
     started = time.perf_counter()
     digits = Digits.of(seed)
     data = (digits.images, digits.labels)
-    bar = track(("AdamW", "IVON", "memory", "adaptation", "retraining"), "demo")
+    bar = track(("tumours", "digits", "memory", "adaptation", "retraining"), "demo")
 
     next(bar)
-    rival, seconds = _timed(lambda: _fit(data, "adamw", NEW, seed, steps))
-    learnt = {"AdamW": _looked_at(rival, digits, seconds)}
+    table = tumours.learn(seed, steps)
     next(bar)
-    ours, seconds = _timed(lambda: _fit(data, "ivon", NEW, seed, steps))
-    learnt["IVON"] = _looked_at(ours, digits, seconds)
+    ours = _fit(data, NEW, seed, steps)
+    known, foreign = (predict(ours.model, ours.posterior, part[0]) for part in (digits.known, digits.foreign))
     next(bar)
     memory = memory_map(ours.model, ours.posterior, data)
     suspects = [int(i) for i in memory.top(PLANTED)["id"]]
@@ -165,9 +155,9 @@ def run(seed: int, steps: int) -> Study:
     next(bar)
     keep = torch.ones(len(digits.labels), dtype=torch.bool).index_fill(0, torch.tensor(suspects), False)
     kept = _part(data, keep)
-    without = _fit(kept, "ivon", NEW, seed, steps)
+    without = _fit(kept, NEW, seed, steps)
     whole = (torch.cat((kept[0], digits.new[0])), torch.cat((kept[1], digits.new[1])))
-    again, retraining = _timed(lambda: _fit(whole, "ivon", NEW + 1, seed, steps))
+    again, retraining = _timed(lambda: _fit(whole, NEW + 1, seed, steps))
     _exhaust(bar)
     ways = {
         "doing nothing": (ours.model, 0.0, 0.0),
@@ -175,10 +165,12 @@ def run(seed: int, steps: int) -> Study:
         "retraining": (again.model, retraining, steps * BATCH / len(whole[1])),
     }
     return Study(
+        tumours=table,
         digits=digits,
         seed=seed,
         steps=steps,
-        learnt=learnt,
+        known=known,
+        foreign=foreign,
         memory=memory,
         suspects=suspects,
         estimate={
@@ -197,19 +189,14 @@ def network(classes: int, seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, classes))
 
 
-def _fit(data: Data, method: str, classes: int, seed: int, steps: int) -> Any:
+def _fit(data: Data, classes: int, seed: int, steps: int) -> Run:
     epochs = max(1, round(steps * BATCH / len(data[1])))
-    return fit(network(classes, seed), data, method=method, epochs=epochs, batch_size=BATCH, seed=seed)
+    return fit(network(classes, seed), data, epochs=epochs, batch_size=BATCH, seed=seed)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
     started = time.perf_counter()
     return work(), time.perf_counter() - started
-
-
-def _looked_at(run: Any, digits: Digits, seconds: float) -> Learnt:
-    known, foreign = (predict(run.model, run.posterior, data[0]) for data in (digits.known, digits.foreign))
-    return Learnt(known, foreign, seconds)
 
 
 def _changed(digits: Digits, model: nn.Module, seconds: float, passes: float) -> dict[str, float]:

@@ -1,25 +1,37 @@
-"""The demo in the terminal: five short tables of this run's own numbers."""
+"""The demo in the terminal: six short tables of this run's own numbers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from posterity.cli._demo.study import NEW, PLANTED, Study
+from posterity.cli._demo.tumours import CUTS, OURS
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
 
+_DIGITS = {"steps": 0, "seconds": 1, "passes": 1}
+
 
 def show(study: Study, console: Console) -> None:
     """Print what was found out, in the order in which it was asked."""
-    digits, found, now = study.digits, study.found, study.estimate
+    digits, found, now, tumours = study.digits, study.found, study.estimate, study.tumours
+    console.print(
+        f"[bold]Tumours[/], {tumours.rows} to learn from, the others to test with, in {CUTS} cuts. One network is "
+        f"trained by AdamW for {study.steps} steps, by AdamW for as long as cross-validation finds best, and by {OURS} "
+        "as it is."
+    )
+    console.print(_table("Learning", tumours.quality))
     console.print(
         f"[bold]Digits 0 to {NEW - 1}[/], {len(digits.labels)} images, {PLANTED} of them with a wrong label that was "
         f"planted; tested on {len(digits.known[1])} images with right labels. A {NEW} is a foreign input."
     )
-    console.print(_table("Learning", study.quality))
+    learnt = _lines("What was learnt", ("", ""))
+    learnt.add_row("accuracy", f"{study.accuracy:.4f}")
+    learnt.add_row(f"AUROC of entropy, which tells a {NEW} from known digits", f"{study.foreign_auroc:.4f}")
+    console.print(learnt)
     wrong = _lines("Which labels are wrong?", ("", ""))
     wrong.add_row("planted", str(PLANTED))
     wrong.add_row(f"among the {PLANTED} that the memory map suspects first", f"[bold]{found}[/]")
@@ -46,6 +58,6 @@ def _lines(title: str, heads: tuple[str, ...]) -> Table:
 def _table(title: str, frame: pd.DataFrame) -> Table:
     table = _lines(title, ("", *frame.columns))
     for name, row in frame.to_dict("index").items():
-        cells = (f"{v:.1f}" if column in ("seconds", "passes") else f"{v:.4f}" for column, v in row.items())
+        cells = (f"{v:.{_DIGITS.get(column, 4)}f}" for column, v in row.items())
         table.add_row(str(name), *cells)
     return table

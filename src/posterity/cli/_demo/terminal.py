@@ -58,6 +58,6 @@ def _lines(title: str, heads: tuple[str, ...]) -> Table:
 def _table(title: str, frame: pd.DataFrame) -> Table:
     table = _lines(title, ("", *frame.columns))
     for name, row in frame.to_dict("index").items():
-        cells = (f"{v:.{_DIGITS.get(column, 4)}f}" for column, v in row.items())
+        cells = (f"{v:.{_DIGITS.get(str(column), 4)}f}" for column, v in row.items())
         table.add_row(str(name), *cells)
     return table

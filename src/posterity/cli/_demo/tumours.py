@@ -1,4 +1,4 @@
-"""The first table of the demo: what a network learns of a small table when nobody tunes anything, beside AdamW."""
+"""The first table of the demo: what a network learns of a small table with untuned settings, beside AdamW."""
 
 from __future__ import annotations
 

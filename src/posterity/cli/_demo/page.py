@@ -13,8 +13,7 @@ from posterity.app.document import Card, Code, Picture, Section
 from posterity.app.pictures import png
 from posterity.app.report import Contents, HeldOut
 from posterity.app.source import Preview
-from posterity.cli._demo.study import NEW, PLANTED, TRAINING, Study
-from posterity.cli._demo.tumours import CUTS, OURS
+from posterity.cli._demo.study import CUTS, NEW, OURS, PLANTED, TRAINING, Study
 
 CALLS = """run = po.fit(network, (images, labels))
 m = po.memory_map(run.model, run.posterior, (images, labels))

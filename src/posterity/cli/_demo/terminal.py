@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posterity.cli._demo.study import NEW, PLANTED, Study
-from posterity.cli._demo.tumours import CUTS, OURS
+from posterity.cli._demo.study import CUTS, NEW, OURS, PLANTED, Study
 
 if TYPE_CHECKING:
     import pandas as pd

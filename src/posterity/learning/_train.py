@@ -81,9 +81,10 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         stream, sentinels = set_apart(stream, objective, settings)
         watched = watched if sentinels is None else sentinels
     steps_per_epoch = -(-len(stream) // settings.accumulate)
+    unseen_loss = None
     if cross_validated:
         with fitting_threads(model, settings.batch_size):
-            epochs = searched_epochs(model, stream, objective, settings, steps_per_epoch)
+            epochs, unseen_loss = searched_epochs(model, stream, objective, settings, steps_per_epoch)
     else:
         epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
     batch = -(-stream.n // len(stream)) * settings.accumulate
@@ -95,6 +96,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         learns_noise=learns_noise,
         class_names=None if settings.class_names is None else tuple(settings.class_names),
         batch=batch,
+        unseen_loss=unseen_loss,
     )
     learner = learner_type(model, plan, **settings.options)
     clip = learner.default_clip if settings.clip is None else settings.clip

@@ -37,6 +37,7 @@ class TrainingPlan:
         learns_noise: Whether the noise precision of a regression is to be learnt.
         class_names: Names of the classes, for the posterior to carry.
         batch: Examples behind one step, where it is known.
+        unseen_loss: Mean loss of classes out of fold, where there was a cross-validation.
     """
 
     n: int
@@ -46,6 +47,7 @@ class TrainingPlan:
     learns_noise: bool = False
     class_names: tuple[str, ...] | None = None
     batch: int | None = None
+    unseen_loss: float | None = None
 
 
 class Learner(ABC):

@@ -18,6 +18,12 @@ from posterity.posterior import Posterior
 from posterity.trees import trainable
 
 SMALL = 100_000  # weights, frozen ones included
+BUDGET = 0.03  # nats per example that the noise may cost
+SHARE = 0.3  # of the loss out of fold, that it may cost at most: noise gains little where hardly anything is lost
+
+
+def _usual_budget(plan: TrainingPlan) -> float:
+    return BUDGET if plan.unseen_loss is None else min(BUDGET, SHARE * plan.unseen_loss)
 
 
 class VariationalLearner(Learner):
@@ -30,7 +36,8 @@ class VariationalLearner(Learner):
             decay. By default the prior decides widths alone.
         weight_decay: AdamW's decoupled decay, 0.01 unless there is a prior.
         betas: AdamW's.
-        budget: Largest price of the noise, in nats per example.
+        budget: Largest price of the noise, in nats per example; by default 0.03, and less on data so easy that this is
+            more than three tenths of the loss out of fold.
         draws: Draws of the weights for each batch.
         watch: Let the validation data, or examples that are left out of training, set the budget; with False the
             validation data are only looked at, and nothing is left out.
@@ -53,7 +60,7 @@ class VariationalLearner(Learner):
         prior: Prior | None = None,
         weight_decay: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
-        budget: float = 0.03,
+        budget: float | None = None,
         draws: int = 1,
         watch: bool = True,
     ) -> None:
@@ -67,7 +74,7 @@ class VariationalLearner(Learner):
             n=plan.n,
             total_steps=plan.steps,
             batch_size=None if plan.batch is None else min(plan.batch, plan.n),
-            budget=budget,
+            budget=_usual_budget(plan) if budget is None else budget,
             prior=given,
             seed=plan.seed,
         )

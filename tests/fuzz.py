@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pandas as pd
@@ -32,9 +33,9 @@ from posterity.posterior import Diagonal, Posterior
 from posterity.runs.decisions import RowDecisions
 from posterity.runs.readers import read_rows
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-
-from gguf_files import dequantised, read_gguf
+# The folder of benchmarks is kept off the path, where its datasets.py would hide the package of that name.
+_GGUF = run_path(str(Path(__file__).parent.parent / "benchmarks" / "gguf_files.py"))
+dequantised, read_gguf = _GGUF["dequantised"], _GGUF["read_gguf"]
 
 TABLE = pd.DataFrame({"a": [1.0, 2.5, -3.0] * 4, "b": ["x", "=y", None] * 4, "label": [0, 1, 1] * 4})
 RECIPE = "method: ties\noptions: {density: 0.2}\nmodels:\n  a: {path: a.safetensors, weight: 0.5}\nout: merged\n"

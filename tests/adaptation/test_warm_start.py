@@ -14,7 +14,7 @@ from posterity.adaptation import adapt
 from posterity.adaptation.solve import alternatives
 from posterity.adaptation.solve.warm_start import Corrected
 from posterity.batches import Batch
-from posterity.posterior import Diagonal
+from posterity.posterior import Diagonal, Posterior
 
 N = 120
 
@@ -152,3 +152,15 @@ def test_decisions_survive_smaller_weights(fitted):
     for old, small, same in zip(model.parameters(), added.parameters(), cleaned.parameters()):
         torch.testing.assert_close(small, 0.6 * old)
         torch.testing.assert_close(same, old)
+
+
+def test_a_prior_pulls_where_nothing_was_trained_yet():
+    """Before the first data mean and prior are both 0: the prior stays there in every later adaptation."""
+    model = nn.Linear(2, 1).double()
+    zero = {name: torch.zeros_like(p) for name, p in model.state_dict().items()}
+    prior = Diagonal.isotropic(zero, 2.0)
+    posterior = Posterior.of(model, prior, prior=prior, n=1, ess=1.0, likelihood="gaussian")
+    assert posterior.prior_pulls
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).double()
+    result = adapt(model, posterior, add=(x, x[:, :1]), method="ewc")
+    assert all(torch.equal(m, torch.zeros_like(m)) for m in result.posterior.prior.mean.values())

@@ -98,7 +98,7 @@ def test_an_encoder_tuned_by_adapters(here, tmp_path):
     PeftModel.from_pretrained(AutoModel.from_pretrained(here / "encoder"), tmp_path / "run" / "adapter")
     posterity("predict", tmp_path / "run", "pool.csv", "--out", tmp_path / "predicted.csv")
     posterity("report", tmp_path / "run")
-    assert "--tune lora" in (tmp_path / "run" / "report.html").read_text()
+    assert "<span>--tune</span> lora" in (tmp_path / "run" / "report.html").read_text()
 
     reviews(6, seed=2).to_csv(tmp_path / "new.csv", index=False)
     posterity("adapt", tmp_path / "run", "--add", tmp_path / "new.csv", "--out", tmp_path / "run-2")

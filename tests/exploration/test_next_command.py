@@ -128,7 +128,7 @@ def test_amounts_are_said_in_their_units(tmp_path, monkeypatch):
     invoke("predict", "train-run", "pool.csv")
     predicted = pd.read_csv("pool-predictions.csv").set_index("id")
     for row in answer["rows"]:
-        mean, std = re.match(r"(\d+) ± (\S+); its label tells", row["why"]).groups()
+        mean, std = re.match(r"(\d+) ± (\S+); its label gives", row["why"]).groups()
         assert float(mean) == pytest.approx(predicted.loc[row["id"], "mean"], abs=0.5)
         assert float(std) == pytest.approx(predicted.loc[row["id"], "std"], rel=1e-3)
 

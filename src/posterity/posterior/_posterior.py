@@ -168,8 +168,13 @@ class Posterior:
 
     @property
     def prior_pulls(self) -> bool:
-        """Whether the prior is a part of what the means were trained on; one centred at them decided widths alone."""
-        return any(not torch.equal(m.to(self.mean[name]), self.mean[name]) for name, m in self.prior.mean.items())
+        """Whether the prior is a part of what the means were trained on; one that a training centred at them is not.
+
+        It decided widths alone. Without a training, as before the first data, mean and prior may just be the same.
+        """
+        return self.training is None or any(
+            not torch.equal(m.to(self.mean[name]), self.mean[name]) for name, m in self.prior.mean.items()
+        )
 
     @property
     def mean(self) -> Tree:

@@ -63,6 +63,7 @@ class Stream:
     Examples:
         >>> import posterity as po
         >>> x = torch.linspace(-1, 1, 40).double().unsqueeze(1)
+        >>> _ = torch.manual_seed(0)
         >>> stream = po.Stream(nn.Linear(1, 1).double(), likelihood="bernoulli")
         >>> for sign in (1, 1, 1, -1, -1):
         ...     row = stream.learn((x, (sign * x > 0).double()))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from posterity.adaptation import adapt
 from posterity.batches import batches
 from posterity.learning import fit
 from posterity.learning.sentinels import FEWEST, ONE_IN
@@ -20,12 +21,23 @@ def overlapping(n, seed=0):
 
 def trained(data, **options):
     torch.manual_seed(0)
-    return fit(nn.Linear(4, 2), data, epochs=1, batch_size=512, progress=False, **options)
+    return fit(nn.Linear(4, 2), data, epochs=1, batch_size=190, progress=False, **options)
 
 
 def test_one_in_twenty_is_left_out_of_many():
     run = trained(overlapping(FEWEST))
-    assert run.posterior.n == FEWEST - FEWEST // ONE_IN
+    assert run.steps == (FEWEST - FEWEST // ONE_IN) // 190 == 20
+    assert run.posterior.n == FEWEST
+
+
+def test_adapt_takes_all_data_of_such_a_training():
+    data = overlapping(FEWEST)
+    torch.manual_seed(0)
+    run = fit(
+        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), data, epochs=1, batch_size=190, progress=False
+    )
+    assert run.steps == 20
+    assert adapt(run.model, run.posterior, data=data, remove=[0, 1]).posterior.n == FEWEST - 2
 
 
 @pytest.mark.parametrize(
@@ -34,15 +46,15 @@ def test_one_in_twenty_is_left_out_of_many():
     ids=lambda options: next(iter(options)),
 )
 def test_nothing_is_left_out_where_it_is_not_needed(options):
-    assert trained(overlapping(FEWEST), **options).posterior.n == FEWEST
+    assert trained(overlapping(FEWEST), **options).steps == 22
 
 
 def test_nothing_is_left_out_of_few_examples_and_of_amounts():
-    assert trained(overlapping(FEWEST - 1)).posterior.n == FEWEST - 1
+    assert trained(overlapping(FEWEST - 1)).steps == 22
     x, _ = overlapping(FEWEST)
     torch.manual_seed(0)
-    run = fit(nn.Linear(4, 1), (x, x[:, :1]), epochs=1, batch_size=512, progress=False)
-    assert run.posterior.n == FEWEST
+    run = fit(nn.Linear(4, 1), (x, x[:, :1]), epochs=1, batch_size=190, progress=False)
+    assert run.steps == 22
 
 
 def test_examples_keep_their_ids():

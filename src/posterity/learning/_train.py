@@ -76,6 +76,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     learns_noise = objective.likelihood.noise_precision is not None and not given
     validation = None if settings.validation is None else batches(settings.validation, batch_size=settings.batch_size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
+    n = settings.n or stream.n  # sentinels are examples of the posterior too
     watched, cross_validated = settings.validation, cross_validates(model, stream, settings)
     if not cross_validated:
         stream, sentinels = set_apart(stream, objective, settings)
@@ -89,7 +90,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
     batch = -(-stream.n // len(stream)) * settings.accumulate
     plan = TrainingPlan(
-        n=settings.n or stream.n,
+        n=n,
         steps=epochs * steps_per_epoch,
         lr=learner_type.usual_lr(model) if settings.lr is None else settings.lr,
         seed=settings.seed,

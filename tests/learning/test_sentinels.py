@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+from posterity import likelihoods
 from posterity.adaptation import adapt
 from posterity.batches import batches
 from posterity.learning import fit
-from posterity.learning.sentinels import FEWEST, ONE_IN
+from posterity.learning.learners import TrainingPlan
+from posterity.learning.learners.variational import VariationalLearner
+from posterity.learning.objective import Objective
+from posterity.learning.sentinels import FEWEST, ONE_IN, set_apart
+from posterity.learning.settings import FitSettings
 from posterity.optim.watch import START
 
 
@@ -55,6 +60,25 @@ def test_nothing_is_left_out_of_few_examples_and_of_amounts():
     torch.manual_seed(0)
     run = fit(nn.Linear(4, 1), (x, x[:, :1]), epochs=1, batch_size=190, progress=False)
     assert run.steps == 22
+
+
+def test_a_rare_class_is_learnt_from_whole():
+    x, y = overlapping(FEWEST)
+    y[:3] = 2
+    data = batches((x, y), shuffle=True)
+    likelihood = Objective(likelihoods.likelihood("categorical"), None, 0.0, None)
+    for seed in range(5):
+        rest, spared = set_apart(data, likelihood, FitSettings(seed=seed))
+        assert len(rest.rows) + len(spared.rows) == FEWEST
+        assert set(rest.rows.tolist()).isdisjoint(spared.rows.tolist())
+        assert len(spared.rows) == FEWEST // ONE_IN
+        assert {0, 1, 2} <= set(rest.rows.tolist())
+
+
+def test_data_that_folds_predict_perfectly_leave_a_budget():
+    plan = TrainingPlan(n=100, steps=10, lr=1e-3, seed=0, unseen_loss=0.0)
+    learner = VariationalLearner(nn.Linear(4, 2), plan)
+    assert learner.optimizer.meter.price.budget > 0
 
 
 def test_examples_keep_their_ids():

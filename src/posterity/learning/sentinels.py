@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from posterity.batches import Batches
 from posterity.learning.objective import Objective
@@ -30,5 +31,15 @@ def set_apart(data: Batches, objective: Objective, settings: FitSettings) -> tup
     if not (watches and free and known and data.has_positions and data.n >= FEWEST):
         return data, None
     order = torch.randperm(data.n, generator=torch.Generator().manual_seed(settings.seed))
-    count = min(ROWS, data.n // ONE_IN)
-    return data.only(order[count:].sort().values), data.only(order[:count])
+    spared = order[_common(data)[order]][: min(ROWS, data.n // ONE_IN)]
+    trained = torch.ones(data.n, dtype=torch.bool).index_fill(0, spared, False)
+    return data.only(trained.nonzero()[:, 0]), data.only(spared)
+
+
+def _common(data: Batches) -> Tensor:
+    """Which examples have a class that can spare some, where classes are known: a rare one is learnt from whole."""
+    targets = data.source[1] if isinstance(data.source, tuple) else None
+    if targets is None or targets.ndim != 1:
+        return torch.ones(data.n, dtype=torch.bool)
+    _, which, counts = targets.cpu().unique(return_inverse=True, return_counts=True)
+    return counts[which] >= 2 * ONE_IN

@@ -14,6 +14,7 @@ from posterity.errors import require_whole
 from posterity.learning.learners._base import Learner, Prior, TrainingPlan, as_prior
 from posterity.likelihoods import Likelihood
 from posterity.optim import Variational
+from posterity.optim.watch import LEAST
 from posterity.posterior import Posterior
 from posterity.trees import trainable
 
@@ -23,7 +24,7 @@ SHARE = 0.3  # of the loss out of fold, that it may cost at most: noise gains li
 
 
 def _usual_budget(plan: TrainingPlan) -> float:
-    return BUDGET if plan.unseen_loss is None else min(BUDGET, SHARE * plan.unseen_loss)
+    return BUDGET if plan.unseen_loss is None else max(LEAST, min(BUDGET, SHARE * plan.unseen_loss))
 
 
 class VariationalLearner(Learner):

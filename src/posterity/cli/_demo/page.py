@@ -13,7 +13,7 @@ from posterity.app.document import Card, Code, Picture, Section
 from posterity.app.pictures import png
 from posterity.app.report import Contents, HeldOut
 from posterity.app.source import Preview
-from posterity.cli._demo.study import CUTS, NEW, OURS, PLANTED, TRAINING, Study
+from posterity.cli._demo.study import CUTS, NEW, OURS, PLANTED, STOPPED, TRAINING, Study
 
 CALLS = """run = po.fit(network, (images, labels))
 m = po.memory_map(run.model, run.posterior, (images, labels))
@@ -29,8 +29,9 @@ def contents(study: Study) -> Contents:
     return Contents(
         title="Digits, learnt and changed",
         lead=(
-            f"One network, {tumours.rows} tumours, nothing tuned: AdamW's loss on others is {nll['AdamW']:.3f}, "
-            f"that of po.fit {nll[OURS]:.3f}. Another learnt nine digits to {study.accuracy:.1%}. Its memory map put "
+            f"One network, {tumours.rows} tumours, nothing tuned: AdamW's loss on others is {nll['AdamW']:.3f} after "
+            f"{study.steps} steps and {nll[STOPPED]:.3f} at its best length, that of po.fit {nll[OURS]:.3f}. "
+            f"Another learnt nine digits to {study.accuracy:.1%}. Its memory map put "
             f"{study.found} of {PLANTED} planted wrong labels among its first {PLANTED} suspects. Removing them and "
             f"learning the digit {NEW} took {change['adaptation']['seconds']:.1f} s instead of "
             f"{change['retraining']['seconds']:.1f} s and reached {change['adaptation']['accuracy']:.1%} (retraining "

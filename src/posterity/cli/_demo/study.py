@@ -27,7 +27,7 @@ NEW = 9  # the digit that comes later; before, it is a foreign input
 TRAINING = 1200
 PLANTED = 60  # wrong labels
 BATCH = 64
-OURS = "po.fit"
+OURS, STOPPED = "po.fit", "AdamW, best length"
 CUTS = 3  # of the table into halves
 
 
@@ -102,7 +102,7 @@ def learn_tumours(seed: int, steps: int) -> Tumours:
     half = len(kinds) // 2
     ways: dict[str, dict[str, Any]] = {
         "AdamW": {"method": "adamw", "epochs": max(1, round(steps * BATCH / half))},
-        "AdamW, best length": {"method": "adamw"},
+        STOPPED: {"method": "adamw"},
         OURS: {},
     }
     labels: list[Tensor] = []

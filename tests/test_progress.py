@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from posterity.errors import InvalidInput, require_positive
-from posterity.progress import track
+from posterity.progress import Rate, track
 
 
 def test_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_positive_numbers(value: object) -> None:
 def test_what_is_printed_meanwhile_goes_where_it_was_sent() -> None:
     """With the bar on a terminal and standard output in a pipe, prints inside the loop reach the pipe."""
     terminal, side = os.openpty()
-    code = "from posterity.progress import track\nfor i in track('ab', 'counting'): print(i)"
+    code = "from posterity.progress import Rate, track\nfor i in track('ab', 'counting'): print(i)"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=side, text=True, check=True)
     os.close(side)
     shown = os.read(terminal, 65536).decode()
@@ -58,3 +58,11 @@ def test_a_line_every_few_seconds_without_a_terminal(
     clock = iter(range(0, 100, 3))
     list(track(iter("abc"), "counting"))
     assert capsys.readouterr().err.splitlines() == ["counting: 2"]
+
+
+def test_the_rate_counts_what_was_processed_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 14.0])
+    monkeypatch.setattr("posterity.progress.time.monotonic", lambda: next(clock))
+    rate = Rate(1000)  # of a resumed training
+    rate.done += 2000  # in four seconds
+    assert rate.words() == "500 examples/s"

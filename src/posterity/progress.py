@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sized
@@ -39,6 +40,33 @@ class Lines:
             words += f", about {duration(left)} left"
         note = note() if callable(note) else note
         print(words + (f", {note}" if note else ""), file=sys.stderr, flush=True)
+
+
+class Rate:
+    """How many examples are processed a second.
+
+    Args:
+        done: Examples processed so far, to be kept up to date; those of the beginning do not count.
+    """
+
+    def __init__(self, done: float = 0) -> None:
+        self.done = self.first = done
+        self.started = time.monotonic()
+
+    def words(self) -> str:
+        """The rate in words, since the beginning."""
+        return per_second((self.done - self.first) / max(time.monotonic() - self.started, 1e-9))
+
+
+def per_second(rate: float) -> str:
+    """A rate in words, with as many digits as anybody compares.
+
+    Examples:
+        >>> per_second(7.43), per_second(12_345), per_second(2_345_678)
+        ('7.4 examples/s', '12,300 examples/s', '2,350,000 examples/s')
+    """
+    digits = 2 - math.floor(math.log10(rate)) if rate >= 100 else 1
+    return f"{round(rate, digits):,.{max(digits, 0)}f} examples/s"
 
 
 def duration(seconds: float) -> str:

@@ -87,7 +87,7 @@ def test_steps_and_time_left_are_readable_on_eighty_columns(monkeypatch):
     assert len(last.rstrip()) <= 80
     assert "epoch 1200/1200" in last
     assert "1200/1200 0:00:00" in last
-    assert "loss" in last
+    assert re.search(r"loss \S+  [\d,.]+", last)  # the rate follows
 
 
 def test_lines_without_a_terminal(capsys, monkeypatch):
@@ -97,3 +97,4 @@ def test_lines_without_a_terminal(capsys, monkeypatch):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("training: 2 of 2, about 0 s left, epoch 1/1, loss ")
+    assert re.search(r"[\d,.]+ examples/s$", lines[1])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from posterity.learning.callbacks import Callback, Moment
-from posterity.progress import Lines
+from posterity.progress import Lines, Rate
 
 _SHOWN = {"loss": "loss", "accuracy": "accuracy", "rmse": "rmse", "validation_loss": "validation", "sigma": "σ"}
 _PAUSE = 0.1  # seconds between two looks at the metrics: each one waits for the device
@@ -21,6 +22,7 @@ class ProgressBar(Callback):
         self.task: Any = None
         self.looked = 0.0
         self.latest: dict[str, float] = {}
+        self.rate = Rate()
 
     def start(self, moment: Moment) -> None:
         from rich.console import Console
@@ -36,6 +38,7 @@ class ProgressBar(Callback):
             TextColumn("{task.fields[figures]}", table_column=figures),
         )
         self.bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, expand=True)
+        self.rate = Rate(moment.step * moment.batch)
         self.bar.start()
         self.task = self.bar.add_task("training", total=moment.steps, completed=moment.step, figures="")
 
@@ -52,9 +55,10 @@ class ProgressBar(Callback):
 
     def _show(self, moment: Moment) -> None:
         self.latest |= moment.metrics()
-        self.bar.update(
-            self.task, completed=moment.step, description=_epoch(moment), figures=_figures(self.latest, "  ")
-        )
+        self.rate.done = moment.step * moment.batch
+        first, *others = _figures(self.latest)
+        figures = "  ".join([first, self.rate.words(), *others])  # the last are cut off
+        self.bar.update(self.task, completed=moment.step, description=_epoch(moment), figures=figures)
         self.looked = time.monotonic()
 
 
@@ -63,19 +67,23 @@ class ProgressLines(Callback):
 
     def __init__(self) -> None:
         self.lines: Lines | None = None
-        self.latest: dict[str, float] = {}
+        self.rate = Rate()
 
     def start(self, moment: Moment) -> None:
-        self.lines = Lines("training", moment.steps)
+        self.lines, self.rate = Lines("training", moment.steps), Rate(moment.step * moment.batch)
 
     def step(self, moment: Moment) -> None:
         if self.lines is not None:
-            self.lines.tell(moment.step, lambda: f"{_epoch(moment)}, {_figures(moment.metrics(), ', ')}")
+            self.lines.tell(moment.step, lambda: self._words(moment))
+
+    def _words(self, moment: Moment) -> str:
+        self.rate.done = moment.step * moment.batch
+        return ", ".join([_epoch(moment), *_figures(moment.metrics()), self.rate.words()])
 
 
 def _epoch(moment: Moment) -> str:
     return f"epoch {min(moment.epoch + 1, moment.epochs)}/{moment.epochs}"
 
 
-def _figures(found: Any, between: str) -> str:
-    return between.join(f"{word} {found[name]:.4g}" for name, word in _SHOWN.items() if name in found)
+def _figures(found: Mapping[str, float]) -> list[str]:
+    return [f"{word} {found[name]:.4g}" for name, word in _SHOWN.items() if name in found]

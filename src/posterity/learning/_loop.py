@@ -181,6 +181,7 @@ class Loop:
             optimizer=self.learner.optimizer,
             metrics=metrics,
             posterior=lambda: self.learner.posterior(self.objective.likelihood, self.data),
+            batch=self.data.n / self.steps_per_epoch,
         )
         try:
             for callback in self.callbacks:

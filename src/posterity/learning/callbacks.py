@@ -30,6 +30,7 @@ class Moment:
         metrics: What is known now: the running means of the epoch after a step, the row of the history after
             an epoch. Reading it waits for the device.
         posterior: A function that builds the posterior of this moment.
+        batch: Examples of a step, on average.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Moment:
     optimizer: Optimizer
     metrics: Callable[[], Mapping[str, float]]
     posterior: Callable[[], Posterior]
+    batch: float
 
 
 class Callback:

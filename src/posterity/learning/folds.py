@@ -12,7 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from posterity.errors import require, require_whole
 from posterity.likelihoods import Likelihood
-from posterity.progress import track
+from posterity.progress import Rate, track
 from posterity.trees import evaluating
 
 FOLDS = 5
@@ -102,8 +102,10 @@ def out_of_fold(
     orders = _batches(seen, batch_size, generator)
     longest = longest or LONGEST
     steps = iter(range(1, longest + 1))  # without a length: it stops long before in most cases
-    for step in track(steps, "cross-validation, step", show=progress):
+    rate = Rate()
+    for step in track(steps, "cross-validation, step", show=progress, note=rate.words):
         rows = next(orders)
+        rate.done += rows.numel()
         f = committee.forward(inputs[rows])
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
         optimizer.step(torch.autograd.grad(loss, optimizer.parameters))

@@ -193,7 +193,7 @@ def answers(job: Job, run: po.Run, parts: list[tuple[Tensor, Tensor]]) -> Iterat
 def answered(
     model: nn.Module, posterior: po.Posterior, part: tuple[Tensor, Tensor], samples: int, method: str = "sampled"
 ) -> Answer:
-    p = po.predict(model, posterior, part[0], samples, method=method, batch_size=512)
+    p = po.predict(model, posterior, part[0], samples, method=method, batch_size=128)
     return p.log_probs, p.mutual_information if samples else None
 
 

@@ -100,6 +100,13 @@ def test_accumulation_equals_the_big_batch(method):
     torch.testing.assert_close(weights(big), weights(small), rtol=1e-5, atol=1e-6)
 
 
+def test_a_bound_that_no_gradient_reaches_changes_nothing():
+    free, bounded = mlp(), mlp()
+    fit(free, blobs(), method="adamw", epochs=2, batch_size=20)
+    fit(bounded, blobs(), method="adamw", epochs=2, batch_size=20, clip=1e6)
+    assert torch.equal(weights(free), weights(bounded))
+
+
 def test_the_schedule_reaches_the_optimizer():
     seen = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -78,14 +80,31 @@ def test_training_takes_a_discounted_posterior_as_its_prior():
     x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
     model = nn.Linear(3, 2)
     posterior = po.fit(model, (x, y), method="ivon", epochs=2).posterior
+    again = copy.deepcopy(model)
     run = po.fit(model, (x, 1 - y), method="ivon", epochs=1, prior=posterior, forget=0.5)
-    expected = posterior.discounted(0.5).structure
-    for name, p in run.posterior.prior.precision_diagonal().items():
-        assert torch.allclose(p, expected.precision_diagonal()[name])
+    same = po.fit(again, (x, 1 - y), method="ivon", epochs=1, prior=posterior.discounted(0.5))
+    assert torch.equal(run.posterior.mean["weight"], same.posterior.mean["weight"])
+    assert torch.equal(
+        run.posterior.structure.precision_diagonal()["weight"], same.posterior.structure.precision_diagonal()["weight"]
+    )
     po.fit(model, (x, y), method="ivon", epochs=1, prior=posterior, forget="auto")
     for bad in ({"forget": 0.5}, {"prior": posterior, "forget": 2.0}, {"prior": posterior, "forget": "never"}):
         with pytest.raises(po.PosterityError, match="forget"):
             po.fit(model, (x, y), method="ivon", epochs=1, **bad)
+
+
+def test_a_chain_of_trainings_can_forget_all_that_came_before():
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3), torch.randint(0, 2, (40,))
+    model = nn.Linear(3, 2)
+    first = posterior = po.fit(model, (x, y), method="vogn", epochs=2, prior=2.0, ess=10.0).posterior
+    for share in (0.5, 0.25):
+        posterior = po.fit(model, (x, y), method="vogn", epochs=1, prior=posterior, forget=share).posterior
+    assert (posterior.n, posterior.ess) == (85, 85.0)  # 40, then 0.5 · 40 + 40, then 0.75 · 60 + 40
+    nothing = posterior.discounted(1.0).structure
+    for name, p in first.prior.precision_diagonal().items():
+        assert torch.allclose(nothing.precision_diagonal()[name], first.temperature * p.expand_as(nothing.mean[name]))
+        assert torch.equal(nothing.mean[name], torch.zeros_like(nothing.mean[name]))
 
 
 def chunks(turn, count=12, size=60, seed=0):

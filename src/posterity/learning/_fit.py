@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.errors import expected
+from posterity.errors import expected, require
 from posterity.inputs import Inputs
 from posterity.learning._members import train_members
 from posterity.learning._train import Run, train
 from posterity.learning.callbacks import Callback
-from posterity.learning.forgetting import forgetting_prior
+from posterity.learning.forgetting import forgetting_prior, with_past
 from posterity.learning.schedules import Schedule
 from posterity.learning.settings import FitSettings
 from posterity.likelihoods import Likelihood
@@ -96,7 +97,8 @@ def fit(
             the model reads, and labels may be words. `posterity.tokenised` does the same for `predict`.
         **options: What the method takes; its class in `posterity.learning.learners` explains them. Where `prior` is an
             earlier posterior, also `forget`: the share of its data to forget, in [0, 1], or "auto" for the share under
-            which the new data are most likely.
+            which the new data are most likely. The result is then the posterior of all data that are kept: it carries
+            the earlier posterior's own prior, so that the next chunk can forget the older ones too.
 
     Returns:
         The run: model, posterior, history. After Ctrl-C, what had been reached (`run.interrupted`).
@@ -112,18 +114,21 @@ def fit(
     arguments = dict(locals())  # before there is any other name here
     if tokenizer is not None:
         arguments |= _of_texts(arguments)
-    data = arguments["data"]
+    data, share = arguments["data"], None
+    past: Any = options.get("prior")
     if "forget" in options:
         if not isinstance(model, nn.Module):
             raise expected("model", "a torch.nn.Module", type(model).__name__)
-        options["prior"] = forgetting_prior(model, data, options.get("prior"), options.pop("forget"))
+        require(method != "ensemble", "forget", "a method that leaves one posterior", method)
+        options["prior"], share = forgetting_prior(model, data, past, options.pop("forget"))
     left = ("model", "data", "tokenizer")
     settings = FitSettings(**{name: value for name, value in arguments.items() if name not in left})
     if method == "ensemble":
         return train_members(model, data, settings)
     if not isinstance(model, nn.Module):
         raise expected("model", "a torch.nn.Module", type(model).__name__)
-    return train(model, data, settings)
+    run = train(model, data, settings)
+    return run if share is None else replace(run, posterior=with_past(run.posterior, past, share))
 
 
 def _of_texts(given: dict[str, Any]) -> dict[str, Any]:

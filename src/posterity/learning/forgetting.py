@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require
 from posterity.inputs import call
-from posterity.posterior import Posterior
+from posterity.posterior import Diagonal, Posterior
 from posterity.trees import evaluating
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
@@ -19,8 +20,8 @@ DRAWS = 32
 LOOKED_AT = 2048  # examples that choose
 
 
-def forgetting_prior(model: nn.Module, data: Any, prior: Any, forget: float | str) -> Posterior:
-    """A posterior that is to be a prior, with the share `forget` of its data forgotten.
+def forgetting_prior(model: nn.Module, data: Any, prior: Any, forget: float | str) -> tuple[Posterior, float]:
+    """A posterior that is to be a prior, with the share `forget` of its data forgotten, and that share.
 
     "auto" takes the share under which the new data are most likely, by draws from the discounted posterior.
     """
@@ -29,12 +30,25 @@ def forgetting_prior(model: nn.Module, data: Any, prior: Any, forget: float | st
     if forget != "auto":
         number = isinstance(forget, (int, float)) and not isinstance(forget, bool)
         require(number and 0 <= float(forget) <= 1, "forget", "a number in [0, 1] or 'auto'", forget)
-        return prior.discounted(float(forget))
+        return prior.discounted(float(forget)), float(forget)
     prior.check(model)
     batch = next(iter(batches(data, batch_size=LOOKED_AT, shuffle=True)))
     found = [prior.discounted(rate) for rate in RATES]
     scores = [_log_predictive(model, posterior, batch) for posterior in found]
-    return found[max(range(len(found)), key=lambda k: scores[k])]
+    best = max(range(len(found)), key=lambda k: scores[k])
+    return found[best], RATES[best]
+
+
+def with_past(posterior: Posterior, past: Posterior, forget: float) -> Posterior:
+    """A posterior that was trained with a discounted one as prior, as the posterior of all data that are kept.
+
+    λ = λ₀ + (1 − γ)(λ_past − λ₀) + λ_new: its prior is λ₀, that of the past, and it counts (1 − γ) n_past + n_new
+    examples. With the discounted posterior as prior, the next chunk could forget nothing but this one.
+    """
+    ratio = past.temperature / posterior.temperature
+    prior = Diagonal(past.prior.mean, {name: ratio * p for name, p in past.prior.precision.items()})
+    n = round((1 - forget) * past.n) + posterior.n
+    return replace(posterior, prior=prior, n=n, ess=n / posterior.temperature)
 
 
 @torch.no_grad()

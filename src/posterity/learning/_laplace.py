@@ -1,6 +1,6 @@
 """The Laplace approximation: a Gaussian at the trained weights, as wide as the curvature and the prior allow.
 
-q(θ) = N(θ*, (βH + δ)⁻¹),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ   (the generalised Gauss-Newton matrix at θ*)
+q(θ) = N(θ*, T (βH + δ)⁻¹),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ   (the generalised Gauss-Newton matrix at θ*)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from posterity.inputs import attempt
 from posterity.learning.checks import check_class_names
 from posterity.learning.marginal_likelihood import Evidence, total_loss
 from posterity.learning.objective import infer_likelihood
+from posterity.learning.temperature import default_temperature
 from posterity.likelihoods import Likelihood
 from posterity.linalg import DENSE_LIMIT
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior
@@ -37,8 +38,9 @@ def laplace(
     *,
     likelihood: str | Likelihood | None = None,
     structure: str = "kron",
-    prior_precision: PriorPrecision = "marglik",
+    prior_precision: PriorPrecision | None = None,
     noise_precision: str | float | None = None,
+    temperature: float | None = None,
     n: int | None = None,
     last_layer: str | None = None,
     inner: str | None = None,
@@ -47,7 +49,7 @@ def laplace(
 ) -> Posterior:
     """The Laplace posterior of a trained model. The model is not changed.
 
-        q(θ) = N(θ*, (βH + δ)⁻¹),    p(θ) = N(0, 1/δ),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ
+        q(θ) = N(θ*, T (βH + δ)⁻¹),    p(θ) = N(0, 1/δ),    H = Σᵢ Jᵢᵀ Λᵢ Jᵢ
 
     Normalisation layers use their running statistics and dropout is off; frozen parameters stay fixed.
 
@@ -58,9 +60,13 @@ def laplace(
         structure: How much of H is kept: "diag", "kron" (a Kronecker product for each parameter), "full", or
             "last_layer" (only the last layer is uncertain).
         prior_precision: δ as a number, as a number for each parameter by name, or learnt by maximising the marginal
-            likelihood: "marglik" one number for all, "marglik_layerwise" one for each parameter tensor.
+            likelihood: "marglik" (also the default) one number for all, "marglik_layerwise" one for each parameter
+            tensor.
         noise_precision: β of a regression, a number or "marglik"; by default that of a GaussianLikelihood given as
             an object, otherwise learnt.
+        temperature: T, which scales the covariance; n/T is the posterior's ess. By default 1 where `prior_precision`
+            is given or targets are not classes. Otherwise the largest T ≤ 1 under which linearised predictions of
+            training examples are at most 0.03 nats underconfident (see `posterity.learning.temperature`).
         n: Number of training examples, where `data` is only a sample of them.
         last_layer: Name of the module that counts as the last layer; by default the last one with weights to run.
         inner: Structure of H on the last layer; by default "full" up to 2000 weights, "kron" above.
@@ -68,7 +74,7 @@ def laplace(
         class_names: Names of the classes, to be kept with the posterior.
 
     Returns:
-        A Posterior with ess = n, the prior that was given or learnt, and the likelihood with its noise precision.
+        A Posterior with ess = n/T, the prior that was given or learnt, and the likelihood with its noise precision.
         Its predictions are linearised by default: H is the curvature of the tangent network.
 
     Examples:
@@ -85,31 +91,38 @@ def laplace(
     """
     stream = batches(data, batch_size=batch_size)
     require(n is None or n >= 1, "n", "a number of examples >= 1", n)
+    if temperature is not None:
+        require_positive("temperature", temperature)
     weights, f, y = _survey(model, stream, structure, last_layer)
     curvature_of, gaussian_of = _FORMS[_form(structure, inner, weights)]
     unit, noise = _noise(likelihood, noise_precision, f, y)
     check_class_names(class_names, unit, f)
     prior = _prior(prior_precision, weights)
     layerwise = prior_precision == "marglik_layerwise" or isinstance(prior_precision, Mapping)
+    rest: Tree = {name: p for name, p in trainable(model).items() if name not in weights}
 
     with evaluating(model), only_trainable(model, weights):
         loss, observations, examples = total_loss(model, stream, unit, f.device)
         curvature = curvature_of(model, stream, unit)
-    n = stream.n if n is None else n
-    scale = n / examples
-    if noise is None or prior is None:
-        observed = 0 if unit.noise_precision is None else observations
-        evidence = Evidence.of(curvature, weights, loss=loss, observations=observed, scale=scale, layerwise=layerwise)
-        noise, prior = evidence.maximise(noise, prior)
-
-    gaussian = gaussian_of(weights, curvature, scale * noise, prior)
-    rest: Tree = {name: p for name, p in trainable(model).items() if name not in weights}
+        n = stream.n if n is None else n
+        scale = n / examples
+        if noise is None or prior is None:
+            observed = 0 if unit.noise_precision is None else observations
+            options: dict[str, Any] = {"observations": observed, "scale": scale, "layerwise": layerwise}
+            noise, prior = Evidence.of(curvature, weights, loss=loss, **options).maximise(noise, prior)
+        gaussian = gaussian_of(weights, curvature, scale * noise, prior)
+        if temperature is None:
+            chosen = prior_precision is None
+            temperature = default_temperature(model, stream, gaussian.covariance(), unit) if chosen else 1.0
+    if temperature != 1:
+        prior = {name: delta / temperature for name, delta in prior.items()}
+        gaussian = gaussian_of(weights, curvature, scale * noise / temperature, prior)
     return Posterior.of(
         model,
         LastLayer(gaussian, rest) if structure == "last_layer" else gaussian,
         prior=Diagonal({name: torch.zeros_like(w) for name, w in weights.items()}, _tensors(prior)),
         n=n,
-        ess=n,
+        ess=n / temperature,
         likelihood=unit if unit.noise_precision is None else unit.with_noise_precision(noise),
         class_names=class_names,
         predictive="linearised",
@@ -211,8 +224,10 @@ def _noise(
     return found.with_noise_precision(1.0), float(precision)
 
 
-def _prior(given: PriorPrecision, weights: Tree) -> Precisions | None:
+def _prior(given: PriorPrecision | None, weights: Tree) -> Precisions | None:
     """The prior precision of each parameter, None where it is to be learnt."""
+    if given is None:
+        return None
     if isinstance(given, str):
         wanted = "a positive number, one for each parameter, 'marglik' or 'marglik_layerwise'"
         require(given in ("marglik", "marglik_layerwise"), "prior_precision", wanted, given)

@@ -27,7 +27,7 @@ from posterity.distributed import total
 from posterity.errors import InvalidInput, require
 from posterity.inputs import call
 from posterity.likelihoods import Likelihood
-from posterity.posterior import Posterior
+from posterity.posterior import Diagonal, Posterior
 from posterity.progress import track
 from posterity.trees import evaluating
 
@@ -218,6 +218,8 @@ def log_marginal_likelihood(model: nn.Module, posterior: Posterior, data: Any, *
 
         log Z = log p(D | θ*) + log p(θ*) − log q(θ*)
 
+    Prior and posterior are those at temperature 1, whatever the temperature of the posterior is.
+
     Args:
         model: The model; the weights are the posterior's mean, not the model's present ones.
         posterior: A Gaussian posterior with a proper prior, as `laplace` gives it.
@@ -248,5 +250,8 @@ def log_marginal_likelihood(model: nn.Module, posterior: Posterior, data: Any, *
     with evaluating(model):
         total = total_loss(at_mean, stream, posterior.likelihood, device)
     theta = {name: posterior.mean[name] for name in posterior.prior.names}
-    log_ratio = posterior.prior.log_prob(theta) - posterior.log_prob(posterior.mean)
+    t, prior = posterior.temperature, posterior.prior
+    plain = Diagonal(prior.mean, {name: t * p for name, p in prior.precision.items()})
+    log_q = posterior.log_prob(posterior.mean) + 0.5 * math.log(t) * sum(m.numel() for m in theta.values())
+    log_ratio = plain.log_prob(theta) - log_q
     return log_ratio.item() - total.loss * posterior.n / total.examples

@@ -76,7 +76,7 @@ def _training(run: RunFolder) -> Iterator[Finding]:
 
 def _posterior(run: RunFolder) -> Iterator[Finding]:
     posterior, options = run.posterior, run.config["options"]
-    found = run.config["method"] == "variational"  # which solves for it
+    found = run.config["method"] in ("variational", "laplace")  # which solve for it
     if not found and not math.isclose(posterior.ess, posterior.n, rel_tol=1e-6):
         what = f"ess is {posterior.ess:g}, not the number of rows {posterior.n}"
         yield Finding("ess", what, "meant as a temperature it is fine; otherwise leave --ess out")

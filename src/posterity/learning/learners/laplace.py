@@ -24,6 +24,7 @@ class LaplaceLearner(AdamWLearner):
         prior: Precision of the Gaussian prior while training; weight decay is prior/N.
         structure: Of the curvature: "diag", "kron", "full" or "last_layer".
         prior_precision: Precision of the prior in the posterior, or how it is learnt.
+        temperature: Of the posterior, as `laplace` takes it.
     """
 
     # `laplace` sums the plain loss of all targets: it would fail after training, or find the curvature of another loss.
@@ -36,10 +37,11 @@ class LaplaceLearner(AdamWLearner):
         *,
         prior: float = 1.0,
         structure: str = "kron",
-        prior_precision: Any = "marglik",
+        prior_precision: Any = None,
+        temperature: float | None = None,
     ) -> None:
         super().__init__(model, plan, prior=prior)
-        self.structure, self.prior_precision = structure, prior_precision
+        self.structure, self.prior_precision, self.temperature = structure, prior_precision, temperature
 
     @classmethod
     def check(cls, f: Tensor, likelihood: Likelihood) -> None:
@@ -54,6 +56,7 @@ class LaplaceLearner(AdamWLearner):
             likelihood=likelihood,
             structure=self.structure,
             prior_precision=self.prior_precision,
+            temperature=self.temperature,
             noise_precision="marglik" if self.plan.learns_noise else None,
             n=self.plan.n,
             class_names=self.plan.class_names,

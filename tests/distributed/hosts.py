@@ -1,11 +1,8 @@
-"""Accelerate and Lightning on two processes under torchrun; arguments: the folder."""
+"""Accelerate and Lightning on two processes under torchrun, and the same training on one."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
@@ -81,14 +78,8 @@ def with_lightning(folder):
     return module.network
 
 
-def main():
+def train(rank, folder):
+    """Train under both, and write the weights of this process."""
     warnings.simplefilter("ignore")
-    folder = Path(sys.argv[1])
-    found = {"accelerate": with_accelerate(), "lightning": with_lightning(folder)}
-    rank = dist.get_rank()
-    for host, model in found.items():
+    for host, model in {"accelerate": with_accelerate(), "lightning": with_lightning(folder)}.items():
         save_file(dict(model.state_dict()), folder / f"{host}-{rank}.safetensors")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A training under torchrun that saves every second step, and where one process may die in the middle of one.
 
-Arguments: the folder, and the step at which rank 1 is killed (or none).
+Arguments: the folder, and the step at which rank 1 is killed; without it, other hosts train after that.
 """
 
 import os
@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
+from distributed import hosts
 from distributed.problem import examples, ivon, loss, network
 
 STEPS = 6
@@ -65,6 +66,7 @@ def main():
         assert torch.equal(resumed[name], t), name
     if rank == 0:
         save_file(resumed, folder / "resumed.safetensors")
+    hosts.train(rank, folder)
 
 
 if __name__ == "__main__":

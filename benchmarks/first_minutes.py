@@ -31,7 +31,8 @@ EPOCHS, ROWS, BATCH = 40, 640, 64
 LOADED = "import sys, posterity.runs.fitting as f; print('torch._dynamo' in sys.modules)"
 
 
-def _timed(words: list[str], folder: str, repeats: int) -> report.Line:
+def timed(words: list[str], folder: str | Path, repeats: int) -> report.Line:
+    """Seconds of the wall clock and of processors of the fastest of several runs of a command."""
     found = []
     for _ in range(repeats):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -101,12 +102,12 @@ def lines(options: argparse.Namespace) -> Iterator[report.Line]:
             adult = pd.read_csv(datasets.folder(options.data) / "tabular" / "adult.csv.gz").drop(columns="split")
             adult.to_csv(there / "adult.csv", index=False)
             tables.append(("Adult, 39 074", "adult.csv", "income"))
-        yield {"what": "import torch"} | _timed([python, "-c", "import torch"], folder, repeats)
-        yield {"what": "import posterity.runs.fitting"} | _timed([python, "-c", LOADED], folder, repeats)
+        yield {"what": "import torch"} | timed([python, "-c", "import torch"], folder, repeats)
+        yield {"what": "import posterity.runs.fitting"} | timed([python, "-c", LOADED], folder, repeats)
         for name, file, target in tables:
             words = [python, "-m", "posterity", "fit", file, "--target", target, "--out", "run", "--overwrite"]
             count = repeats if "39" not in name else 1
-            yield {"what": f"posterity fit, {name}", "load": os.getloadavg()[0]} | _timed(words, folder, count)
+            yield {"what": f"posterity fit, {name}", "load": os.getloadavg()[0]} | timed(words, folder, count)
     for method in ("adamw", "ivon"):
         yield _loop(method, repeats)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import expected
+from posterity.errors import InvalidInput, expected
 from posterity.inputs import Inputs, over_tensors
 
 MASK = "attention_mask"
@@ -47,6 +47,12 @@ def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = No
             raise expected("texts", "strings", type(text).__name__)
     if not texts:
         raise expected("texts", "at least one", "none")
+    if not callable(tokenizer):
+        wanted = "a tokenizer of transformers (AutoTokenizer.from_pretrained)"
+        raise expected("tokenizer", wanted, type(tokenizer).__name__)
+    known = None if model is None else _vocabulary(model)
+    if known is not None and getattr(tokenizer, "vocab_size", 0) > known:
+        raise _of_another_model(tokenizer, known)
     if getattr(tokenizer, "pad_token", None) is None:
         raise expected("tokenizer", "one with a padding token (tokenizer.pad_token = tokenizer.eos_token)", "none")
     longest = _longest(tokenizer, model)
@@ -61,19 +67,40 @@ def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = No
             stacklevel=2,
         )
     inputs = dict(tokenizer.pad(encoded, padding="longest", padding_side="right", return_tensors="pt"))
-    known = None if model is None else _vocabulary(model)
     if known is not None and int(inputs["input_ids"].max()) >= known:
-        raise expected(
-            "tokenizer", f"the model's own, with at most {known} tokens", f"one of another model, with {len(tokenizer)}"
-        )
+        raise _of_another_model(tokenizer, known)
+    _warn_of_little_content(tokenizer, texts, inputs["input_ids"])
     return inputs
+
+
+def _of_another_model(tokenizer: Any, known: int) -> InvalidInput:
+    wanted = f"the model's own, with at most {known} tokens"
+    return expected("tokenizer", wanted, f"one of another model, with {len(tokenizer)}")
+
+
+def _warn_of_little_content(tokenizer: Any, texts: Sequence[str], ids: Tensor) -> None:
+    """One warning about empty texts, and one where the tokenizer does not know most of what it reads."""
+    empty = sum(not text.strip() for text in texts)
+    if empty:
+        warnings.warn(f"texts: {empty} of {len(texts)} are empty; drop them, or they share one answer.", stacklevel=3)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    special = torch.tensor([i for i in tokenizer.all_special_ids if i != unknown], dtype=ids.dtype)
+    read = ids[~torch.isin(ids, special)]
+    if unknown is not None and len(read) and (read == unknown).double().mean() > 0.5:
+        warnings.warn(
+            "texts: the tokenizer does not know more than half of their tokens. Take the tokenizer of this model, "
+            "and a model of their language.",
+            stacklevel=3,
+        )
 
 
 def labelled(tokenizer: Any, data: Any, model: nn.Module, class_names: Sequence[str] | None = None) -> Labelled:
     """(texts, labels) as inputs and targets; labels that are words become classes, in the order of their names."""
-    if not isinstance(data, (tuple, list)) or len(data) != 2 or len(data[0]) != len(data[1]):
-        raise expected("data", "(texts, labels) of one length beside a tokenizer", type(data).__name__)
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise expected("data", "(texts, labels) beside a tokenizer", type(data).__name__)
     texts, labels = data
+    if len(texts) != len(labels):
+        raise expected("data", "as many labels as texts", f"{len(texts)} texts and {len(labels)} labels")
     inputs = tokenised(tokenizer, texts, model)
     if not any(isinstance(label, str) for label in labels):
         return Labelled(inputs, torch.as_tensor(np.asarray(labels)), None)
@@ -85,7 +112,16 @@ def labelled(tokenizer: Any, data: Any, model: nn.Module, class_names: Sequence[
     outputs = getattr(getattr(model, "config", None), "num_labels", len(names))
     if outputs < len(names):
         raise expected("model", f"an output for each of the {len(names)} classes (num_labels)", outputs)
+    if outputs > len(names) and class_names is None:
+        wanted = f"num_labels={len(names)}, one for each class among the labels (or class_names of all of them)"
+        raise expected("model", wanted, outputs)
     return Labelled(inputs, torch.tensor([place[str(label)] for label in labels]), names)
+
+
+def are_texts(data: Any) -> bool:
+    """Whether the inputs of (inputs, targets) are strings, which need a tokenizer."""
+    first = data[0] if isinstance(data, (tuple, list)) and len(data) > 0 else None
+    return isinstance(first, (list, tuple)) and len(first) > 0 and isinstance(first[0], str)
 
 
 def trimmed(inputs: Inputs) -> Inputs:

@@ -133,6 +133,17 @@ def test_a_posterior_over_adapters_alone(tmp_path, data):
     torch.testing.assert_close(theirs(data[0]).softmax(-1), po.predict(model, posterior, data[0], samples=0).probs)
 
 
+def test_the_mean_of_a_posterior_over_adapters_of_peft_is_saved_by_peft(tmp_path, data):
+    model = of_peft(moved(adapted()))
+    run = po.fit(model, data, method="ivon", epochs=2, ess=1000)
+    posterior = run.posterior.prune(fraction=0.3).posterior
+    before = model(data[0])
+    save_adapter(model, tmp_path / "adapter", posterior=posterior)
+    assert torch.equal(model(data[0]), before)
+    theirs = peft.PeftModel.from_pretrained(Net(), tmp_path / "adapter").eval()
+    torch.testing.assert_close(theirs(data[0]).softmax(-1), po.predict(model, posterior, data[0], samples=0).probs)
+
+
 def test_unknown_layers_are_refused():
     with pytest.raises(InvalidInput, match="targets: expected ends of names"):
         insert_lora(Net(), ["query"])

@@ -83,3 +83,24 @@ def test_what_does_not_fit_is_refused(tokenizer):
         po.fit(classifier(tokenizer), ["good"], tokenizer=tokenizer)
     with pytest.raises(InvalidInput, match="texts: expected strings, got 'int'"):
         tokenised(tokenizer, [3])
+    with pytest.raises(InvalidInput, match="as many labels as texts, got '2 texts and 1 labels'"):
+        po.fit(classifier(tokenizer), (["good", "bad"], ["yes"]), tokenizer=tokenizer)
+    with pytest.raises(InvalidInput, match=r"num_labels=2, one for each class .*got 3"):
+        po.fit(classifier(tokenizer, labels=3), reviews(8), tokenizer=tokenizer)
+    with pytest.raises(InvalidInput, match=r"tokenizer: expected a tokenizer of transformers .*, got 'str'"):
+        po.fit(classifier(tokenizer), reviews(8), tokenizer="bert")
+    with pytest.raises(InvalidInput, match=r"data: expected .*tokenizer=.*, got 'texts without one'"):
+        po.fit(classifier(tokenizer), reviews(8))
+
+
+def test_a_larger_vocabulary_than_the_models_is_refused_whatever_the_texts_are(tokenizer):
+    small = classifier(tokenizer, words=len(tokenizer) - 1)
+    with pytest.raises(InvalidInput, match="one of another model"):
+        tokenised(tokenizer, [WORDS[4]], small)
+
+
+def test_empty_and_unknown_texts_are_counted(tokenizer):
+    with pytest.warns(UserWarning, match="1 of 2 are empty"):
+        tokenised(tokenizer, [" ", "good"])
+    with pytest.warns(UserWarning, match="does not know more than half of their tokens"):
+        tokenised(tokenizer, ["zzzz qqqq xxxx", "vvvv good"])

@@ -190,7 +190,10 @@ NAN = torch.where(X > 0, X, torch.nan)
         (lambda: predict(MODEL, POSTERIOR, X, method="magic"), "method: expected one of .*'sampled'"),
         (lambda: predict(MODEL, "posterior", X), "posterior: expected a Posterior, got 'str'"),
         (lambda: predict(MODEL, POSTERIOR, 3), "inputs: expected a tensor"),
-        (lambda: predict(MODEL, POSTERIOR, ["text"]), "inputs: expected batches of tensors, got 'str'"),
+        (
+            lambda: predict(MODEL, POSTERIOR, ["text"]),
+            r"inputs: expected batches of tensors \(po.tokenised .*, got 'str'",
+        ),
         (lambda: predict(WIDE, around(WIDE), 1e308 * X.sign(), method="probit"), "model outputs: expected finite"),
         (lambda: predict(MODEL, POSTERIOR, {"a": X, "b": X[:3]}), "examples in every tensor"),
         (lambda: predict(ONE, around(ONE), X), "at least 2 classes for this categorical likelihood"),

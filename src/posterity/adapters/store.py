@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -30,16 +31,19 @@ def save_adapter(
     """Write the adapters of a model, and the modules that were trained beside them, as PEFT reads them.
 
     Args:
-        model: A model with adapters of `insert_lora`. The adapters of a PEFT model are saved by PEFT itself, after
-            `posterior.apply(model)`.
+        model: A model with adapters of `insert_lora`, or a model of PEFT, which then writes them itself.
         folder: Where to; made if it is not there.
         posterior: Whose mean to write; by default the weights that the model has.
-        base: Name or path of the base model, for PEFT to find it.
-        task: PEFT's name of the task.
+        base: Name or path of the base model, for PEFT to find it. A model of PEFT has its own.
+        task: PEFT's name of the task. A model of PEFT has its own.
     """
+    if hasattr(model, "peft_config"):
+        with nullcontext() if posterior is None else posterior.applied(model):
+            model.save_pretrained(str(folder))  # type: ignore[operator]
+        return
     found = adapted_modules(model)
     if not found:
-        raise expected("model", "one with adapters (insert_lora)", "one without")
+        raise expected("model", "one with adapters (insert_lora, or of PEFT)", "one without")
     if posterior is not None:
         posterior.check(model)
     values: Tree = {name: p for name, p in model.named_parameters() if p.requires_grad}

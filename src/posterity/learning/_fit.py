@@ -18,7 +18,7 @@ from posterity.learning.forgetting import forgetting_prior, with_past
 from posterity.learning.schedules import Schedule
 from posterity.learning.settings import FitSettings
 from posterity.likelihoods import Likelihood
-from posterity.texts import labelled, trimming
+from posterity.texts import are_texts, labelled, trimming
 
 
 def fit(
@@ -114,6 +114,8 @@ def fit(
     arguments = dict(locals())  # before there is any other name here
     if tokenizer is not None:
         arguments |= _of_texts(arguments)
+    elif are_texts(data):
+        raise expected("data", "numbers, or a tokenizer beside texts (tokenizer=...)", "texts without one")
     data, share = arguments["data"], None
     past: Any = options.get("prior")
     if "forget" in options:

@@ -85,7 +85,7 @@ def grouped(batches: Iterable[Inputs]) -> Iterator[list[Inputs]]:
 
 def _check_numbers(inputs: Inputs) -> None:
     found = list(tensors(inputs))
-    require(len(found) > 0, "inputs", "batches of tensors", type(inputs).__name__)
+    require(len(found) > 0, "inputs", "batches of tensors (po.tokenised makes them of texts)", type(inputs).__name__)
     for t in found:
         if t.is_floating_point():
             count = int(t.isnan().sum())

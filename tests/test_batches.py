@@ -113,6 +113,40 @@ def test_shuffling_is_a_function_of_seed_and_epoch() -> None:
         assert not torch.equal(first.ids, other.ids)
 
 
+def test_shuffled_batches_are_of_one_size() -> None:
+    x, y = torch.arange(23.0), torch.arange(23)
+    for batch_size in range(1, 25):
+        data = batches((x, y), batch_size=batch_size, shuffle=True, seed=2)
+        whole = gathered(data)
+        sizes = [len(batch) for batch in data]
+        assert len(sizes) == len(data) == -(-23 // batch_size)
+        assert max(sizes) <= batch_size
+        assert max(sizes) - min(sizes) <= 1
+        for together in (1, 2, 3, 5, 40):
+            steps = list(data.steps(0, together))
+            assert len(steps) == -(-len(data) // together)
+            assert [i for step in steps for batch in step for i in batch.ids.tolist()] == whole.ids.tolist()
+            examples = [sum(map(len, step)) for step in steps]
+            assert max(examples) - min(examples) <= 1
+            assert max(map(len, steps)) <= together
+            assert max(len(batch) for step in steps for batch in step) <= batch_size
+
+
+def test_sizes_that_divide_the_examples_are_kept() -> None:
+    data = batches((torch.arange(24.0), torch.arange(24)), batch_size=4, shuffle=True, seed=2)
+    order = torch.cat([batch.ids for batch in data])
+    assert [batch.ids.tolist() for batch in data] == [part.tolist() for part in order.split(4)]
+    for step, part in zip(data.steps(0, 3), order.split(12), strict=True):
+        assert [batch.ids.tolist() for batch in step] == [rows.tolist() for rows in part.split(4)]
+
+
+def test_steps_of_a_loader_have_about_as_many_batches_each() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(26.0), torch.arange(26)), batch_size=2)
+    steps = list(batches(loader).steps(0, 4))
+    assert [len(step) for step in steps] == [4, 3, 3, 3]
+    assert [i for step in steps for batch in step for i in batch.ids.tolist()] == list(range(26))
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -50,7 +50,9 @@ class Batch:
 class Batches:
     """Batches over a finite data set: iterate as often as you like; `n` examples in `len` batches.
 
-    Shuffling is a function of (seed, epoch): `epoch(k)` gives the batches of epoch k, the same every time.
+    Shuffling is a function of (seed, epoch): `epoch(k)` gives the batches of epoch k, the same every time. Shuffled
+    batches, which are those of training, differ in size by one example at most: a last batch of a few examples would
+    move the weights as far as a whole one.
     """
 
     source: Any
@@ -74,6 +76,19 @@ class Batches:
         if isinstance(self.source, DataLoader):
             return _unpacked(self.source)
         return map(self.take, self._order(number))
+
+    def steps(self, number: int, together: int = 1) -> Iterator[list[Batch]]:
+        """The batches of one epoch, up to `together` of them behind each step, and about as many behind every step."""
+        if not isinstance(self.source, DataLoader) and self.shuffle:
+            whole = replace(self, batch_size=self.batch_size * together)
+            for rows in whole._order(number):
+                parts = rows.tensor_split(-(-len(rows) // self.batch_size)) if together > 1 else (rows,)
+                yield [self.take(part) for part in parts]
+            return
+        stream, count = self.epoch(number), len(self)
+        for numbers in torch.arange(count).tensor_split(-(-count // together)):
+            if group := list(islice(stream, len(numbers))):
+                yield group
 
     @property
     def brings_ids(self) -> bool:
@@ -107,11 +122,10 @@ class Batches:
 
     def _order(self, epoch: int) -> tuple[Tensor, ...]:
         """The positions in each batch of an epoch."""
-        order = torch.arange(self.n)
         if self.shuffle:
             generator = torch.Generator().manual_seed(own_seed(self.seed, epoch))
-            order = torch.randperm(self.n, generator=generator)
-        return order.split(self.batch_size)
+            return torch.randperm(self.n, generator=generator).tensor_split(len(self))
+        return torch.arange(self.n).split(self.batch_size)
 
     def some(self, numbers: range) -> Iterator[Batch]:
         """Consecutive batches of epoch 0, of which no others are read."""

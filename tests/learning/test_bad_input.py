@@ -115,7 +115,7 @@ BAD = {
     "half a batch": ({"batch_size": 0.5}, "batch_size: expected a whole number >= 1, got 0.5"),
     "half a seed": ({"seed": 0.5}, "seed: expected a whole number, got 0.5"),
     "a batch that batch norm does not take": (
-        {"model": nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "batch_size": 13},
+        {"model": nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "batch_size": 1},
         "batch_size: expected no batch of a single example",
     ),
     "weights of classes by name": (
@@ -193,7 +193,7 @@ def test_a_validation_loss_over_some_of_the_batches_is_none():
 
 def test_errors_of_models_are_their_own():
     with pytest.raises(ValueError, match=r"^no pair to compare"):
-        fit(Particular(2, 3), (X, Y), epochs=1, batch_size=13)
+        fit(Particular(2, 3), (X, Y), epochs=1, batch_size=1)
 
 
 def test_checkpoints_are_not_mixed_up(tmp_path):

@@ -68,7 +68,8 @@ def fit(
             improves, so that few data, and wrong labels among them, are not memorised. By default this is done for
             perceptrons on 20 to 10 000 examples given as tensors; other trainings take 20 epochs, or as many more as it
             takes to make 2000 steps.
-        batch_size: Examples a batch, unless `data` is a loader.
+        batch_size: Examples a batch at most, unless `data` is a loader. The batches of an epoch differ in size by one
+            example at most, and so do the examples behind each step.
         lr: Learning rate before the schedule; by default the method's.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.
         validation: Data that are looked at after each epoch, with the model at its mean. The method "variational" also
@@ -83,7 +84,7 @@ def fit(
         label_smoothing: ε of smoothed labels.
         ignore_index: A label that means "no target here".
         penalty: A function of the model that is added to the mean loss.
-        accumulate: Batches a step.
+        accumulate: Batches a step, at most.
         clip: Largest norm of the gradient; by default the method's (10 for IVON, without bound for the others).
         amp: "bf16" or "fp16" for automatic mixed precision.
         class_names: Names of the classes, for the posterior to carry.

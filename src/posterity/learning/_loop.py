@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -128,11 +127,11 @@ class Loop:
     def _groups(self, epoch: int) -> Iterator[list[Batch]]:
         """The batches of each step that is still to be done in an epoch."""
         self.order = self._order_to_come()
-        stream = self.data.epoch(epoch)
+        stream = self.data.steps(epoch, self.accumulate)
         for step in range(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch):
             seed_step(self.seed, step, self.stepper.device)
-            group = list(islice(stream, self.accumulate))
-            if not group:
+            group = next(stream, None)
+            if group is None:
                 raise InvalidInput(f"data: expected {len(self.data)} batches an epoch, got fewer")
             if step >= self.step:
                 yield group

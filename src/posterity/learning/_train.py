@@ -88,7 +88,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
             epochs, unseen_loss = searched_epochs(model, stream, objective, settings, steps_per_epoch)
     else:
         epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
-    batch = -(-stream.n // len(stream)) * settings.accumulate
+    batch = -(-stream.n // steps_per_epoch)
     plan = TrainingPlan(
         n=n,
         steps=epochs * steps_per_epoch,

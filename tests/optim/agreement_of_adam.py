@@ -7,7 +7,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam, AdamW
 
-from optim.agreement import Net
+from optim.agreement import DEVICE, Net
 from posterity.optim import Variational, _meter
 from posterity.optim._meter import COLD
 from posterity.optim.kernels import AdamKernels
@@ -105,6 +105,15 @@ def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)
     train(*one, **training)
     train(*other, **{**training, "how": "context"})
+    assert used(one[0])
+    assert_alike(one, other)
+
+
+def test_the_factor_of_a_grad_scaler_is_told_from_what_clipping_leaves():
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**12)
+    one, other = over(None, own={"scaler": scaler}), over(False)
+    train(*one, scale=2.0**12, clip=0.01)
+    train(*other, clip=0.01)
     assert used(one[0])
     assert_alike(one, other)
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from posterity.optim._distributed import sharded
-from posterity.optim._meter import Meter
+from posterity.optim._meter import Meter, scale_of
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim.engine import Group
 from posterity.optim.engine._backend import Work
@@ -36,6 +36,7 @@ class Owner(Protocol):
     bases: list[Optimizer]
     meter: Meter
     n: float
+    scaler: torch.amp.GradScaler | None
     deltas: dict[Tensor, Tensor | float]
     normalised: Normalised
     param_groups: list[Group]
@@ -184,7 +185,8 @@ class FusedAdam(Fused):
         owner = self._owner
         share = owner.normalised.share
         rates = [group["lr"] for group in owner.param_groups]
-        return Course(owner.meter, rates, share, self._deltas, self._quiet, owner.given_prior is not None)
+        scale, given = scale_of(owner.scaler, owner.meter.scale), owner.given_prior is not None
+        return Course(owner.meter, rates, share, self._deltas, self._quiet, given, scale)
 
     def _rebind(self) -> None:
         """Let δ of each parameter be an entry of one vector that kernels read and write."""

@@ -29,6 +29,10 @@ TOO_LARGE = (
     "expected the mean loss of a batch, got gradients far too large for the curvature that noise in the weights meets: "
     "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
 )
+UNCLEAR = (
+    "gradients were multiplied by a GradScaler and clipped as well, and their norms do not tell which did how much: "
+    "give the GradScaler as scaler="
+)
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
 
 
@@ -63,6 +67,7 @@ class Meter:
     spent: Tensor | float = 0.0  # Σ 2c since the start
     owed: Tensor | float = 0.0  # what that would be if squares of gradients were curvatures, Σ P/λ
     known_per_ess: Tensor | float = 0.0  # Σ 1/λ, what Price's theorem has told about the curvature of a weight
+    unclear: Tensor | bool = False  # whether norms alone had to tell a GradScaler from clipping
 
     @classmethod
     def of(
@@ -96,9 +101,10 @@ class Meter:
         left = self.clipping / (1 - DECAY**self.measured) if self.measured else 1.0
         return self.scale / ((spread + self.scale / self.price.ess) * left)
 
-    def measure(self, price: Tensor, clipping: Tensor) -> None:
-        """Take in the price of a step, and what clipping has left of its gradients."""
+    def measure(self, price: Tensor, clipping: Tensor, unclear: Tensor | bool) -> None:
+        """Take in the price of a step, what clipping has left of its gradients, and whether that is a guess."""
         self.clip(clipping)
+        self.unclear = self.unclear | unclear
         self.due = None if self.silent else price
 
     def clip(self, clipping: Tensor) -> None:
@@ -129,8 +135,11 @@ class Meter:
         """
         if self.total_steps is not None and self.steps == self.total_steps + 1:
             yield f"expected at most total_steps={self.total_steps} steps, got more: the budget stays open"
-        if (wait or (self.total.device.type == "cpu" and self.steps % REFRESH == 0)) and self._too_large():
-            yield TOO_LARGE
+        if wait or (self.total.device.type == "cpu" and self.steps % REFRESH == 0):
+            if self._too_large():
+                yield TOO_LARGE
+            if bool(self.unclear):
+                yield UNCLEAR
 
     def _too_large(self) -> bool:
         """Whether gradients are those of a summed loss, as far as can be seen.
@@ -247,20 +256,38 @@ def sizes(norms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tens
     return before, after
 
 
-def parted(ratio: Tensor) -> tuple[Tensor, Tensor]:
+def scale_of(scaler: torch.amp.GradScaler | None, like: Tensor) -> Tensor | None:
+    """What a GradScaler multiplies losses with; its device is not waited for."""
+    if scaler is None:
+        return None
+    scale = scaler.scale(torch.ones_like(like))
+    assert isinstance(scale, Tensor)
+    return scale
+
+
+def parted(ratio: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What a GradScaler multiplied gradients with, and what clipping has left of them.
 
-    Only the ratio of norms, clipping / scale, can be seen. Scales are powers of two and large; clipping to less than a
+    Only the ratio of norms, clipping / scale, can be seen. A scale that is not given is taken to be the largest power
+    of two that fits, which is too large if clipping has left less than half. Scales are large; clipping to less than a
     thousandth of a gradient does not happen.
     """
-    scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
+    if scale is None:
+        scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
 
 
 def price_of(
-    found: Statistics, parameters: Sequence[Tensor], estimates: int, replicas: Replicas, like: Tensor
-) -> tuple[Tensor, Tensor] | None:
+    found: Statistics,
+    parameters: Sequence[Tensor],
+    estimates: int,
+    replicas: Replicas,
+    like: Tensor,
+    scaler: torch.amp.GradScaler | None = None,
+) -> tuple[Tensor, Tensor, Tensor | bool] | None:
     """The price ½ Σ (θ − m) ĝ of the samples since the last step, and how much of their gradients clipping has left.
+
+    The last of the three tells whether that is a guess, as both a GradScaler and clipping have changed gradients.
 
     Args:
         found: The statistics of the samples.
@@ -268,6 +295,7 @@ def price_of(
         estimates: How many gradients are averaged.
         replicas: The processes that hold the same model.
         like: A number on the device where the price is wanted.
+        scaler: Which multiplied the losses, if it is known.
     """
     if not found.totals:
         return None
@@ -280,8 +308,9 @@ def price_of(
     elif replicas.count > 1 and (several or replicas.per_rank):
         replicas.average([measured])
     total, before, now = measured
-    scale, clipping = parted(torch.where(before > 0, now / before, 1.0).sqrt())
-    return 0.5 * total / scale, clipping
+    given = scale_of(scaler, like)
+    scale, clipping = parted(torch.where(before > 0, now / before, 1.0).sqrt(), given)
+    return 0.5 * total / scale, clipping, False if given is not None else (scale > 1) & (clipping < 0.999)
 
 
 def plain(x: Tensor | float) -> Tensor | float:

@@ -67,6 +67,8 @@ class Variational(Watching):
             the first noise on, and steps of several samples, or of bases with hooks, use tensor operations.
         noise: Of the replicas of a model on many processes: "shared", or "per_rank" for a sample on each.
         process_group: The processes that hold replicas; all by default.
+        scaler: The GradScaler that multiplies the loss, if there is one. Where gradients are clipped to less than half,
+            their norms alone do not tell its factor.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -97,13 +99,14 @@ class Variational(Watching):
         fused: bool | None = None,
         noise: Noise = "shared",
         process_group: Any = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         require_positive("n", n)
         require_positive("budget", budget)
         for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
             if value is not None:
                 require_whole(name, value)
-        self.n = float(n)
+        self.n, self.scaler = float(n), scaler
         self.deltas: dict[Tensor, Tensor | float] = {}
         self.normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0
@@ -233,10 +236,11 @@ class Variational(Watching):
 
     def _measure(self, parameters: list[Tensor], estimates: int) -> None:
         """The price of the samples since the last step, and how much of their gradients clipping has left."""
-        found = price_of(self._samples.statistics, parameters, estimates, self._replicas, self.meter.scale)
+        statistics, replicas, like = self._samples.statistics, self._replicas, self.meter.scale
+        found = price_of(statistics, parameters, estimates, replicas, like, self.scaler)
         if found is not None:
             downhill = -1 if any(group.get("maximize", False) for group in self.param_groups) else 1
-            self.meter.measure(downhill * found[0], found[1])
+            self.meter.measure(downhill * found[0], *found[1:])
 
     def _look(self) -> None:
         """Look at all weights: the width of each tensor's prior, and Σ h/(h + δ)."""
@@ -377,5 +381,5 @@ class Variational(Watching):
         self.normalised = Normalised.of(p for p, q in zip(self._trained(), found["quiet"], strict=False) if q)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("n", "meter", "deltas", "normalised", "_explicit", "_isotropic")
+        names = ("n", "scaler", "meter", "deltas", "normalised", "_explicit", "_isotropic")
         return super().__getstate__() | {name: self.__dict__[name] for name in names}

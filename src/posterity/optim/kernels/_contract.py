@@ -112,6 +112,7 @@ class Course:
         deltas: δ of each entry, on the device; looks at all weights write it.
         quiet: What δ is multiplied with.
         given: Whether δ is that of a given prior, which no look changes.
+        scale: What a GradScaler multiplied the loss with, if it is known.
     """
 
     meter: Meter
@@ -120,6 +121,7 @@ class Course:
     deltas: Tensor
     quiet: Tensor
     given: bool
+    scale: Tensor | None = None
 
     @property
     def lr(self) -> float:

@@ -81,6 +81,8 @@ class AdamLauncher(TritonKernels, AdamKernels):
         self, gradients: Tensors, course: Course, *, held: bool = False, ahead: bool = False, done: list[int]
     ) -> bool:
         self._size(gradients, self._now)
+        if course.scale is not None:
+            self._before /= course.scale.square()  # as if nobody had multiplied the loss
         with self._device():
             self._prepare(held)
             self._update(held, ahead)

@@ -47,7 +47,7 @@ class NativeAdam(Native, AdamKernels):
     def step(
         self, gradients: Tensors, course: Course, *, held: bool = False, ahead: bool = False, done: list[int]
     ) -> bool:
-        _, clipping = parted(self.scaled(gradients))
+        _, clipping = parted(self.scaled(gradients), course.scale)
         if self._call(self._library.adam_check):
             return False
         meter, drawn = course.meter, course.meter.price.ess

@@ -151,20 +151,11 @@ def tables(lines: list[report.Line], out: str | None) -> None:
 
 
 def main() -> None:
-    arguments = report.parser(__doc__)
-    arguments.add_argument("--prepare", metavar="FOLDER", help="write the vectors there, and stop")
-    arguments.add_argument("--encoder", help="folder of MiniLM, to prepare")
+    arguments = report.features_parser(__doc__)
     arguments.add_argument("--picture-encoder", help="weights of EfficientNet-lite0, to prepare")
-    arguments.add_argument("--features", help="what --prepare wrote")
     arguments.add_argument("--sets", nargs="+", default=[*TEXTS, *PICTURES])
     arguments.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    options = arguments.parse_args()
-    if options.prepare:
-        prepare(options)
-        return
-    lines = report.gather(options, runs)
-    if not options.raw:
-        tables(lines, options.out)
+    report.study(arguments.parse_args(), prepare, runs, tables)
 
 
 if __name__ == "__main__":

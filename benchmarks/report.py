@@ -29,6 +29,30 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
+def features_parser(description: str | None) -> argparse.ArgumentParser:
+    """Of a study on frozen features: `parser`, and where those features are, or are to be written."""
+    arguments = parser(description)
+    arguments.add_argument("--prepare", metavar="PATH", help="write the features there, and stop")
+    arguments.add_argument("--encoder", help="folder of MiniLM, to prepare")
+    arguments.add_argument("--features", help="what --prepare wrote")
+    return arguments
+
+
+def study(
+    options: argparse.Namespace,
+    prepare: Callable[[argparse.Namespace], None],
+    runs: Callable[[argparse.Namespace], Iterable[Line]],
+    tables: Callable[[list[Line], str | None], None],
+) -> None:
+    """A study on frozen features: it prepares them, or gathers its results and makes tables of them."""
+    if options.prepare:
+        prepare(options)
+        return
+    lines = gather(options, runs)
+    if not options.raw:
+        tables(lines, options.out)
+
+
 def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Iterable[Line]]) -> list[Line]:
     """The results of a study: computed now, or collected from earlier raw files."""
     if options.collect:

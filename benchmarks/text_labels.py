@@ -149,20 +149,11 @@ def tables(lines: list[report.Line], out: str | None) -> None:
 
 
 def main() -> None:
-    arguments = report.parser(__doc__)
-    arguments.add_argument("--prepare", metavar="FILE", help="write the features there, and stop")
-    arguments.add_argument("--encoder", help="folder of MiniLM, to prepare")
-    arguments.add_argument("--features", help="what --prepare wrote")
+    arguments = report.features_parser(__doc__)
     arguments.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     arguments.add_argument("--criteria", nargs="+", default=CRITERIA)
     arguments.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    options = arguments.parse_args()
-    if options.prepare:
-        prepare(options)
-        return
-    lines = report.gather(options, runs)
-    if not options.raw:
-        tables(lines, options.out)
+    report.study(arguments.parse_args(), prepare, runs, tables)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
     torch.set_num_threads(1)
     x, y = digits()
     x = x.double()
-    train = (x[: size(300, 60)], y[: size(300, 60)])
+    train = (x[: size(300, 30)], y[: size(300, 30)])
     networks = {
         "Softmax regression": nn.Linear(64, 10),
         "A hidden layer of ten": nn.Sequential(nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10)),
@@ -35,7 +35,7 @@ def main() -> None:
         posterior = po.laplace(model, train, structure="full", prior_precision=PRECISION)
         m = po.memory_map(model, posterior, train)
         ranked = m.top(len(m), by="sensitivity")["id"].tolist()
-        chosen = ranked[:: max(1, len(ranked) // size(40, 4))]  # from the most to the least sensitive
+        chosen = ranked[:: max(1, len(ranked) // size(40, 2))]  # from the most to the least sensitive
         start = {key: value.clone() for key, value in model.state_dict().items()}
         found: dict[str, list[float]] = {"first order": [], "its curvature taken out": []}
         truth = []

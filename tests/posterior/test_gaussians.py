@@ -138,6 +138,12 @@ def test_kl_does_not_depend_on_the_order_of_names() -> None:
     torch.testing.assert_close(q.kl(turned), q.kl(p))
 
 
+def test_kl_to_a_posterior_of_another_model_is_refused() -> None:
+    q = Diagonal.isotropic({"w": torch.zeros(2, 3)}, 1.0)
+    with pytest.raises(InvalidInput, match="kl"):
+        q.kl(Diagonal.isotropic({"w": torch.zeros(1, 3)}, 1.0))  # which would broadcast
+
+
 def test_covariances_in_layer_wise_form() -> None:
     q = cases.diagonal()
     covariance = q.covariance()
@@ -190,7 +196,7 @@ def test_a_number_is_precision_enough() -> None:
 
 def test_flat_priors_are_allowed_but_have_no_density() -> None:
     flat = Diagonal.isotropic({"w": torch.zeros(2)}, 0.0)
-    for question in (flat.entropy, lambda: flat.variance, lambda: flat.sample(0)):
+    for question in (flat.entropy, flat.as_family, lambda: flat.variance, lambda: flat.sample(0)):
         with pytest.raises(Undefined, match=r"flat \(precision 0\) in 'w'"):
             question()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from networks import perceptron
 from posterior import cases
@@ -22,6 +23,7 @@ def test_draws_are_numbered(name: str) -> None:
     posterior = cases.posterior(cases.STRUCTURES[name]())
     again = cases.posterior(cases.STRUCTURES[name]())
     assert torch.equal(to_vector(posterior.sample(3)), to_vector(again.sample(3)))
+    assert torch.equal(to_vector(posterior.structure.sample(3)), to_vector(posterior.structure.sample(3, seed=0)))
     if name != "dropout":
         assert not torch.equal(to_vector(posterior.sample(3)), to_vector(posterior.sample(4)))
     if name not in ("dropout", "ensemble"):
@@ -229,3 +231,34 @@ def test_a_fitted_model_belongs_together():
     assert torch.equal(model.weight, before + 1)
     with pytest.raises(InvalidInput, match="weight"):
         FittedModel.of(nn.Linear(3, 1), posterior, (torch.ones(4, 3), torch.zeros(4, 1)))
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_examples_of_a_fitted_model_are_those_with_the_ids(loader):
+    model = nn.Linear(2, 1)
+    prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    posterior = Posterior.of(model, prior, prior=prior, n=6, ess=6, likelihood="gaussian")
+    x = torch.arange(12.0).reshape(6, 2)
+    data = (x, torch.zeros(6, 1))
+    given = DataLoader(TensorDataset(*data), batch_size=4) if loader else data
+    found = FittedModel.of(model, posterior, given, batch_size=4).examples(torch.tensor([1, 5]), torch.tensor([1, 5]))
+    assert torch.equal(torch.cat([batch.ids for batch in found]), torch.tensor([1, 5]))
+    assert torch.equal(torch.cat([batch.inputs for batch in found]), x[[1, 5]])
+
+
+def test_applied_puts_mean_and_buffers_into_a_model_and_takes_them_out_again() -> None:
+    model, posterior = cases.network(9), cases.posterior()
+    with torch.no_grad():
+        for t in (*model.parameters(), *model.buffers()):
+            t.add_(1)
+    before = snapshot(dict(model.state_dict()))
+
+    def inside() -> None:
+        with posterior.applied(model):
+            for name, t in {**posterior.mean, **posterior.buffers}.items():
+                assert torch.equal(model.state_dict()[name], t)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        inside()
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())

@@ -167,8 +167,6 @@ def rewrite(folder: Path, change) -> None:
         lambda c, t: c.update(ess=None),
         lambda c, t: c.update(ess=10**400),
         lambda c, t: c.update(n=10**400),
-        lambda c, t: c.update(architecture=["of", "any", "type"]),
-        lambda c, t: c.update(architecture=7),
         lambda c, t: c.update(class_names="abc"),
         lambda c, t: c.update(class_names=[1, 2]),
         lambda c, t: c.update(likelihood={"name": "os.system"}),
@@ -186,6 +184,14 @@ def test_records_that_make_no_posterior_are_refused(tmp_path: Path, change) -> N
     cases.posterior(memory=True).save(tmp_path)
     rewrite(tmp_path, change)
     with pytest.raises(RefusedFile, match="expected a posterior, got a record that makes none"):
+        Posterior.load(tmp_path)
+
+
+@pytest.mark.parametrize("given", [7, 0.5, True, None, ["of", "any", "type"], {"layers": "two"}])
+def test_an_architecture_that_is_no_text_is_refused_by_name(tmp_path: Path, given: object) -> None:
+    cases.posterior().save(tmp_path)
+    rewrite(tmp_path, lambda c, t: c.update(architecture=given))
+    with pytest.raises(RefusedFile, match=f"architecture: expected a text, got '{type(given).__name__}'"):
         Posterior.load(tmp_path)
 
 

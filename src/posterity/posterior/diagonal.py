@@ -50,7 +50,7 @@ class Diagonal(GaussianStructure):
     @classmethod
     def isotropic(cls, like: Mapping[str, Tensor], precision: float) -> Self:
         """The prior N(0, 1/precision) on parameters shaped as `like`."""
-        mean = {name: torch.zeros_like(t, requires_grad=False) for name, t in like.items()}
+        mean = {name: torch.zeros_like(t) for name, t in like.items()}
         return cls(mean, {name: torch.tensor(precision, dtype=working(t)) for name, t in like.items()})
 
     def restrict(self, names: tuple[str, ...]) -> Diagonal:

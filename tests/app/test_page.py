@@ -319,3 +319,18 @@ def test_numbers_instead_of_classes(browser, tmp_path):
     page.keyboard.press("3")
     assert "came without its model" in page.locator(".whatif").inner_text()
     assert page.errors == []
+
+
+def test_an_unlikely_error_still_comes_with_the_likeliest_other_label(browser, tmp_path):
+    table = pd.DataFrame({"id": range(10), "label": 0, "prediction": 0, "loo_prediction": 0})
+    table = table.assign(error=0.1, leverage=0.1, label_error=0.0, suggested_label=1, suspected_label=pd.NA)
+    table.loc[3, ["error", "leverage", "label_error"]] = 0.9, 0.9, 0.3  # looked at, but not likely enough to be flagged
+    source = Source(table, classes=("cat", "dog"), ranking="label_error")
+    page = visit(browser, write_html(source, tmp_path / "map.html").as_uri())
+    page.locator(".table .tr").first.click()
+    assert "The model agrees with its label, even without it. If its label is wrong, it is most likely dog." in (
+        re.sub(r"\s+", " ", page.locator(".detail .say").inner_text())
+    )
+    page.get_by_role("button", name="Relabel as dog").click()
+    assert model(page, "m.marks.get(3)") == {"decision": "relabel", "label": "dog"}
+    assert page.errors == []

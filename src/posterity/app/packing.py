@@ -51,7 +51,7 @@ def rows_of(data: bytes, count: int) -> Array:
 def _column(column: pd.Series[Any], name: str, classes: int) -> tuple[dict[str, Any], Array | None]:
     if name == "id":
         return _ids(column.to_numpy())
-    if classes and name in ("label", "prediction", "loo_prediction", "suspected_label"):
+    if classes and name in ("label", "prediction", "loo_prediction", "suspected_label", "suggested_label"):
         codes = column.astype("Float64").fillna(-1).to_numpy(dtype=np.int64) + 1
         return {"kind": "class"}, codes.astype(np.uint8 if classes < 255 else np.uint16)
     return _numbers(column.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan))

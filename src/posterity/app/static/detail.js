@@ -63,7 +63,7 @@ export class Detail {
   #evidence(row) {
     const m = this.model;
     clearTimeout(this.waiting);
-    if (m.about.neighbours && m.suggestion(row))
+    if (m.about.neighbours && (m.suggestion(row) || m.category[row] >= 2))
       this.waiting = setTimeout(() => m.focused === row && this.neighbours(), PAUSE);
   }
 
@@ -72,8 +72,14 @@ export class Detail {
       row = m.focused;
     if (row < 0 || !this.verdict) return;
     const without = m.columns.get("loo_prediction")?.[row],
-      same = without === undefined || without === m.columns.get("prediction")[row],
-      other = m.suggestion(row) ? "suspected_label" : same ? "" : "loo_prediction";
+      says = m.columns.get("prediction")[row],
+      other = m.suggestion(row) ? "suspected_label" : without === undefined || without === says ? "" : "loo_prediction";
+    const agrees = !m.classes.length
+      ? ". The model would say the same without it."
+      : says === m.columns.get("label")[row]
+        ? ". The model agrees with its label, even without it."
+        : [". The prediction is ", labelled(m, row, "prediction"), ", with or without it."];
+    const unsure = !m.suggestion(row) && m.category[row] >= 2 && m.columns.has("suggested_label");
     fill(
       this.verdict,
       h("b", { textContent: m.categories[m.category[row]] }),
@@ -81,7 +87,8 @@ export class Detail {
         ? [". Without it, the model would say ", labelled(m, row, other), "."]
         : without === undefined
           ? "."
-          : ". The model would say the same without it.",
+          : agrees,
+      unsure && [" If its label is wrong, it is most likely ", labelled(m, row, "suggested_label"), "."],
     );
   }
 
@@ -110,7 +117,7 @@ export class Detail {
       row = m.focused;
     if (row < 0 || !this.actions) return;
     const mark = m.marks.get(row),
-      suggested = m.suggestion(row);
+      suggested = m.guess(row);
     const button = (decision, text, key) =>
       h(
         "button",
@@ -124,7 +131,7 @@ export class Detail {
     const other =
       m.classes.length > 0 &&
       select(
-        [["", "other…"], ...m.classes.map((name) => [name, name])],
+        [["", "Relabel as…"], ...m.classes.map((name) => [name, name])],
         mark?.decision === "relabel" ? mark.label : "",
         (label) => label && (m.mark([row], "relabel", label), this.marked()),
         { "aria-label": "New label" },

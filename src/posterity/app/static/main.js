@@ -163,9 +163,9 @@ function keyboard(model, actions, { table, whatIf, detail, panes }) {
   const mark = (decision) => (all) => {
     const rows = all ? model.selection : [model.focused].filter((row) => row >= 0);
     if (!rows.length) return toast(all ? "Nothing is selected" : "Choose an example first");
-    if (decision === "relabel" && !rows.some((row) => model.suggestion(row)))
-      return toast("No other label is suggested; choose one in the list");
-    model.mark(decision === "relabel" ? rows.filter((row) => model.suggestion(row)) : rows, decision);
+    const propose = (row) => (all ? model.suggestion(row) : model.guess(row)); // of many rows only the likely ones
+    if (decision === "relabel" && !rows.some(propose)) return toast("No other label is suggested; choose one in the list");
+    model.mark(decision === "relabel" ? rows.filter(propose) : rows, decision);
     if (!all && decision !== "clear") table.step(1);
   };
   const keys = {

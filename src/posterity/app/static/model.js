@@ -110,6 +110,16 @@ export class Model {
     return k >= 0 ? this.className(k) : "";
   }
 
+  // The label to propose for an example that the user looks at: the likely one, or else the likeliest other one.
+  guess(row) {
+    const given = this.columns.get("label")?.[row];
+    const other = (name) => {
+      const k = this.classes.length ? (this.columns.get(name)?.[row] ?? -1) : -1;
+      return k >= 0 && k !== given ? this.className(k) : "";
+    };
+    return this.suggestion(row) || other("suggested_label") || other("loo_prediction") || other("prediction");
+  }
+
   action(row) {
     const c = this.category[row];
     if (c >= 2 && this.suggestion(row)) return `relabel as ${this.suggestion(row)}?`;
@@ -241,7 +251,7 @@ export class Model {
   mark(rows, decision, label = "") {
     const step = rows.map((row) => [row, this.marks.get(row)]);
     for (const row of rows) {
-      const to = decision === "relabel" ? label || this.suggestion(row) : "";
+      const to = decision === "relabel" ? label || this.guess(row) : "";
       if (decision === "clear" || (decision === "relabel" && !to)) this.marks.delete(row);
       else this.marks.set(row, { decision, label: to });
     }

@@ -5,6 +5,11 @@ import { everyFrame, fill, h, select } from "./dom.js";
 import { List } from "./list.js";
 import { count, readable, short } from "./scales.js";
 
+// What could be done, in a word or two: the whole of it is in the tooltip.
+function brief(action) {
+  return action.replace(/ as .*/, "?").replace("collect more like it", "get more");
+}
+
 export class Table {
   constructor(model) {
     this.model = model;
@@ -109,7 +114,7 @@ export class Table {
               class: `mark ${mark.decision}`,
               textContent: mark.decision === "relabel" ? `→ ${mark.label}` : mark.decision,
             })
-          : h("span", { class: "muted", textContent: m.category[row] ? m.action(row).replace(/ as .*/, "?") : "" }),
+          : h("span", { class: "muted", title: m.action(row), textContent: m.category[row] ? brief(m.action(row)) : "" }),
       ),
     );
   }

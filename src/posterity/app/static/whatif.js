@@ -49,7 +49,7 @@ export class WhatIf {
       this.asked,
       ask(`Remove the ${count(chosen, "selected example")}`, chosen > 0, () => this.removal()),
       ask(`Relabel ${count(suggested, "selected example")} as suggested`, suggested > 0, () => this.relabelling()),
-      ask(`Carry out my marks: drop ${drops}, relabel ${relabels}`, drops + relabels > 0, () => this.marked()),
+      ask(`Follow my marks: drop ${drops}, relabel ${relabels}`, drops + relabels > 0, () => this.marked()),
       chosen + drops + relabels === 0 &&
         h("p", {
           class: "muted",

@@ -265,3 +265,16 @@ def test_linear_gaussian_tasks_give_the_batch_posterior_in_any_order(order):
     assert result.report.exact
     assert torch.allclose(posterior.mean["weight"], mean.T, atol=1e-9)
     assert posterior.n == 45
+
+
+def test_a_prior_around_the_old_weights_is_not_called_exact():
+    x, y = logistic(80)
+    torch.manual_seed(0)
+    model = nn.Linear(x.shape[1], 1, dtype=x.dtype)
+    posterior = po.fit(model, (x, y), likelihood="bernoulli", epochs=5).posterior
+    result = adapt(model, posterior, data=(x, y), remove=range(5))
+    assert not result.report.exact
+    assert any("a prior around the old weights" in note for note in result.report.notes)
+    given = adapt(model, posterior, data=(x, y), remove=range(5), prior_precision=1.0)
+    assert given.report.exact  # a prior of its own: that of retraining
+    assert not given.report.notes

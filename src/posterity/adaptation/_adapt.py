@@ -67,10 +67,10 @@ def adapt(
     """Change what a model was trained on, or how, without training it from the beginning.
 
     The method depends on what is available. Generalised linear models and last layers are solved by Newton's method:
-    with all old data the result is that of retraining. Networks whose old data are given are trained on the corrected
-    data from the old weights; the length follows the size of the change. Without the old data a K-prior represents
-    them: the old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the
-    reason.
+    with all old data the result is that of retraining, unless the old training centred the prior at its weights.
+    Networks whose old data are given are trained on the corrected data from the old weights; the length follows the
+    size of the change. Without the old data a K-prior represents them: the old predictions on a memory, and a quadratic
+    for everything that is not in it. `report.why` gives the reason.
 
     Args:
         model: The trained model; it is not changed.
@@ -97,7 +97,7 @@ def adapt(
             many more as it takes to make 500 steps.
         batch_size: For networks: examples a step; by default 64, with K-priors 128 of new data and of memory.
         lr: For networks: learning rate of Adam; by default that of the old training, or 3e-3 where it is unknown, less
-            for small changes; with K-priors 1e-3.
+            for small changes; with K-priors 1e-3, or that of `po.fit` where another model is trained.
         clip: For networks: largest norm of the gradient of the mean loss.
         seed: Of everything random.
         compare: Also retrain from new weights and, for networks, run a plain warm start (AdamW at its defaults) for the
@@ -149,7 +149,7 @@ def adapt(
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
     others, notes = alternatives(problem, used, seed) if compare else ({}, [])
-    notes += [note for note in (why, _group(problem), drift and str(drift)) if note]
+    notes += [note for note in (why, _group(problem), _centre(problem), drift and str(drift)) if note]
     report = _report(problem, past, solved, notes, seconds, others, drift)
     return Adaptation(solved.model, adapted, report)
 
@@ -217,6 +217,16 @@ def _worse(rows: Mapping[str, Mapping[str, float]], exact: bool) -> Iterator[str
             f"the objective of retraining rose from {before:.4g} to {after:.4g}: the model before may be nearer to its "
             f"minimum than this one; {cure}, or retrain"
         )
+
+
+def _centre(problem: AdaptationProblem) -> str | None:
+    """Why a linear model that no prior has pulled does not come out as retraining would leave it."""
+    if problem.heads is None or not problem.widths_alone():
+        return None
+    return (
+        "the old training centred its prior at its own weights: the result minimises the loss and a prior around the "
+        "old weights, where retraining would have one around new weights; `prior_precision` sets another prior"
+    )
 
 
 def _group(problem: AdaptationProblem) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from posterity.adaptation.changes import Change
 from posterity.adaptation.heads import Head, find_head, grown
 from posterity.adaptation.past import Past
+from posterity.adaptation.transfer import fits
 from posterity.batches import Batch
 from posterity.errors import expected
 from posterity.posterior import Diagonal, Memory, Posterior
@@ -58,8 +59,17 @@ class AdaptationProblem:
 
     @property
     def pulling(self) -> Diagonal:
-        """The prior of a warm start: without precision where it has decided widths alone, as in the old training."""
-        return self.prior.times(0.0) if self.way == WARM and self.widths_alone() else self.prior
+        """The prior in training: without precision where it has decided widths alone, as in the old training.
+
+        A K-prior still pulls weights that the old model had to where they were; a warm start pulls none.
+        """
+        if not self.widths_alone():
+            return self.prior
+        if self.way == WARM:
+            return self.prior.times(0.0)
+        before = self.posterior.mean
+        kept = {name: name in before and fits(before[name], m) for name, m in self.prior.mean.items()}
+        return Diagonal(self.prior.mean, {name: kept[name] * p for name, p in self.prior.precision.items()})
 
     @property
     def n(self) -> int:

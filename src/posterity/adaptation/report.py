@@ -25,7 +25,7 @@ class Report:
         why: Why in this way.
         exact: Whether this equals retraining, if the old model was at its optimum (see `gradient`): a linear problem,
             solved by Newton's method, whose whole past is available (every example in the memory, or the full posterior
-            of a linear regression).
+            of a linear regression). Not where `po.fit` centred the prior at the old weights ("variational").
         steps: Newton steps, or steps of descent.
         seconds: How long it took.
         passes: Examples looked at, as passes over all the data that retraining would go over; a Newton step counts one

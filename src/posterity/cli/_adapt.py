@@ -39,8 +39,8 @@ def adapt(
 ) -> None:
     """Change what a run was trained on, without training it from the beginning.
 
-    Networks are trained on the corrected data from the weights of the run. Linear models are solved exactly, which
-    equals retraining if the run was at its own optimum.
+    Networks are trained on the corrected data from the weights of the run. Linear models are solved by Newton's method,
+    which equals retraining if the run was at its own optimum and its prior is not centred at its weights.
     """
     if add is None and decisions is None:
         raise InvalidInput("adapt: expected new rows (--add) or decisions about old ones (--decisions), got neither")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.solve.removed_classes import removed_classes, without_classes
 from posterity.adaptation.solve.training import Settings, memory_after, training_mode
 from posterity.adaptation.transfer import carried, fits
+from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.posterior import Memory
 from posterity.progress import track
@@ -63,7 +65,7 @@ def _by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> S
     if len(lost):
         past = without_classes(problem, past, lost)
     past = carried(past, model)
-    objective = past.penalty(model, posterior, problem.prior, problem.scale, size)
+    objective = past.penalty(model, posterior, problem.pulling, problem.scale, size)
     if change.added is not None:
         data = Memory.of(change.added)
         objective = objective + NewData(data, posterior.likelihood, batch_size=size)
@@ -71,6 +73,8 @@ def _by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> S
         objective = objective + labels_of(problem.old, past.memory, posterior, size)
     kept, new = (0 if part is None else len(part) for part in (past.memory, change.added))
     steps = steps_on(new or kept, settings)
+    if settings.lr is None and problem.other_model():  # which starts anywhere, as a training does
+        settings = replace(settings, lr=VariationalLearner.usual_lr(model))
     descend(model, objective.over(problem.n), steps, settings)
     looked_at = steps * (min(kept, size) + min(new, size))
     memory = memory_after(problem, past, settings.seed)

@@ -95,7 +95,7 @@ def by_newton(problem: AdaptationProblem, past: Past) -> Solved:
     memory = past.remembered(new.model)
     memory = memory if added is None else joined(memory, new.model, added)
     looked_at = 2.0 * (solution.steps + 1) * len(convex.features)
-    exact = t is not None and problem.keep == 1 and _nothing_approximated(problem, past)
+    exact = t is not None and problem.keep == 1 and not problem.widths_alone() and _nothing_approximated(problem, past)
     hessian = _precision(problem, new, solution) if _needs_hessian(problem, t) else None
     return Solved(new.model, past, hessian, memory, exact, solution.steps, looked_at, solution.residual)
 

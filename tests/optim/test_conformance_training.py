@@ -251,6 +251,8 @@ def test_torchs_words_for_bad_arguments(make):
         make([weight], lr=-1e-2)
     with pytest.raises(ValueError, match="Tensor lr must be 1-element"):
         make([weight], lr=torch.tensor([0.1, 0.2]))
+    with pytest.raises(ValueError, match="Tensor lr must be 1-element"):
+        make(None, lr=torch.tensor([0.1, 0.2]))  # which torch looks at first
 
 
 @real_optimizers

@@ -316,7 +316,7 @@ def tables(lines: list[report.Line], out: str | None) -> None:
     text = report.header("Fine-tuning pretrained networks", lines, seeds=list(SEEDS), samples=SAMPLES, epochs=EPOCHS,
                          batch_size=BATCH, chosen=settings) + "\n" + NOTE  # fmt: skip
     shown = [line for line in lines if line["method_shown"] in METHODS]
-    for task, kind in dict.fromkeys((line["task"], line["kind"]) for line in shown):
+    for network, task, kind in dict.fromkeys((line["network"], line["task"], line["kind"]) for line in shown):
         rows = []
         for method in METHODS:
             found = [
@@ -328,16 +328,17 @@ def tables(lines: list[report.Line], out: str | None) -> None:
                 rows.append([method, *cells])
         heads = ["method", "accuracy", "NLL", "ECE", "OOS AUROC, entropy", "OOS AUROC, information", "training s",
                  "then s", "MiB"]  # fmt: skip
-        text += f"\n### {task}, {kind}\n\n{report.table(heads, rows)}"
+        text += f"\n### {NAMES[network]}, {task}, {kind}\n\n{report.table(heads, rows)}"
     report.publish("fine_tuning", text, out)
 
 
+NAMES = {"minilm": "MiniLM", "smollm": "SmolLM2-135M, dequantised from four bits"}
 COLUMNS = (("accuracy", 3), ("nll", 3), ("ece", 3), ("ood_entropy", 3), ("ood_information", 3), ("seconds", 1),
            ("extra_seconds", 1), ("memory", 0))  # fmt: skip
 NOTE = """Mean ± standard deviation over seeds. "training s" is training alone, with several runs on the device at
 once; "then s" is what calibration, curvature or prediction takes afterwards. The ensemble has five times AdamW's
-training. OOS: out-of-scope queries against in-scope ones. `Variational(AdamW)` watches the validation texts. Its runs
-shared the device with twice as many others as those of AdamW and IVON: do not compare their seconds.
+training. OOS: out-of-scope queries against in-scope ones. `Variational(AdamW)` watches the validation texts. For
+MiniLM its runs shared the device with twice as many others as those of AdamW and IVON: do not compare their seconds.
 """
 
 

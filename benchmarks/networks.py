@@ -31,6 +31,15 @@ def lenet(conv_dropout: float = 0.0, dense_dropout: float = 0.0) -> nn.Sequentia
     )  # fmt: skip
 
 
+def lenet5() -> nn.Sequential:
+    """LeNet-5 with rectifiers: 6 and 16 filters, 120 and 84 hidden units."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
 def network_in_network(dropout: float = 0.5, classes: int = 10) -> nn.Sequential:
     """Network-in-network for 32 x 32 images: three stages of 5x5/3x3 and 1x1 convolutions, dropout between them."""
 

@@ -1,6 +1,6 @@
-"""MC dropout on MNIST: averaging masks against averaging weights, with all the data and with a quarter.
+"""MC dropout on MNIST: test errors over epochs, averaging masks against averaging weights, on all data and a quarter.
 
-The figures are those of `benchmarks/mnist_dropout.py` (LeNet, three seeds), read from its table: training takes a GPU.
+The figures are those of `benchmarks/mnist_dropout_curves.py` (LeNet), read from its table: training takes a GPU.
 """
 
 from __future__ import annotations
@@ -11,53 +11,47 @@ from common import record, save
 
 from posterity.plots.style import BLUE, GREEN, MUTED, ORANGE, panels
 
-TABLE = Path(__file__).parent.parent / "docs" / "benchmarks" / "mnist_dropout.md"
+TABLE = Path(__file__).parent.parent / "docs" / "benchmarks" / "mnist_dropout_curves.md"
 METHODS = {
     "no dropout": ("no dropout", MUTED),
     "dropout at the end": ("dropout before the last layer", GREEN),
-    "dropout everywhere, weight averaging": ("dropout everywhere,\nweights averaged", ORANGE),
-    "dropout everywhere, MC dropout": ("dropout everywhere,\nmasks averaged (MC)", BLUE),
+    "dropout everywhere, weight averaging": ("dropout everywhere, weights averaged", ORANGE),
+    "dropout everywhere, MC dropout": ("dropout everywhere, masks averaged (MC)", BLUE),
 }
+BESIDE = {"no dropout": "bottom", "dropout at the end": "top"}  # their last errors are close
 SHARES = {"all": "all of MNIST", "a quarter": "a quarter of it"}
-COLUMNS = {"test error (%)": 3, "test NLL (nats)": 4}
-
-Cell = tuple[float, float]
 
 
-def figures() -> dict[tuple[str, str], list[Cell]]:
-    """(data, method) -> error and NLL, each with its standard deviation over the seeds."""
+def curves() -> dict[tuple[str, str], list[float]]:
+    """(data, method) -> test error in percent after each epoch."""
     found = {}
     for text in TABLE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in text.strip("|").split("|")]
-        if len(cells) > 4 and cells[1] in METHODS:
-            found[cells[0], cells[1]] = [_cell(cells[k]) for k in COLUMNS.values()]
+        share, method, *errors = [cell.strip() for cell in text.strip("|").split("|")] + [""]
+        if method in METHODS:
+            found[share, method] = [float(error) for error in errors if error]
     return found
 
 
-def _cell(text: str) -> Cell:
-    mean, _, spread = text.partition("±")
-    return float(mean), float(spread)
-
-
 def main() -> None:
-    found = figures()
+    found = curves()
     figure, (axes,) = panels(1, 2, width=6.0, height=4.2)
-    for k, (axis, name) in enumerate(zip(axes, COLUMNS, strict=True)):
-        for j, (method, (label, colour)) in enumerate(METHODS.items()):
-            places = [i + 0.2 * (j - 1.5) for i in range(len(SHARES))]
-            means, spreads = zip(*(found[share, method][k] for share in SHARES), strict=True)
-            bars = axis.bar(places, means, 0.18, yerr=spreads, color=colour, label=label, error_kw={"elinewidth": 1})
-            axis.bar_label(bars, fmt="%.2f" if k == 0 else "%.3f", fontsize=9, padding=3)
-        axis.set_xticks(range(len(SHARES)), list(SHARES.values()))
-        axis.set(ylabel=name)
-        axis.margins(y=0.12)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, loc="upper left", fontsize=9, ncols=2)
-    axes[0].margins(y=0.45)
-    figure.suptitle(
-        "LeNet with dropout everywhere: averaging masks beats averaging weights (three seeds, ± one deviation)"
+    for axis, (share, title) in zip(axes, SHARES.items(), strict=True):
+        for method, (label, colour) in METHODS.items():
+            errors = found[share, method]
+            axis.plot(range(1, len(errors) + 1), errors, color=colour, linewidth=2.2, label=label)
+            axis.annotate(
+                f" {errors[-1]:.2f}", (len(errors), errors[-1]), color=colour, va=BESIDE.get(method, "center")
+            )
+        axis.set(title=title, xlabel="epoch", ylabel="test error (%)", yscale="log", ylim=(0.4, 8), xlim=(0.5, 22.5))
+        axis.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
+        axis.set_xticks(range(0, 21, 5))
+        axis.minorticks_off()
+        axis.grid(True, color="#E3E3E3")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0)
     )
-    record("mc_dropout", error_percent={f"{share}: {method}": cells[0][0] for (share, method), cells in found.items()})
+    figure.suptitle("LeNet with dropout everywhere: averaging masks beats averaging weights")
+    record("mc_dropout", error_percent={f"{share}: {method}": errors[-1] for (share, method), errors in found.items()})
     save(figure, "mc_dropout")
 
 

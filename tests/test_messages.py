@@ -85,3 +85,9 @@ def test_films_are_short_and_small():
         assert path.stat().st_size < 10**6, path.name
         with Image.open(path) as film:
             assert film.n_frames > 15, path.name
+
+
+def test_street_scenes_are_doubted_where_they_are_wrong():
+    found = numbers("camvid")
+    assert found["errors_in_most_doubtful_fifth"] > 0.6  # chance would have a fifth
+    assert found["error"] < 0.15

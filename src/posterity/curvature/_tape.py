@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ class _Graph(NamedTuple):
 
 
 _NO_GRAPH = _Graph(set(), {}, False)
+_TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()  # parameters that a warning has named
 
 
 class Tape:
@@ -77,7 +79,7 @@ class Tape:
         self._classes = 0  # K
         self._width = 0  # numbers in all outputs of layers, for one example
         self._reasons: dict[str, str] = {}  # why a parameter has no closed form
-        self._told: set[str] = set()
+        self._told = _TOLD.setdefault(model, set())
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -237,8 +239,16 @@ class Tape:
         if new:
             self._told.update(new)
             default = "it is shared between layers or used outside its own"
-            lines = "; ".join(f"{name} ({self._reasons.get(name, default)})" for name in new)
+            alike: dict[str, list[str]] = {}
+            for name in new:
+                alike.setdefault(self._reasons.get(name, default), []).append(name)
+            lines = "; ".join(f"{_some(names)} ({reason})" for reason, names in alike.items())
             warnings.warn(f"per-example Jacobians by torch.func, which is slower, for {lines}", SlowPath, stacklevel=5)
+
+
+def _some(names: list[str]) -> str:
+    """All names of a few, or the first and how many more."""
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} and {len(names) - 1} more"
 
 
 def differentiable(inputs: Inputs) -> Inputs:

@@ -108,12 +108,12 @@ def merge_adapters(
     adapters: Mapping[str, MergeSource],
     out: str | Path,
     *,
-    method: str | Method = "task_arithmetic",
+    method: str | Method = "linear",
     rank: int | None = None,
     curvatures: Mapping[str, Mapping[str, Tensor]] | None = None,
     base_precision: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t, at the best approximation of the given rank.
+    """Merge LoRA adapters of one model: Σ_t w_t s_t B_t A_t / Σ_t w_t, at the best approximation of the given rank.
 
     Methods that are not sums (TIES, DARE, SLERP) work on the changes s B A themselves, written out for one module after
     the other, or for all modules where the method looks at the whole model; then rank is cut as for sums.
@@ -121,8 +121,8 @@ def merge_adapters(
     Args:
         adapters: Folders that PEFT wrote, with their weights.
         out: Folder to make.
-        method: Name of a method, or a `Method`: by default a weighted sum; "linear" is the weighted average. Of those
-            with curvature, "regmean", "fisher" and "gradient_matching".
+        method: Name of a method, or a `Method`: by default "linear", the weighted average; "task_arithmetic" is the
+            weighted sum. Of those with curvature, "regmean", "fisher" and "gradient_matching".
         rank: Rank of the result; the largest rank among the adapters by default. RegMean keeps the part of that rank
             that changes the outputs of the layers most; the others keep what is closest in the weights.
         curvatures: For methods that need it, the curvature of the adapted weights in each adapter's task: see

@@ -17,7 +17,7 @@ from posterity.errors import InvalidInput
 from posterity.optim.kernels import _native
 from posterity.posterior import Diagonal
 
-STEPS = 4
+STEPS = 3
 
 
 def exact_average(group, bucket):

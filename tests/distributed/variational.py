@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -11,11 +12,12 @@ from torch.nn.utils import clip_grad_norm_
 
 from distributed.launch import finish, join
 from distributed.problem import N, examples, loss, network
-from posterity.optim import Variational
+from posterity.optim import Variational, _meter
 from posterity.optim._meter import COLD
 from posterity.optim.kernels import _native
 
-STEPS = COLD + 24  # the noise begins after the first of them, and all widths are looked at again
+REFRESH = 4  # steps between two looks at all widths, here
+STEPS = COLD + 2 * REFRESH + 1  # the noise begins after the first of them, and all widths are looked at again
 
 
 def over(model, **options):
@@ -112,6 +114,12 @@ def samples_per_rank(rank, world):
 
 
 def everything(rank, world):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_meter, "REFRESH", REFRESH)
+        return _everything(rank, world)
+
+
+def _everything(rank, world):
     found = {
         "contexts": contexts(rank, world),
         "contexts, kernels": contexts(rank, world, torch.float32),

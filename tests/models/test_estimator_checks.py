@@ -59,6 +59,6 @@ def test_scikit_learn_estimator(estimator, check):
 
 
 def test_perceptrons_learn_what_the_checks_ask_for():
-    options = {"epochs": 100, "batch_size": 32, "samples": 8, "random_state": 0}
+    options = {"epochs": 50, "batch_size": 32, "samples": 8, "random_state": 0}
     check_classifiers_train("BayesianMLPClassifier", models.BayesianMLPClassifier((16,), **options))
     check_regressors_train("BayesianMLPRegressor", models.BayesianMLPRegressor((16,), **options))

@@ -39,7 +39,9 @@ def fit(
         typer.Option(help="tabular, linear, mlp, cnn, head (a linear classifier of features), or module:factory."),
     ] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
-    method: Annotated[str, typer.Option(help=f"auto (variational for tables, ivon otherwise), {METHODS}.")] = "auto",
+    method: Annotated[
+        str, typer.Option(help=f"auto (variational; for the models linear ivon, head laplace), {METHODS}.")
+    ] = "auto",
     task: Annotated[
         str | None, typer.Option(help="classes, amount or count; by default inferred from the target.")
     ] = None,

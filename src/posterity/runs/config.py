@@ -25,7 +25,8 @@ from posterity.runs.targets import Classes
 PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
 USUAL = 64  # examples a step, but for tables
-_METHODS = {"tabular": "variational", HEAD: "laplace"}  # of models that do not learn with IVON
+_METHODS = {HEAD: "laplace", "linear": "ivon"}  # of models that do not learn with "variational"
+_OF_IVON = ("ess", "hess_init")  # options that say which method is meant
 _GAUSSIAN = ("variational", "ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
 
@@ -38,8 +39,8 @@ class Config:
             pictures that a frozen network reads, "cnn" for other pictures, else "tabular", or "mlp" of width 128 from
             10 000 rows on.
         hidden: Widths of the hidden layers, where the model's own are not meant.
-        method: As in `posterity.fit`; "auto" is "variational" for the model "tabular", "laplace" for "head", and
-            "ivon" for others.
+        method: As in `posterity.fit`; "auto" is "laplace" for the model "head", "ivon" for "linear" or with one of its
+            options, and "variational" for others.
         epochs: Passes over the data; by default as many as cross-validation finds best.
         folds: Parts of the cross-validation, which also finds wrong labels; 0 for none.
         batch_size: Examples a step; by default 64, and for tables at most 128, or 1024 where they are long.
@@ -87,7 +88,8 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
     said = {name: value for name, value in said.items() if value is not None}
     model = config.model or best_model(preprocessing, plain=not said and config.method == Config.method)
     if config.method == Config.method:
-        config = replace(config, method=_METHODS.get(model, "ivon"))
+        meant = "ivon" if any(name in config.options for name in _OF_IVON) else "variational"
+        config = replace(config, method=_METHODS.get(model, meant))
     if model == HEAD:
         check_head(preprocessing.target, config.method, said)
     table = model == "tabular"

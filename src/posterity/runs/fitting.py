@@ -17,6 +17,7 @@ from posterity.learning import Run, fit
 from posterity.learning.checkpoints import holds_checkpoint
 from posterity.learning.folds import FOLDS, OutOfFold
 from posterity.learning.learners import METHODS
+from posterity.learning.learners.variational import usual_budget
 from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
 from posterity.runs._folder import RunFolder
@@ -243,13 +244,23 @@ def cross_validate(plan: Plan) -> Plan:
         found = cross_validated(make, plan.train, target, folds, **about)
     if config.epochs is None:
         config = replace(config, epochs=_length(plan, found))
+    if found is not None and _noise_as_fit(plan):
+        config = replace(config, options={"budget": usual_budget(found.loss), **config.options})
     return replace(plan, config=config, folds=found)
 
 
 def _length(plan: Plan, found: OutOfFold | None) -> int:
     config, n = plan.config, len(plan.train.ids)
     stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method, _lr(plan))
-    return best_epochs(found, -(-n // (config.batch_size or USUAL)), stretched, config.folds or FOLDS)
+    steps = -(-n // (config.batch_size or USUAL))
+    return best_epochs(found, steps, stretched, config.folds or FOLDS, late=_noise_as_fit(plan))
+
+
+def _noise_as_fit(plan: Plan) -> bool:
+    """Whether length and noise are those that `posterity.fit` cross-validates: for classes, but not of tables."""
+    config, target = plan.config, plan.preprocessing.target
+    variational = config.method == "variational" and not folds_follow(config.model, config.method)
+    return variational and isinstance(target, Classes)
 
 
 def _lr(plan: Plan) -> float | None:

@@ -23,8 +23,9 @@ BUDGET = 0.03  # nats per example that the noise may cost
 SHARE = 0.3  # of the loss out of fold, that it may cost at most: noise gains little where hardly anything is lost
 
 
-def _usual_budget(plan: TrainingPlan) -> float:
-    return BUDGET if plan.unseen_loss is None else max(LEAST, min(BUDGET, SHARE * plan.unseen_loss))
+def usual_budget(unseen_loss: float | None) -> float:
+    """Nats per example that noise may cost, by the mean loss of classes out of fold, where it is known."""
+    return BUDGET if unseen_loss is None else max(LEAST, min(BUDGET, SHARE * unseen_loss))
 
 
 class VariationalLearner(Learner):
@@ -75,7 +76,7 @@ class VariationalLearner(Learner):
             n=plan.n,
             total_steps=plan.steps,
             batch_size=None if plan.batch is None else min(plan.batch, plan.n),
-            budget=_usual_budget(plan) if budget is None else budget,
+            budget=usual_budget(plan.unseen_loss) if budget is None else budget,
             prior=given,
             seed=plan.seed,
         )

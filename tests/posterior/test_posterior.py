@@ -113,6 +113,12 @@ def test_the_first_mismatch_is_named() -> None:
         posterior.check(without)
 
 
+def test_a_posterior_is_made_for_its_own_model_alone() -> None:
+    q = cases.diagonal()
+    with pytest.raises(InvalidInput, match="model: expected"):
+        Posterior.of(nn.Linear(3, 2), q, prior=q, n=1, ess=1, likelihood="gaussian")
+
+
 def test_frozen_parameters_need_not_be_known() -> None:
     model = cases.network()
     model[0].requires_grad_(False)
@@ -163,6 +169,7 @@ def test_the_likelihood_can_be_a_name_or_an_object() -> None:
         ({"ess": float("nan")}, "ess: expected a positive finite number"),
         ({"likelihood": "cauchy"}, "likelihood: expected one of"),
         ({"prior": "flat"}, "prior: expected a Diagonal Gaussian, got 'str'"),
+        ({"predictive": "guessed"}, "predictive: expected one of"),
         ({"structure": {}}, "structure: expected a structure such as Diagonal or Full, got 'dict'"),
         ({"prior": Diagonal({"z": torch.zeros(1)}, {"z": torch.ones(1)})}, "prior: expected parameters among"),
         (

@@ -10,6 +10,7 @@ import pytest
 from fuzz import fuzz
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.runs.data import DataSource
+from posterity.runs.locating import locate
 from posterity.runs.readers import read_rows, with_block
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "y": ["no", "yes", "no"]})
@@ -129,6 +130,13 @@ def test_pictures(tmp_path):
     assert found.remarks == ("1 pictures cannot be read and are skipped: dogs/d.png",)
     with pytest.raises(RefusedFile, match=r"d\.png"):
         read_rows(tmp_path / "dogs" / "d.png")
+
+
+def test_what_to_predict_of_pictures_is_clear_without_decoding_them(tmp_path):
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "a.png").write_bytes(b"no picture")
+    found = locate(tmp_path / "photos", tmp_path / "run", None, "0.2", None, 0, None, None, None)
+    assert found.target == "label"
 
 
 def test_only_pictures_that_are_seen_count(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from posterity.errors import InvalidInput, expected
 from posterity.runs.data import Data, DataSource
-from posterity.runs.readers import read_rows
+from posterity.runs.readers import LABEL, PICTURES, read_rows
 
 TARGETS = ("y", "labels", "label", "targets", "target")  # what a column to predict is usually called
 
@@ -25,6 +25,8 @@ def locate(
 ) -> Data:
     """The rows of a file, once it is clear what to predict and what to hold out."""
     source = DataSource.of(path, folder, inputs=inputs, size=size, embeddings=embeddings)
+    if target is None and (path.is_dir() or path.suffix.lower() in PICTURES):
+        target = LABEL  # without decoding pictures, which may be many
     if target is None:
         known = [str(name) for name in read_rows(path, inputs, size).table]
         target = next((name for name in TARGETS if name in known), None)

@@ -23,6 +23,7 @@ from posterity.files import read_sealed, write_bytes
 from posterity.runs.delimited import read_delimited
 from posterity.runs.store import LIST, TRAINING
 
+LABEL = "label"  # what the labels of pictures are called, unless the user names them
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FILE = "file"  # the column of their names
 _PACKED = (".gz", ".bz2", ".xz", ".zip")
@@ -89,14 +90,14 @@ def read_rows(
     if size is not None:
         require_whole("size", size)
     if path.is_dir():
-        return _pictures(path, picture_files(path), size, target or "label", like)
+        return _pictures(path, picture_files(path), size, target or LABEL, like)
     if not path.is_file():
         raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
     if path.suffix.lower() in PICTURES:
-        return _pictures(path.parent, [path], size, target or "label", like)
+        return _pictures(path.parent, [path], size, target or LABEL, like)
     plain = without_packing(path)
     if "idx" in plain.name and plain.suffix not in _TABLES:
-        return _idx(path, target or "label")
+        return _idx(path, target or LABEL)
     reader = _READERS.get(plain.suffix.lower())
     if reader is None:
         known = ", ".join(sorted(_READERS))

@@ -85,6 +85,16 @@ def test_gradient_matching_is_a_sum_of_sites():
     assert_same(merge(fine_tuned, BASE, weights=weights), wanted)
 
 
+def test_a_share_for_each_task_is_the_geometric_mean_of_the_posteriors():
+    fine_tuned = {name: trained(BASE.structure, task) for name, task in {"a": A, "b": B}.items()}
+    merged = merge(fine_tuned, BASE, weights=dict.fromkeys(fine_tuned, 0.5))
+    for k in SHAPES:
+        precisions = [q.structure.precision[k] for q in fine_tuned.values()]
+        linear = sum(p * q.mean[k] for p, q in zip(precisions, fine_tuned.values(), strict=True))
+        torch.testing.assert_close(merged.structure.precision[k], sum(precisions) / 2, **EXACT)
+        torch.testing.assert_close(merged.mean[k], linear / sum(precisions), **EXACT)
+
+
 def test_other_temperatures_are_brought_to_that_of_the_base():
     fine_tuned = trained(BASE.structure, A)
     colder = Posterior(

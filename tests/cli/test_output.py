@@ -1,10 +1,13 @@
 """How the commands speak, and what they call the files they write."""
 
+import gc
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from posterity.cli import keep_garbage
 from posterity.cli._output import show_table, stem, successor, then
 
 
@@ -44,3 +47,14 @@ def test_what_comes_of_a_run_is_numbered(tmp_path, capsys, monkeypatch):
 def test_columns_of_the_same_name_are_told_apart(capsys):
     show_table(pd.DataFrame([["nll", 0.5, -0.0]], columns=["figure", "run", "run"]))
     assert capsys.readouterr().out.split() == ["figure", "run", "run", "nll", "0.5", "0"]
+
+
+@pytest.mark.parametrize("triton", [False, True])
+def test_garbage_is_left_but_for_triton_which_counts_it(monkeypatch, triton):
+    frozen: list[bool] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    if triton:
+        monkeypatch.setitem(sys.modules, "triton", sys)
+    keep_garbage()
+    assert bool(frozen) is not triton

@@ -53,7 +53,8 @@ def test_predictions_are_those_of_the_library(run):
 
 def test_few_rows_are_learnt_from(here, tmp_path):
     pd.read_csv(here / "flowers.csv").head(48).to_csv(tmp_path / "few.csv", index=False)
-    ready = fitting.probe(plan(tmp_path / "run", tmp_path / "few.csv", model="mlp", epochs=200, lr=None, test=0.5))
+    asked = {"model": "mlp", "method": "ivon", "epochs": 200, "lr": None, "test": 0.5}
+    ready = fitting.probe(plan(tmp_path / "run", tmp_path / "few.csv", **asked))
     assert ready.config.options["prior"] == pytest.approx(0.24)
     assert fitting.train(ready).metrics["accuracy"] > 0.8
 

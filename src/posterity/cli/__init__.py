@@ -88,7 +88,7 @@ def main() -> None:
     """Run the command line; an error becomes one line on standard error, and an exit code."""
     # Modules are made of objects that stay: to look for cycles among them takes a tenth of the time of their import.
     gc.set_threshold(_UNTIL_LOOK)
-    atexit.register(gc.freeze)  # nor need they be looked through once more in the end, which takes half a second
+    atexit.register(keep_garbage)
     debug = "--debug" in sys.argv  # wherever it stands: people put it last, when something has gone wrong
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     try:
@@ -102,6 +102,12 @@ def main() -> None:
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         _stop(error, 4, debug, f"an error of posterity itself ({said}); add --debug to see where, and please report it")
+
+
+def keep_garbage() -> None:
+    """Skip Python's last search for garbage, which takes half a second; Triton would report what it leaves as leaks."""
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _stop(error: BaseException, code: int, debug: bool, words: str | None = None) -> None:

@@ -4,8 +4,9 @@ Each mutant is the package with one small edit: an operator, a comparison, a num
 tests of that package should fail on it. Mutants that survive are printed with their place and their edit; the exit
 status is 1 where fewer than nine of ten die. Places are chosen at random by a seed, so that a run can be repeated.
 
-The tests run once under a trace, which tells which of them run a line; a mutant gets those first. Processes are forked
-from this one, which has imported what takes long.
+The tests run once under a trace, which tells which of them run a line; a mutant gets those first, and last those that
+start processes of their own, which no trace sees into. Mutants run in processes forked from this one, which has
+imported what takes long.
 """
 
 from __future__ import annotations
@@ -168,26 +169,34 @@ def known() -> dict[str, str]:
 
 
 class Lines:
-    """A plugin of pytest: which lines of a package each test runs, how long it takes, and whether it passes."""
+    """A plugin of pytest: which lines of a package each test runs, how long it takes, and whether it passes.
+
+    The last entry about a test tells whether it starts processes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-        self.tests: dict[str, tuple[float, set[tuple[str, int]]]] = {}
+        self.tests: dict[str, tuple[float, set[tuple[str, int]], bool]] = {}
         self.failed: list[str] = []
         self._now: set[tuple[str, int]] = set()
+        self._starts = False
+        sys.addaudithook(self._heard)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._now = set()
+        self._now, self._starts = set(), False
         began = time.perf_counter()
         sys.settrace(self._called)
         yield
         sys.settrace(None)
-        self.tests[item.nodeid] = time.perf_counter() - began, self._now
+        self.tests[item.nodeid] = time.perf_counter() - began, self._now, self._starts
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed.append(report.nodeid)
+
+    def _heard(self, event: str, _: object) -> None:
+        self._starts = self._starts or event == "subprocess.Popen"
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._ran if frame.f_code.co_filename.startswith(self.folder) else None
@@ -225,18 +234,20 @@ class Package:
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         self.seconds: dict[str, float] = {}
         self.tests: dict[tuple[str, int], set[str]] = {}
+        self.starting: set[str] = set()  # tests that start processes
         lines = in_a_child(self._look, 7200.0)
         if not isinstance(lines, dict):
             sys.exit(f"tests of {name}: expected all to pass on the package as it is, got {lines}")
-        for test, (seconds, ran) in lines.items():
+        for test, (seconds, ran, starts) in lines.items():
             self.seconds[test] = seconds
+            self.starting |= {test} if starts else set()
             for file, line in ran:
                 self.tests.setdefault((file, line), set()).add(test)
 
     def _look(self) -> Any:
         plugin = Lines(self.source / "posterity" / self.name)
         self._pytest([f"tests/{self.name}"], plugin)
-        return plugin.failed or {test: (s, sorted(ran)) for test, (s, ran) in plugin.tests.items()}
+        return plugin.failed or {test: (s, sorted(ran), p) for test, (s, ran, p) in plugin.tests.items()}
 
     def _pytest(self, paths: Iterable[str], plugin: object) -> int:
         os.chdir(ROOT)
@@ -246,7 +257,7 @@ class Package:
         return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *paths], plugins=[plugin]))
 
     def survives(self, mutant: Mutant) -> bool:
-        """Whether all tests pass on a mutant: those that run its lines, then all in their files."""
+        """Whether all tests pass on a mutant: those that run its lines, all in their files, those that start others."""
         place = self.source / "posterity" / mutant.path.relative_to(SOURCE)
         real = place.read_text(encoding="utf-8")
         place.write_text(mutant.code, encoding="utf-8")
@@ -256,7 +267,7 @@ class Package:
             near = near or {test for tests in own.values() for test in tests}  # a line that runs at the import alone
             files = {test.split("::")[0] for test in near}  # the fixture of a file runs in the first test of it alone
             wider = {test for test in self.seconds if test.split("::")[0] in files} if near else set(self.seconds)
-            return all(self._pass(tests) for tests in (near, wider - near) if tests)
+            return all(self._pass(tests) for tests in (near, wider - near, self.starting - wider - near) if tests)
         finally:
             place.write_text(real, encoding="utf-8")
 

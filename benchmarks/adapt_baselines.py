@@ -264,7 +264,8 @@ def closeness(distances: list[list[list[float]]]) -> str:
     ahead = sum(m[0] < m[1] for m in means)
     return (
         f"\nOf {len(means)} cases `po.adapt` is closer to retraining than the warm start of the same time in {ahead}. "
-        f"It is within one standard deviation of another retraining in {ours}, the warm start in {theirs}.\n"
+        f"It is within one standard deviation of another retraining in {ours}, the warm start in {theirs}. "
+        "[How close to retraining](adapt_closeness.md) has what was tried to come closer.\n"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from torch import nn
 
 from learning.problems import line
 from posterity.learning import fit
+from posterity.learning.folds import out_of_fold
 from posterity.learning.noise_precision import NoisePrecision
+from posterity.likelihoods import GaussianLikelihood
 
 
 def test_equal_steps_give_the_plain_average():
@@ -68,3 +72,16 @@ def test_targets_of_any_scale_start_well():
     x, y = line(400, noise=0.5)
     run = fit(nn.Linear(3, 1), (x, 1e3 * y), method="adamw", lr=50.0, prior=0.0, epochs=60)
     assert run.posterior.likelihood.precision == pytest.approx(4e-6, rel=0.2)
+
+
+@pytest.mark.parametrize("method", ["variational", "adamw"])
+def test_a_cross_validated_regression_takes_its_noise_from_the_folds(method):
+    x, y = line(40, noise=0.5)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 1))
+    copies = [copy.deepcopy(network) for _ in range(5)]
+    found = out_of_fold(copies, x, y, GaussianLikelihood(1.0), seed=3, progress=False)
+    run = fit(network, (x, y), method=method, seed=3, progress=False)
+    # AdamW's steps do not depend on the scale of the loss, but for its epsilon.
+    assert run.posterior.likelihood.precision == pytest.approx(found.noise_precision(y), rel=1e-3)
+    assert found.noise_precision(y) == pytest.approx(1 / (found.outputs - y).square().mean().item(), rel=1e-6)

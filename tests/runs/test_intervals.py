@@ -1,15 +1,17 @@
 """Intervals of amounts: as wide as errors on rows not learnt from ask for, whatever the shape of the noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import posterity as po
-from posterity.learning.folds import OutOfFold
+from posterity.learning.folds import OutOfFold, parts
 from posterity.runs.columns import Number
 from posterity.runs.fitting import cross_validate, train
-from posterity.runs.intervals import LEVELS, bounds, with_noise
+from posterity.runs.intervals import LEVELS, bounds, shrunk, widths, with_noise
 from posterity.runs.predicting import predict_run
 from posterity.runs.preprocessing import Examples
 from posterity.runs.readers import read_rows
@@ -50,6 +52,48 @@ def test_intervals_of_a_run_follow_its_errors_out_of_fold(tmp_path):
     np.testing.assert_allclose(
         table["upper"] - table["lower"], run.preprocessing.target.scale * (high - low)[:, 0], rtol=1e-4
     )
+
+
+class Twice(torch.nn.Module):
+    """Predicts each target, and misses it by 0.1: targets are twice the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.slope * x + 0.1
+
+
+def test_errors_of_the_folds_shrink_to_those_of_the_final_training():
+    """Beside folds that miss every target by 0.4, a final training that misses by 0.1 has a quarter of their errors."""
+    x = torch.linspace(-1, 1, 40).unsqueeze(1)
+    train = Examples(x, 2 * x, torch.arange(40))
+    found = OutOfFold(2 * x - 0.4, 2 * x, 1, 0.0, True)
+    learnt_from = []
+
+    def learn(some):
+        learnt_from.append(some)
+        return Twice()
+
+    better = shrunk(found, train, 5, 7, learn)
+    assert better.shrink == pytest.approx(0.25, rel=1e-5)
+    assert better.noise_precision(train.targets) == pytest.approx(1 / 0.01, rel=1e-5)
+    unseen = parts(40, 5, torch.Generator().manual_seed(7)) == 0
+    assert learnt_from[0].ids.tolist() == torch.arange(40)[~unseen].tolist()
+    worse = OutOfFold(2 * x + 0.05, 2 * x, 1, 0.0, True)
+    assert shrunk(worse, train, 5, 7, learn).shrink == 1
+
+
+def test_a_run_of_the_default_network_has_narrower_intervals_than_its_folds_ask_for(tmp_path):
+    line(tmp_path / "line.csv")
+    ready = cross_validate(plan(tmp_path / "run", tmp_path / "line.csv", target="y", test=None, epochs=20))
+    assert 0 < ready.folds.shrink <= 1
+    run = train(ready)
+    plain = replace(ready.folds, shrink=1.0)
+    about = {"method": ready.config.prediction, "seed": ready.config.seed}
+    wide = widths(run.model(), run.posterior, ready.train, ready.preprocessing.target, plain, **about)
+    np.testing.assert_allclose(run.record.widths, ready.folds.shrink * np.array(wide), rtol=1e-5)
 
 
 def test_a_value_that_most_rows_have_leaves_bins_for_the_others():

@@ -85,7 +85,10 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     unseen_loss = None
     if cross_validated:
         with fitting_threads(model, settings.batch_size):
-            epochs, unseen_loss = searched_epochs(model, stream, objective, settings, steps_per_epoch)
+            epochs, found = searched_epochs(model, stream, objective, settings, steps_per_epoch)
+        unseen_loss = found.loss if objective.likelihood.is_classification else None
+        if learns_noise and learner_type.noise_from_folds:
+            objective, learns_noise = objective.with_precision(found.noise_precision(stream.source[1])), False
     else:
         epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
     batch = -(-stream.n // steps_per_epoch)

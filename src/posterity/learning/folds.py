@@ -23,6 +23,7 @@ _PATIENCE, _MORE = 1.6, 50  # stop after so many times the best length, and so m
 _TAIL = 5  # of t steps, those since t (1 − 1/5) make up most of an average
 _SLACK = 0.05  # of the lowest loss, by which a longer training may be worse and is still called late
 _CHECKED = 5000  # examples, of all networks together, that a length is judged by
+_LEAST_NOISE = 1e-6  # of a regression, in variances of its targets
 _AT_ONCE = 4096  # examples of one network's forward pass when it predicts
 _STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
 
@@ -39,6 +40,7 @@ class OutOfFold:
         memorises: Whether longer training was worse; otherwise the longest training that was tried was the best.
         late: Steps of the longest training whose loss was within 5 % of the lowest: for those that noise or another
             regulariser keeps from memorising. None where it is not known.
+        shrink: By how much the errors of the final training are smaller than those out of fold; 1 where not measured.
     """
 
     outputs: Tensor
@@ -47,6 +49,16 @@ class OutOfFold:
     loss: float
     memorises: bool
     late: int | None = None
+    shrink: float = 1.0
+
+    def noise_precision(self, targets: Tensor) -> float:
+        """The precision β of a regression's noise: 1/β is the mean squared error out of fold, times shrink².
+
+        Training residuals would be too small: a network follows some of the noise of what it learns from.
+        """
+        targets = targets.to(self.outputs)
+        error = self.shrink**2 * (self.outputs - targets).square().mean().item()
+        return 1 / max(error, _LEAST_NOISE * targets.var().item(), _LEAST_NOISE**2)
 
 
 def out_of_fold(
@@ -89,7 +101,7 @@ def out_of_fold(
     require_whole("batch_size", batch_size)
     require(2 <= count <= n, "folds", f"from 2 to {n}, the number of examples", count)
     generator = torch.Generator().manual_seed(seed)
-    part = torch.randperm(n, generator=generator) % count
+    part = parts(n, count, generator)
     unseen = [(part == k).nonzero().flatten()[: _CHECKED // count] for k in range(count)]
     seen = [(part != k).nonzero().flatten() for k in range(count)]
     committee = _committee(networks, inputs)
@@ -130,6 +142,11 @@ def out_of_fold(
     loss_of_all = likelihood.loss(outputs, targets).mean().item()
     late = max((step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)), default=best_steps)
     return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises, late)
+
+
+def parts(n: int, count: int, generator: torch.Generator) -> Tensor:
+    """The part of each example: equally many in each, at random."""
+    return torch.randperm(n, generator=generator) % count
 
 
 @dataclass(frozen=True)

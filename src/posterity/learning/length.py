@@ -73,8 +73,8 @@ def _cheap(model: nn.Module, data: Batches, settings: FitSettings) -> bool:
 
 def searched_epochs(
     model: nn.Module, data: Batches, objective: Objective, settings: FitSettings, steps_per_epoch: int
-) -> tuple[int, float | None]:
-    """Epochs by cross-validation of copies of a model, which go on from its weights, and the loss of classes."""
+) -> tuple[int, OutOfFold]:
+    """Epochs by cross-validation of copies of a model, which go on from its weights, and what it has found."""
     columns = data.source if isinstance(data.source, tuple) else ()
     fits = len(columns) >= 2 and isinstance(columns[0], Tensor) and data.n >= FOLDS
     require(fits, f"epochs={AUTO!r}", f"(inputs, targets) as tensors, of at least {FOLDS} examples", "other data")
@@ -90,8 +90,5 @@ def searched_epochs(
         seed=settings.seed,
         progress=settings.progress,
     )
-    # The noise of a regression is learnt from residuals, which are too small when training ends late.
-    classes = objective.likelihood.is_classification
-    late = settings.method == "variational" and classes
-    loss = found.loss if found is not None and classes else None
-    return best_epochs(found, steps_per_epoch, stretch(settings.method, lr), late=late), loss
+    late = settings.method == "variational" and objective.likelihood.is_classification
+    return best_epochs(found, steps_per_epoch, stretch(settings.method, lr), late=late), found

@@ -27,7 +27,7 @@ from posterity.runs.data import Data
 from posterity.runs.folds import cross_validated, keep, kept
 from posterity.runs.folds import scores as fold_scores
 from posterity.runs.heads import choose_head, train_head
-from posterity.runs.intervals import widths, with_noise
+from posterity.runs.intervals import shrunk, widths, with_noise
 from posterity.runs.networks import HEAD, network
 from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
@@ -36,7 +36,7 @@ from posterity.runs.snapshots import Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
 from posterity.runs.table_settings import LONG, LONGEST_FOLD, STRETCH
-from posterity.runs.targets import Classes
+from posterity.runs.targets import Amount, Classes
 from posterity.runs.tuning import fresh_rows
 from posterity.startup import fitting_threads, put_off_compiler
 
@@ -246,7 +246,13 @@ def cross_validate(plan: Plan) -> Plan:
         config = replace(config, epochs=_length(plan, found))
     if found is not None and _noise_as_fit(plan):
         config = replace(config, options={"budget": usual_budget(found.loss), **config.options})
-    return replace(plan, config=config, folds=found)
+    plan = replace(plan, config=config, folds=found)
+    if found is None or not isinstance(plan.preprocessing.target, Amount) or n >= LONG:
+        return plan
+    if not folds_follow(config.model, config.method):
+        return plan
+    learn = lambda some: _learn(plan, some, progress=False).model  # noqa: E731
+    return replace(plan, folds=shrunk(found, plan.train, min(config.folds, n), config.seed, learn))
 
 
 def _length(plan: Plan, found: OutOfFold | None) -> int:
@@ -286,22 +292,32 @@ def _fit(plan: Plan, work: Path, callbacks: list[Any], progress: bool | None) ->
     config, target = plan.config, plan.preprocessing.target
     if isinstance(target, Classes) and config.model == HEAD:
         return train_head(build(plan), plan.train, target, **config.options)
+    return _learn(
+        plan,
+        plan.train,
+        validation=plan.test,
+        callbacks=callbacks,
+        checkpoint=work / CHECKPOINT,
+        resume=_begun(work),
+        progress=progress,
+    )
+
+
+def _learn(plan: Plan, examples: Examples, **about: Any) -> Run:
+    """The training of a plan, on all of its examples or on some."""
+    config, target = plan.config, plan.preprocessing.target
     looks: dict[str, Any] = {"watch": False} if config.method == "variational" else {}  # the held-out rows are to judge
     return fit(
         build(plan),
-        plan.train,
+        examples,
         method=config.method,
         likelihood=with_noise(target, plan.train, plan.folds),
         epochs=config.epochs,
         batch_size=config.batch_size or USUAL,
         lr=config.lr,
-        validation=plan.test,
         seed=config.seed,
         class_names=target.names if isinstance(target, Classes) else None,
-        callbacks=callbacks,
-        checkpoint=work / CHECKPOINT,
-        resume=_begun(work),
-        progress=progress,
+        **about,
         **looks | dict(config.options),
     )
 

@@ -62,7 +62,7 @@ def scores(found: OutOfFold, train: Examples, target: Target) -> pd.DataFrame:
 def keep(found: OutOfFold, work: Path) -> None:
     """Write the predictions to the folder of work, so that a resumed training has them too."""
     work.mkdir(parents=True, exist_ok=True)
-    about = torch.tensor([found.steps, found.loss, float(found.memorises)], dtype=torch.float64)
+    about = torch.tensor([found.steps, found.loss, float(found.memorises), found.shrink], dtype=torch.float64)
     write_tensors(work / FILE, {"outputs": found.outputs, "average": found.average, "about": about})
 
 
@@ -71,5 +71,5 @@ def kept(work: Path) -> OutOfFold | None:
     if not (work / FILE).is_file():
         return None
     stored = read_tensors(work / FILE)
-    steps, loss, memorises = stored["about"].tolist()
-    return OutOfFold(stored["outputs"], stored["average"], int(steps), loss, bool(memorises))
+    steps, loss, memorises, shrink = stored["about"].tolist()
+    return OutOfFold(stored["outputs"], stored["average"], int(steps), loss, bool(memorises), shrink=shrink)

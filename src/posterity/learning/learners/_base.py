@@ -62,6 +62,7 @@ class Learner(ABC):
     averages: ClassVar[bool] = False  # whether the optimizer divides by the batches and draws of a step itself
     follows_adam: ClassVar[bool] = False  # whether its learning rate is one of Adam's
     mixes: ClassVar[bool] = True  # whether the posteriors of several runs make one of an ensemble
+    noise_from_folds: ClassVar[bool] = True  # whether a cross-validated regression takes its noise from the folds
     watches_examples: ClassVar[bool] = False  # whether examples that are not trained on set its widths
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:

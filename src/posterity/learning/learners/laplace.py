@@ -29,6 +29,7 @@ class LaplaceLearner(AdamWLearner):
 
     # `laplace` sums the plain loss of all targets: it would fail after training, or find the curvature of another loss.
     refused = ("class_weights", "ignore_index")
+    noise_from_folds = False  # the evidence chooses it
 
     def __init__(
         self,

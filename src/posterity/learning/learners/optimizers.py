@@ -213,6 +213,7 @@ class SAMLearner(BayesianSAMLearner):
 
     kind = SAM
     default_lr = 0.05
+    noise_from_folds = False  # its steps follow the noise as it is learnt
     without: ClassVar[set[str]] = {"draws"}
 
     def start(self, plan: TrainingPlan) -> dict[str, Any]:

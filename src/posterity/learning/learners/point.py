@@ -49,6 +49,7 @@ class SGDLearner(PointLearner):
     """
 
     default_lr = 0.05
+    noise_from_folds = False  # its steps follow the noise as it is learnt
 
     def __init__(
         self, model: nn.Module, plan: TrainingPlan, *, prior: float = 1.0, momentum: float = 0.9, nesterov: bool = False

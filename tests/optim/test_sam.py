@@ -98,14 +98,17 @@ def test_parts_of_a_batch_are_averaged(kind):
 
         return evaluate
 
-    before, expected = array(weight), np.zeros(2)
+    before, expected, sizes = array(weight), np.zeros(2), np.zeros(2)
     for target in (array(t) for t in targets):
         gradient = 4 * (before - target) ** 3
         length = np.linalg.norm(gradient) if kind is SAM else 1.0
+        sizes += np.abs(gradient) / 2
         expected += 4 * (before + 0.1 * gradient / length - target) ** 3 / 2
     found = optimizer.step([closure(t) for t in targets])
     np.testing.assert_allclose(before - array(weight), expected, rtol=1e-4)
     assert float(found) == pytest.approx(sum(((before - array(t)) ** 4).sum() for t in targets) / 2, rel=1e-4)
+    if kind is BayesianSAM:  # whose widths average the sizes of the gradients of all parts
+        np.testing.assert_allclose(array(optimizer.state[weight]["scale"]), 0.9 + 0.1 * (sizes + 0.1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [SAM, BayesianSAM])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from posterity.optim._meter import Meter
 from posterity.optim.price import FRESH, Price, opening, progress
 
 
@@ -24,3 +25,26 @@ def test_lambda_is_the_number_of_effective_parameters_over_twice_the_budget():
     squares = torch.tensor(500.0, dtype=torch.float64)
     assert float(price.held(squares, 1.0)) == pytest.approx(2500)
     assert float(price.held(squares, 100.0)) == 100  # never below N
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_what_clipping_leaves_is_undone_from_the_first_step_on(steps):
+    weights = [torch.zeros(3)]
+    plain, clipped = (Meter.of(100, 10, None, 0.1, weights) for _ in range(2))
+    for _ in range(steps):
+        plain.clip(torch.tensor(1.0))
+        clipped.clip(torch.tensor(0.5))
+    # Squares of gradients are a quarter of what they were.
+    assert float(clipped.examples()) == pytest.approx(4 * float(plain.examples()))
+    assert float(plain.examples()) == pytest.approx(10 / (90 / 99 + 10 / float(plain.price.ess)))
+
+
+def test_steps_count_for_one_over_their_lambda_and_a_start_for_one_over_the_batch():
+    meter = Meter.of(100, 10, 50, 0.1, [torch.zeros(3)])
+    average, amount, total = 3.0, 1 / 10, 3.0 / 10
+    for value, ess in ((1.0, 400.0), (-2.0, 150.0), (5.0, 100.0)):
+        meter.price.ess = torch.tensor(ess, dtype=torch.float64)
+        average += float(meter.news()) * (value - average)
+        amount, total = amount + 1 / ess, total + value / ess
+        assert average == pytest.approx(total / amount)
+        meter.pay(torch.tensor(0.01), meter.price.ess)

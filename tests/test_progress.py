@@ -58,6 +58,9 @@ def test_a_line_every_few_seconds_without_a_terminal(
     clock = iter(range(0, 100, 3))
     list(track(iter("abc"), "counting"))
     assert capsys.readouterr().err.splitlines() == ["counting: 2"]
+    clock = iter([0, 60, 61, 71])  # a first step that loads libraries for a minute
+    list(track(range(3), "counting"))
+    assert capsys.readouterr().err.splitlines() == ["counting: 1 of 3", "counting: 3 of 3, about 0 s left"]
 
 
 def test_the_rate_counts_what_was_processed_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,13 +24,13 @@ class Lines:
         self.label, self.total = label, total
         self.started = time.monotonic()
         self.due = self.started + FIRST
-        self.first: int | None = None  # what was done before we looked
+        self.first: int | None = None  # what was done when we first looked
 
     def tell(self, done: int, note: str | Callable[[], str] = "") -> None:
         """Print a line, if it is time for one."""
-        if self.first is None:
-            self.first = done - 1
         now = time.monotonic()
+        if self.first is None:  # the first step also loads libraries: the time left follows from the others
+            self.first, self.started = done, now
         if now < self.due:
             return
         self.due = now + PAUSE

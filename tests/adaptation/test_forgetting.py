@@ -190,3 +190,24 @@ def test_a_network_in_a_stream_remembers_so_many():
     assert len(stream.posterior.memory) == 20
     assert list(stream.history["forget"].iloc[1:]) == [0.2, 0.2]
     assert stream.history["loss"].iloc[1:].notna().all()
+
+
+def test_a_network_in_a_stream_follows_labels_that_turn_around():
+    """Weights of order one have to change their signs, which is farther than a first descent at its small rate goes."""
+    torch.manual_seed(0)
+    stream = po.Stream(perceptron(3, 8, 2), likelihood="categorical", epochs=150)
+    x = torch.randn(80, 3)
+    y = (x[:, 0] > 0).long()
+    stream.learn((x, y))
+    assert stream.learn((x, 1 - y))["accuracy"] < 0.1
+    assert (stream.predict(x).probs.argmax(-1) == 1 - y).double().mean() > 0.9
+
+
+def test_a_network_at_its_optimum_takes_one_round_of_steps():
+    torch.manual_seed(0)
+    model, x = perceptron(3, 8, 2), torch.randn(80, 3)
+    y = (x[:, 0] > 0).long()
+    posterior = po.fit(model, (x, y), epochs=150).posterior
+    assert adapt(model, posterior, add=(x[:20], y[:20])).report.steps == 500
+    assert adapt(model, posterior, add=(x, 1 - y), forget=1.0).report.steps > 500
+    assert adapt(model, posterior, add=(x, 1 - y), forget=1.0, epochs=30).report.steps == 30

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from posterity.adaptation.past import Past
 from posterity.adaptation.penalties.combined import labels_of
@@ -24,6 +25,7 @@ from posterity.trees import only_trainable, trainable
 
 EPOCHS, STEPS = 20, 500  # at least, unless told otherwise
 BATCH, RATE = 128, 1e-3
+ROUNDS, FASTER, STRAIGHT = 4, 3.0, 0.5  # rounds at most, the factor of the rate between them, and what asks for another
 
 
 def steps_on(rows: int, settings: Settings) -> int:
@@ -52,6 +54,29 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
     model.eval()
 
 
+def settle(model: nn.Module, objective: Penalty, steps: int, settings: Settings) -> int:
+    """Descend in place, and again with three times the rate where the weights were still on their way.
+
+    Adam moves a weight by about the rate a step, over the cosine by ½ lr × steps. Weights that moved more than half
+    as far in root mean square went straight on, not around a minimum: new labels contradict the old ones, say.
+
+    Returns:
+        All steps taken.
+    """
+    if settings.lr is not None or settings.epochs is not None:  # as asked for
+        descend(model, objective, steps, settings)
+        return steps
+    parameters = list(trainable(model).values())
+    for taken in range(1, ROUNDS + 1):
+        lr = RATE * FASTER ** (taken - 1)
+        before = parameters_to_vector(parameters).detach()
+        descend(model, objective, steps, replace(settings, lr=lr))
+        moved = (parameters_to_vector(parameters).detach() - before).square().mean().sqrt()
+        if not moved > STRAIGHT * 0.5 * lr * steps:
+            break
+    return taken * steps
+
+
 def by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> Solved:
     """A network that has learnt the new data and the past together, from the old weights."""
     with only_trainable(problem.new, problem.prior.names):
@@ -75,7 +100,7 @@ def _by_descent(problem: AdaptationProblem, past: Past, settings: Settings) -> S
     steps = steps_on(new or kept, settings)
     if settings.lr is None and problem.other_model():  # which starts anywhere, as a training does
         settings = replace(settings, lr=VariationalLearner.usual_lr(model))
-    descend(model, objective.over(problem.n), steps, settings)
+    steps = settle(model, objective.over(problem.n), steps, settings)
     looked_at = steps * (min(kept, size) + min(new, size))
     memory = memory_after(problem, past, settings.seed)
     return Solved(model, past, None, memory, False, steps, float(looked_at), None)

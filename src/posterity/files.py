@@ -14,6 +14,7 @@ import errno
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import struct
@@ -333,8 +334,11 @@ def _decode(path: Path, data: bytes) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"the constant {constant}")
 
+    def finite(text: str) -> float:
+        return value if math.isfinite(value := float(text)) else refuse(text)
+
     try:
-        return json.loads(data.decode(), parse_constant=refuse)
+        return json.loads(data.decode(), parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise RefusedFile(f"{path}: expected JSON, got {error}") from None
 

@@ -69,6 +69,8 @@ class AdaptationProblem:
             return self.prior.times(0.0)
         before = self.posterior.mean
         kept = {name: name in before and fits(before[name], m) for name, m in self.prior.mean.items()}
+        if all(kept.values()):
+            return self.prior
         return Diagonal(self.prior.mean, {name: kept[name] * p for name, p in self.prior.precision.items()})
 
     @property

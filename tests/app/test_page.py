@@ -334,3 +334,13 @@ def test_an_unlikely_error_still_comes_with_the_likeliest_other_label(browser, t
     page.get_by_role("button", name="Relabel as dog").click()
     assert model(page, "m.marks.get(3)") == {"decision": "relabel", "label": "dog"}
     assert page.errors == []
+
+
+def test_a_narrow_screen_shows_labels_and_marks(page):
+    page.set_viewport_size({"width": 420, "height": 800})
+    first = page.locator(".table .tr").first
+    for part in (".c-label", ".c-act"):
+        box = first.locator(part).bounding_box()
+        assert box["width"] > 40
+        assert box["x"] + box["width"] <= 420
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 420

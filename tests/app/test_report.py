@@ -75,8 +75,8 @@ def test_the_report_of_a_classifier_says_everything(tmp_path):
     page = read(text)
     words = " ".join(page.words)
     for wanted in (
-        "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "true broad",
-        "predicted <runner>", "recall", "least certain tenth", "Most uncertain predictions", "Leave-one-out",
+        "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "true class (lines)",
+        "<runner>", "recall", "least certain tenth", "Most uncertain predictions", "Leave-one-out",
         "Most influential examples", "2 of 30 labels", "looks like <runner>", "12.5", "posterity fit beans.csv",
     ):  # fmt: skip
         assert wanted in words

@@ -81,8 +81,7 @@ def confusion(probs: Array, targets: Array, names: Sequence[str]) -> pd.DataFram
     said = probs.argmax(-1)
     counts = np.zeros((len(names), len(names)), dtype=int)
     np.add.at(counts, (targets, said), 1)
-    lines = [f"true {name}" for name in names]
-    return pd.DataFrame(counts, index=lines, columns=[f"predicted {name}" for name in names])
+    return pd.DataFrame(counts, index=list(names), columns=list(names))
 
 
 def confused(probs: Array, targets: Array, names: Sequence[str], most: int = 10) -> pd.DataFrame:

@@ -152,7 +152,7 @@ def _classes(held: HeldOut, probs: Array, names: Sequence[str] | None) -> Sectio
     known = [_name(names, k) for k in range(probs.shape[1])]
     if len(known) <= CLASSES:
         matrix: list[Block] = [
-            "True classes (lines) against predicted ones (columns):",
+            "Held-out rows of each true class (lines) by their predicted class (columns):",
             confusion(probs, held.targets, known),
         ]
     else:

@@ -155,5 +155,5 @@ def test_an_estimate_that_leaves_much_of_the_push_is_a_direction():
     m = memory_map(model, po.laplace(model, (x, y), structure="diag", prior_precision=1.0), (x, y))
     found = m.what_if(remove=range(100), passes=1).reliability
     assert found.rest > 0.1
-    assert "push" in found.warning
+    assert "has not converged (residual" in found.warning
     assert not found.ranks

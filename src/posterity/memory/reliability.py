@@ -125,8 +125,10 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
 def _left(rest: float) -> str:
     if rest < REST_LIMIT:
         return ""
-    trust = "trust the direction" if rest < DIRECTION_LIMIT else "not even the direction is known: measure it"
-    return f"the change of the weights leaves {rest:.2g} of the push of the changed data: {trust}"
+    trust = (
+        "trust its direction, not its size" if rest < DIRECTION_LIMIT else "not even its direction is known: measure it"
+    )
+    return f"the estimate has not converged (residual {rest:.2g}, at most {REST_LIMIT:g} expected): {trust}"
 
 
 def _size(share: float) -> str:

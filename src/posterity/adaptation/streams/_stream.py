@@ -40,6 +40,7 @@ from posterity.trees import snapshot, to_vector, trainable
 
 RATES = (0.0, 0.05, 0.2, 0.5, 0.8, 1.0)
 COLUMNS = ("chunk", "rows", "loss", "accuracy", "forget", "against_keeping", "drift")
+NOISE_ROUNDS = 8  # of expectation maximisation, which gains a factor n/d each
 DECAY = 0.8  # of scores: about five chunks count
 
 
@@ -51,7 +52,8 @@ class Stream:
 
     Args:
         model: The model; a copy of it learns.
-        likelihood: What the outputs mean.
+        likelihood: What the outputs mean. For "gaussian" the first chunk decides the noise, 1/β = E_q[(y − f)²]; a
+            `GaussianLikelihood` keeps the precision that it has.
         forget: Share γ of the past to forget before each chunk, or "auto": linear models then keep posteriors that
             forget at six rates, networks choose γ by the predictive likelihood of each chunk.
         prior_precision: Precision of the prior of a linear model.
@@ -87,6 +89,7 @@ class Stream:
         require_positive("prior_precision", prior_precision)
         require_whole("memory", memory)
         self.likelihood = likelihoods.likelihood(likelihood)
+        self._noise_is_given = self.likelihood.noise_precision is None or not isinstance(likelihood, str)
         self.forget = checked(forget)
         self.prior_precision, self.memory, self.seed, self.settings = (
             float(prior_precision),
@@ -220,12 +223,21 @@ class Stream:
         zero = {name: torch.zeros_like(p).double() for name, p in snapshot(trainable(self._model)).items()}
         prior = Diagonal.isotropic(zero, self.prior_precision)
         width = torch.full_like(to_vector(zero), self.prior_precision)
-        nothing = Posterior.of(
-            self._model, Full(zero, width.diag()), prior=prior, n=1, ess=1.0, likelihood=self.likelihood
-        )
-        learnt = self._adapted(nothing, batch, 0.0)[0]
+        likelihood = self.likelihood
+        for _ in range(1 if self._noise_is_given else NOISE_ROUNDS):
+            nothing = Posterior.of(
+                self._model, Full(zero, width.diag()), prior=prior, n=1, ess=1.0, likelihood=likelihood
+            )
+            learnt = self._adapted(nothing, batch, 0.0)[0]
+            if not self._noise_is_given:
+                likelihood = likelihood.with_noise_precision(1 / self._squared_error(learnt, batch))
         n = len(batch)
         return [replace(learnt, n=n, ess=float(n))] * len(self.rates)
+
+    def _squared_error(self, posterior: Posterior, batch: Batch) -> float:
+        """E_q[(y − f)²], averaged over examples and outputs."""
+        p = self._predicted(posterior, batch.inputs)
+        return ((batch.targets - p.mean).square() + p.epistemic_std.square()).double().mean().item()
 
     def _with_memory(self, model: nn.Module, posterior: Posterior, batch: Batch) -> Posterior:
         if self.memory >= len(batch):

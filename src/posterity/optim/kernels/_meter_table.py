@@ -64,8 +64,8 @@ class MeterTable:
         self._known = [float(getattr(meter, name)) for name in COUNTS]
 
     def catch_up(self) -> None:
-        """Wait for the device, and let the host have its counts."""
-        if self._meter is None or not self._known:
+        """Wait for the device, and let the host have its counts, unless it has counted on by itself since."""
+        if self._meter is None or self._known != [float(getattr(self._meter, name)) for name in COUNTS]:
             return
         steps, measured, peak, batch = (float(self._views[name]) for name in COUNTS)
         meter = self._meter

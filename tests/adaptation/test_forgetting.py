@@ -230,3 +230,16 @@ def test_the_first_chunk_of_a_stream_decides_the_noise_of_a_regression():
     given = po.Stream(nn.Linear(3, 1).double(), likelihood=likelihood("gaussian", precision=4.0))
     given.learn((x, y))
     assert torch.allclose(given.predict(x[:5]).noise_std, torch.full((5, 1), 0.5).double())
+
+
+def test_where_nothing_is_to_be_forgotten_the_old_data_are_used():
+    torch.manual_seed(0)
+    x = torch.randn(300, 2)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+    posterior = po.fit(model, (x[:200], y[:200]), method="ivon", epochs=40, progress=False).posterior
+    found = adapt(model, posterior, data=(x[:200], y[:200]), add=(x[200:], y[200:]), forget="auto").report
+    plain = adapt(model, posterior, data=(x[:200], y[:200]), add=(x[200:], y[200:])).report
+    assert found.drift.forget == 0
+    assert (found.method, found.why) == (plain.method, plain.why)
+    assert found.method == "warm_start"

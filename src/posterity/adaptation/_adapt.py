@@ -131,7 +131,8 @@ def adapt(
     problem = resolve(model, posterior, request, method, seed, rate != 0)
     drift = None if rate == 0 else drift_of(problem, rate)
     if drift is not None:
-        problem = problem.forgetting(drift.forget)
+        nothing = drift.forget == 0  # found by "auto": then the old data count as they are
+        problem = resolve(model, posterior, request, method, seed) if nothing else problem.forgetting(drift.forget)
     past = represent(problem)
     solved = solve(problem, past, settings)
     structure, why = structure_after(problem, solved.past, solved.precision)

@@ -276,10 +276,7 @@ def main() -> None:
     arguments.add_argument(
         "--at", nargs="+", type=int, default=[100, 160, 220], help="labels at which updates are weighed"
     )
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

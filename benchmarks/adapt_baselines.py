@@ -285,10 +285,7 @@ def main() -> None:
     arguments.add_argument("--method", default="variational")
     arguments.add_argument("--epochs", type=int, help="of training; by default those of po.fit")
     arguments.add_argument("--n", type=int, default=800, help="training examples (of digits at most 1200)")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

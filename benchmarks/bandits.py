@@ -220,10 +220,7 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=5, help="number of seeds")
     arguments.add_argument("--first", type=int, default=0, help="the first of them")
     arguments.add_argument("--steps", type=int, default=2000, help="decisions")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

@@ -157,10 +157,7 @@ def main() -> None:
     arguments.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     arguments.add_argument("--new", nargs="+", default=list(NEW), choices=list(NEW))
     arguments.add_argument("--pictures", help="folder for the picture")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

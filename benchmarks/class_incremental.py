@@ -118,10 +118,7 @@ def main() -> None:
     arguments.add_argument("--seeds", nargs="+", type=int, default=[2, 3, 4])
     arguments.add_argument("--strength", type=float, default=0.0, help="in place of the chosen one")
     arguments.add_argument("--pictures", help="folder for the picture")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

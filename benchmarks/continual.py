@@ -290,10 +290,7 @@ def main() -> None:
     arguments.add_argument("--change", nargs="+", default=[], help="settings of the protocol, as name=value")
     arguments.add_argument("--tasks", type=int, help="default: 10 (permuted), 5 (the others)")
     arguments.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

@@ -89,10 +89,7 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--methods", nargs="+", default=["AdamW", "SGD", "IVON", "IVON auto"])
     arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

@@ -155,7 +155,7 @@ def main() -> None:
     arguments.add_argument("--picture-encoder", help="weights of EfficientNet-lite0, to prepare")
     arguments.add_argument("--sets", nargs="+", default=[*TEXTS, *PICTURES])
     arguments.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    report.study(arguments.parse_args(), prepare, runs, tables)
+    report.features_study(arguments.parse_args(), prepare, runs, tables)
 
 
 if __name__ == "__main__":

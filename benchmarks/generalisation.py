@@ -167,10 +167,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12, 13, 14])
     parser.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
-    options = parser.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(parser.parse_args(), runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

@@ -123,10 +123,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="instead of the recipe's")
     parser.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
     parser.add_argument("--pictures", help="folder for the picture")
-    options = parser.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(parser.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

@@ -204,10 +204,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
     parser.add_argument("--no-cross-validation", action="store_true")
-    options = parser.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(parser.parse_args(), runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

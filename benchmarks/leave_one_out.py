@@ -219,10 +219,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--left-out", type=int, default=300, help="examples to retrain without, one at a time")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
-    options = parser.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(parser.parse_args(), runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

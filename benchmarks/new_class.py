@@ -193,10 +193,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, default=20)
     arguments.add_argument("--passes", type=int, default=10, help="passes over the new data, or over the memory")
     arguments.add_argument("--limit", type=int, help="use only so many examples (to try the script out)")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def main() -> None:
     arguments = report.parser(__doc__)
     arguments.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     arguments.add_argument("--texts", type=int, default=2000)
-    arguments.add_argument("--pictures", type=int, default=10_000)
+    arguments.add_argument("--photos", dest="pictures", type=int, default=10_000, help="how many pictures")
     lines = report.gather(options := arguments.parse_args(), runs)
     if options.raw:
         return

@@ -38,22 +38,30 @@ def features_parser(description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
-def study(
+Runs = Callable[[argparse.Namespace], Iterable[Line]]
+
+
+def study(options: argparse.Namespace, runs: Runs, publish: Callable[[list[Line], argparse.Namespace], None]) -> None:
+    """Gather the results of a study, and publish them unless they go to a raw file."""
+    lines = gather(options, runs)
+    if not options.raw:
+        publish(lines, options)
+
+
+def features_study(
     options: argparse.Namespace,
     prepare: Callable[[argparse.Namespace], None],
-    runs: Callable[[argparse.Namespace], Iterable[Line]],
+    runs: Runs,
     tables: Callable[[list[Line], str | None], None],
 ) -> None:
     """A study on frozen features: it prepares them, or gathers its results and makes tables of them."""
     if options.prepare:
         prepare(options)
-        return
-    lines = gather(options, runs)
-    if not options.raw:
-        tables(lines, options.out)
+    else:
+        study(options, runs, lambda lines, options: tables(lines, options.out))
 
 
-def gather(options: argparse.Namespace, runs: Callable[[argparse.Namespace], Iterable[Line]]) -> list[Line]:
+def gather(options: argparse.Namespace, runs: Runs) -> list[Line]:
     """The results of a study: computed now, or collected from earlier raw files."""
     if options.collect:
         return [line for path in options.collect for line in read(path)]

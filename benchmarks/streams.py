@@ -324,10 +324,7 @@ def main() -> None:
     arguments.add_argument("--pictures", help="folder for the picture")
     arguments.add_argument("--ways", nargs="+", help="only these")
     arguments.add_argument("--river", help="a Python with river installed")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

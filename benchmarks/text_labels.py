@@ -162,7 +162,7 @@ def main() -> None:
     arguments.add_argument("--criteria", nargs="+", default=CRITERIA)
     arguments.add_argument("--temperature", type=float, default=1.0, help="of the posterior that chooses")
     arguments.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    report.study(arguments.parse_args(), prepare, runs, tables)
+    report.features_study(arguments.parse_args(), prepare, runs, tables)
 
 
 if __name__ == "__main__":

@@ -197,9 +197,7 @@ def main() -> None:
     options = arguments.parse_args()
     if options.path is None and not options.collect:
         arguments.error("expected the folder with the three repositories")
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(options, runs, publish)
 
 
 if __name__ == "__main__":

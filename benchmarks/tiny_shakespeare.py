@@ -253,10 +253,7 @@ def main() -> None:
     arguments.add_argument("--context", type=int, default=CONTEXT)
     arguments.add_argument("--batch", type=int, default=BATCH)
     arguments.add_argument("--limit", type=int, help="evaluate on so many characters only")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

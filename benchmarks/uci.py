@@ -248,9 +248,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, help="default: 200 for small sets, 60 for large")
     options = arguments.parse_args()
     torch.manual_seed(0)
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(options, runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

@@ -328,10 +328,7 @@ def main() -> None:
     arguments.add_argument("--seeds", nargs="+", type=int, default=[0])
     arguments.add_argument("--n", type=int, default=300, help="training examples, at most two thirds of all")
     arguments.add_argument("--each", type=int, default=2, help="groups of each kind; of networks half as many")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:

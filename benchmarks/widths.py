@@ -111,10 +111,7 @@ def main() -> None:
     arguments.add_argument("--kinds", nargs="+", default=["logistic", "linear"])
     arguments.add_argument("--sizes", nargs="+", type=int, default=[50, 200, 1000, 5000])
     arguments.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if not options.raw:
-        publish(lines, options)
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

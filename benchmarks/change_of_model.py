@@ -146,6 +146,7 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         axis.set(xscale="log", xlabel="memory, % of the old data", title=f"into a {name} network")
         axis.set_xticks([100 * s for s in SHARES], [f"{100 * s:.0f}" for s in SHARES])
         axis.minorticks_off()
+    figure.suptitle("A new architecture learns more from the old network's predictions than from the same labels")
     axes[0].set_ylabel("test accuracy, %")
     axes[0].legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)

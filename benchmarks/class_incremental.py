@@ -105,7 +105,7 @@ def draw(lines: list[report.Line], folder: Path) -> None:
             axis.plot(known, mine.mean(0), style, label=method, **colour)
     axis.set(xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 102))
     axis.set_title(
-        "Digits, two classes at a time, one network, 40 or 100 examples remembered of each pair", fontsize=10
+        "Two classes at a time: replay and K-priors keep the earlier ones, penalties on weights do not", fontsize=10
     )
     axis.legend(fontsize=8, loc="lower left")
     folder.mkdir(parents=True, exist_ok=True)

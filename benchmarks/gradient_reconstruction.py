@@ -166,6 +166,7 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         axis.set(xscale="log", ylim=(0, 1.2), xlabel="memory, % of the past", title=f"a {name}")
         axis.set_xticks([100 * s for s in SHARES], [f"{100 * s:.0f}" for s in SHARES])
         axis.minorticks_off()
+    figure.suptitle("A random tenth of the past, weighted to stand for all of it, rebuilds most of its gradient")
     axes[0].set_ylabel("error of the gradient of the past, relative")
     axes[0].legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)

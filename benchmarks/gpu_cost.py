@@ -2,17 +2,21 @@
 
 A full cycle is a sample and a step with gradients that are there beforehand, on the shapes of GPT-2; then a whole
 training step of GPT-2-small in bfloat16. ivon-opt is measured beside where it can be imported. With TRITON_INTERPRET=1
-and `--device cpu --toy` everything runs at toy size without a GPU, to see that it does.
+and `--device cpu --toy` everything runs at toy size without a GPU, to see that it does. `--profile` prints where the
+time of a cycle goes instead: functions of the host, and kernels of the device.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import importlib.util
+import io
+import pstats
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import report
 import torch
@@ -24,6 +28,7 @@ from posterity.optim import IVON, Variational
 Cycle = Callable[[], None]
 WARM_UP = 24  # more than the steps at which IVON looks at its statistics every time, or Variational has no noise
 PATIENCE = 3.0  # seconds of repeats, beyond the first three
+PROFILED = 40  # cycles, two looks of Variational at all widths among them
 TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
 
@@ -132,8 +137,9 @@ def driver(optimizer: torch.optim.Optimizer, model: nn.Module, how: str, backwar
     return cycle
 
 
-def optimizer_alone(options: argparse.Namespace, size: str) -> list[list[str]]:
-    shapes, results = shapes_of(options, size), {}
+def cycles_alone(options: argparse.Namespace, size: str) -> Iterator[tuple[str, Cycle, int, float]]:
+    """Each way to drive each optimizer: its cycle, the number of weights, and the bytes in use before it was made."""
+    shapes = shapes_of(options, size)
     for name, (make, how) in variants(options).items():
         if how == "attached":  # takes the sample away after a backward pass, and there is none
             continue
@@ -148,11 +154,17 @@ def optimizer_alone(options: argparse.Namespace, size: str) -> list[list[str]]:
                 p.grad = g
 
         optimizer = make(list(model.parameters()))
-        cycle = driver(optimizer, model, how, backward)
         count = sum(p.numel() for p in model.parameters())
-        results[name] = (*measure(cycle, options), memory(cycle, options, baseline) / count)
-        del model, gradients, optimizer, cycle, backward
+        yield name, driver(optimizer, model, how, backward), count, baseline
+        del model, gradients, optimizer, backward
         _clean(options)
+
+
+def optimizer_alone(options: argparse.Namespace, size: str) -> list[list[str]]:
+    results = {}
+    for name, cycle, count, baseline in cycles_alone(options, size):
+        results[name] = (*measure(cycle, options), memory(cycle, options, baseline) / count)
+        del cycle
     return rows(results)
 
 
@@ -241,3 +253,47 @@ def tables(options: argparse.Namespace) -> str:
         text += report.table(columns, optimizer_alone(options, size))
     text += "\nWhole training step, GPT-2-small, bfloat16 autocast, 16 x 1024 tokens:\n\n"
     return text + report.table(columns[:-1], (row[:-1] for row in training_step(options)))
+
+
+def profiles(options: argparse.Namespace) -> str:
+    """Where the time of a cycle goes at 124M weights: functions of the host, then kernels of the device."""
+    text = ""
+    for name, cycle, _, _ in cycles_alone(options, "124M"):
+        if "foreach" not in name and "fused=False" not in name:
+            wall, host = measure(cycle, options)
+            text += f"\n## {name}: {wall:.3f} ms, host {host:.3f} ms\n\n{_host_profile(cycle, options)}\n"
+            text += _device_profile(cycle, options)
+        del cycle
+    return text
+
+
+def _host_profile(cycle: Cycle, options: argparse.Namespace) -> str:
+    profile, text = cProfile.Profile(), io.StringIO()
+    profile.enable()
+    for _ in range(_profiled(options)):
+        cycle()
+    profile.disable()
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(30)
+    return "\n".join(line for line in text.getvalue().splitlines()[2:] if line)
+
+
+def _device_profile(cycle: Cycle, options: argparse.Namespace) -> str:
+    _wait(options)
+    with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as found:
+        for _ in range(_profiled(options)):
+            cycle()
+        _wait(options)
+    events = [e for e in found.events() if e.device_type.name == "CUDA"]
+    kernels: dict[str, list[float]] = {}
+    for event in events:
+        kernels.setdefault(event.name[:60], []).append(event.device_time)
+    count = _profiled(options)
+    lines = [
+        [name, f"{len(times) / count:.2f}", f"{statistics.median(times):.1f}", f"{sum(times) / count:.1f}"]
+        for name, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))
+    ]
+    return report.table(["kernel", "a cycle", "median, us", "us a cycle"], lines)
+
+
+def _profiled(options: argparse.Namespace) -> int:
+    return 1 if options.toy else PROFILED

@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--together", type=int, default=10, help="cycles in one measurement on a GPU")
     parser.add_argument("--toy", action="store_true", help="the tables for a GPU at toy size, on any device")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes on a GPU, and no table")
     parser.add_argument("--out", help="folder for the finished table")
     parser.add_argument("--ivon-opt", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -210,7 +211,10 @@ def main() -> None:
         import gpu_cost
         import report
 
-        report.publish("optimizer_cost_gpu", gpu_cost.tables(options), options.out)
+        if options.profile:
+            print(gpu_cost.profiles(options))
+        else:
+            report.publish("optimizer_cost_gpu", gpu_cost.tables(options), options.out)
         return
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     cycle = optimizer_times(options.parameters, options.tensors, options.repeats)

@@ -7,6 +7,7 @@ of the epochs; every row is then trained on all training images. No augmentation
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -24,7 +25,13 @@ STUDIES: dict[str, tuple[Callable[[float], nn.Module], int]] = {
     "MNIST, LeNet": (lambda rate: networks.lenet(rate, 2 * rate), 12),
     "CIFAR-10, CNN": (lambda rate: networks.cifar_net(dropout=rate), 30),
 }
-SETTINGS = ({"prior": 1.0, "counts": 1}, {"prior": 100.0, "counts": 1}, {"prior": 100.0, "counts": 10})
+SETTINGS = (
+    {"prior": 1.0, "counts": 1},
+    {"prior": 100.0, "counts": 1},
+    {"prior": 100.0, "counts": 10},
+    {"prior": 100.0, "counts": 100},
+)
+METHODS = ("adamw", "dropout", "bayes_by_backprop")
 
 
 def read(study: str, options: argparse.Namespace) -> tuple[Data, Data]:
@@ -67,13 +74,14 @@ def scored(run: po.Run, test: Data, draws: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def chosen(study: str, data: Data, epochs: int) -> Iterator[tuple[float, dict[str, float]]]:
-    """The held-out NLL of each setting, and the setting."""
+def tried(study: str, data: Data, epochs: int, numbers: list[int]) -> Iterator[report.Line]:
+    """The held-out NLL of each of these settings."""
     held = min(HELD, len(data[0]) // 5)
     train, test = [t[:-held] for t in data], [t[-held:] for t in data]
-    for setting in SETTINGS:
-        run = backprop(study, (train[0], train[1]), setting, max(epochs // 3, 1), seed=100)
-        yield scored(run, (test[0], test[1]), DRAWS)["nll"], setting
+    for number in numbers:
+        run = backprop(study, (train[0], train[1]), SETTINGS[number], max(epochs // 3, 1), seed=100)
+        nll = scored(run, (test[0], test[1]), DRAWS)["nll"]
+        yield {"study": study, "tried": described(SETTINGS[number]), "number": number, "nll": nll}
 
 
 def described(setting: dict[str, float]) -> str:
@@ -84,20 +92,24 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     for study in options.studies:
         data, test = read(study, options)
         epochs = options.epochs or STUDIES[study][1]
-        tried = list(chosen(study, data, epochs))
-        yield {"study": study, "tried": [(described(setting), nll) for nll, setting in tried]}
-        best = min(tried, key=lambda pair: pair[0])[1]
-        for seed in options.seeds:
-            for method in ("adamw", "dropout", "bayes_by_backprop"):
-                start = time.perf_counter()
-                bayes = method == "bayes_by_backprop"
-                run = backprop(study, data, best, epochs, seed) if bayes else plain(study, data, method, epochs, seed)
-                minutes = (time.perf_counter() - start) / 60
-                for draws in (0, DRAWS) if method != "adamw" else (0,):
-                    yield {
-                        "study": study, "method": method, "draws": draws, "seed": seed, "epochs": epochs,
-                        "setting": described(best) if bayes else "", "minutes": minutes, **scored(run, test, draws),
-                    }  # fmt: skip
+        cifar = {"pictures": datasets.cifar_pictures(datasets.folder(options.data))} if "CIFAR" in study else {}
+        if options.chosen:
+            tries = [line for line in report.read(options.chosen) if line["study"] == study]
+        else:
+            tries = list(tried(study, data, epochs, options.settings))
+            yield from tries
+        best = SETTINGS[min(tries, key=lambda line: line["nll"])["number"]]
+        for seed, method in itertools.product(options.seeds, options.methods):
+            start = time.perf_counter()
+            bayes = method == "bayes_by_backprop"
+            run = backprop(study, data, best, epochs, seed) if bayes else plain(study, data, method, epochs, seed)
+            minutes = (time.perf_counter() - start) / 60
+            for draws in (0, DRAWS) if method != "adamw" else (0,):
+                yield {
+                    "study": study, "method": method, "draws": draws, "seed": seed, "epochs": epochs,
+                    "setting": described(best) if bayes else "", "minutes": minutes, **scored(run, test, draws),
+                    **cifar,
+                }  # fmt: skip
 
 
 NAMES = {
@@ -109,17 +121,7 @@ NAMES = {
 }
 
 
-def main() -> None:
-    arguments = report.parser(__doc__)
-    arguments.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
-    arguments.add_argument("--epochs", type=int, help="epochs; by default 12 for MNIST and 30 for CIFAR-10")
-    arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
-    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if options.raw:
-        return
+def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     results = [line for line in lines if "method" in line]
     facts = {"draws": DRAWS, "batch": BATCH, "seeds": sorted({line["seed"] for line in results})}
     text = report.header("Bayes by backprop with convolutional networks", lines, **facts)
@@ -132,10 +134,21 @@ def main() -> None:
         rows.append([key[0], NAMES[key[1:]], mine[0]["setting"], *cells, mine[0]["epochs"], minutes])
     columns = ["data, network", "method", "setting", "accuracy %", "NLL", "ECE", "epochs", "minutes"]
     text += report.table(columns, rows) + "\nHeld-out NLL of the settings that were tried:\n\n"
-    tried = [
-        [line["study"], setting, f"{nll:.4f}"] for line in lines if "tried" in line for setting, nll in line["tried"]
-    ]
-    report.publish("bayes_by_backprop", text + report.table(["data, network", "setting", "NLL"], tried), options.out)
+    tries = [[line["study"], line["tried"], f"{line['nll']:.4f}"] for line in lines if "tried" in line]
+    report.publish("bayes_by_backprop", text + report.table(["data, network", "setting", "NLL"], tries), options.out)
+
+
+def main() -> None:
+    arguments = report.parser(__doc__)
+    arguments.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
+    arguments.add_argument("--epochs", type=int, help="epochs; by default 12 for MNIST and 30 for CIFAR-10")
+    arguments.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    arguments.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    arguments.add_argument("--settings", type=int, nargs="+", default=list(range(len(SETTINGS))), help="to be tried")
+    arguments.add_argument("--chosen", help="raw results of these tries, made before")
+    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments.add_argument("--limit", type=int, help="use only this many images of each set (to try the script out)")
+    report.study(arguments.parse_args(), runs, publish)
 
 
 if __name__ == "__main__":

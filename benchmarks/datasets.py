@@ -65,8 +65,19 @@ def cifar10(root: Path, split: str, imagenet: bool = False) -> Split:
     """CIFAR-10 "train" or "test", normalised by its own statistics (or by ImageNet's, for borrowed weights)."""
     labels = np.load(root / "cifar10" / "labels.npz")[split]
     names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
-    images = np.concatenate([_sheet(root / "cifar10" / f"{name}.webp", 32, 32) for name in names])
+    images = np.concatenate([_sheet(_cifar_sheet(root, name), 32, 32) for name in names])
     return _normalised(images, imagenet), torch.from_numpy(labels).long()
+
+
+def _cifar_sheet(root: Path, name: str) -> Path:
+    """A sheet of CIFAR-10: lossless WebP, or JPEG where a machine takes no more than a third of the bytes."""
+    lossless = root / "cifar10" / f"{name}.webp"
+    return lossless if lossless.exists() else lossless.with_suffix(".jpg")
+
+
+def cifar_pictures(root: Path) -> str:
+    """How the pictures of CIFAR-10 are stored, for the head of a table."""
+    return "lossless" if _cifar_sheet(root, "test_batch").suffix == ".webp" else "JPEG, quality 90"
 
 
 def cifar100_images(root: Path, imagenet: bool = False) -> Tensor:

@@ -1,8 +1,9 @@
 """Predicting generalisation during training, by the public recipe of the memory-perturbation paper.
 
 IVON with hess_init 0.01, lr 0.2, batches of 50 and a prior of precision 10, on clean labels. After each epoch the
-leave-one-out NLL is estimated from the training data and the optimizer's own posterior, at the cost of one more pass;
-beside it stand the training NLL and the test NLL, which played no part.
+leave-one-out NLL is estimated from the training data and the optimizer's own posterior, at the cost of one more pass.
+The training NLL and the test NLL, which played no part, are shown beside it. For the ResNet-20 (filter response
+normalisation, no augmentation) training and leave-one-out NLL are those of 5000 random training images.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import datasets
 import matplotlib as mpl
 import numpy as np
 import report
@@ -20,9 +22,9 @@ import torch.nn.functional as F
 from generalisation import Data, cifar10, fashion, mean_nll, split_digits
 from scipy.stats import spearmanr
 from torch import nn
+from training import Pass, epochs
 
 import networks
-from posterity.batches import batches
 from posterity.memory import MemoryTracker
 from posterity.optim import IVON
 from posterity.plots.style import BLUE, GREEN, MUTED, panels
@@ -37,57 +39,71 @@ class Recipe:
     data: Callable[[argparse.Namespace], tuple[Data, Data]]
     network: Callable[[], nn.Module]
     epochs: int
+    asked: int | None = None  # random training examples that are looked at, where all would take too long
 
 
 RECIPES = {
     "digits, MLP 64-100-10": Recipe(split_digits, lambda: networks.mlp((64, 100, 10)), 40),
     "Fashion-MNIST, LeNet-5": Recipe(fashion, networks.lenet5, 40),
-    "CIFAR-10, ResNet-20": Recipe(cifar10, lambda: networks.ResNet20(frn=True), 60),
+    "CIFAR-10, ResNet-20": Recipe(cifar10, lambda: networks.ResNet20(frn=True), 40, 5000),
 }
 DELTA, LR, HESSIAN, BATCH = 10.0, 0.2, 0.01, 50
 
 
-def curve(name: str, options: argparse.Namespace, seed: int) -> report.Line:
+def looks(name: str, options: argparse.Namespace, seed: int) -> Iterator[report.Line]:
     """Train, and look after each epoch."""
     recipe = RECIPES[name]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train, test = ((x[: options.limit].to(device), y[: options.limit].to(device)) for x, y in recipe.data(options))
-    n, epochs = len(train[1]), options.epochs or recipe.epochs
+    n, length = len(train[1]), options.epochs or recipe.epochs
     torch.manual_seed(seed)
     model = recipe.network().to(device)
     optimizer = IVON(model.parameters(), lr=LR, ess=n, hess_init=HESSIAN, weight_decay=DELTA / n, seed=seed)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    tracker = MemoryTracker(model, optimizer, train, batch_size=1024)
-    stream = batches(train, batch_size=BATCH, shuffle=True, seed=seed)
-    found: dict[str, list[float]] = {"training": [], "leave-one-out": [], "test": []}
-    for epoch in range(epochs):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, length)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(device)[: recipe.asked]
+    asked = train if recipe.asked is None else (train[0][order], train[1][order])
+    tracker = MemoryTracker(model, optimizer, asked, batch_size=1024, n=n)
+    step = Pass(model, F.cross_entropy, train[0][:BATCH], train[1][:BATCH], autocast=False)
+    cifar = {"pictures": datasets.cifar_pictures(datasets.folder(options.data))} if "CIFAR" in name else {}
+    for epoch in range(length):
         model.train()
-        for batch in stream.epoch(epoch):
+        for inputs, targets in epochs(*train, BATCH, 1, augment=False):
             optimizer.zero_grad()
             with optimizer.sampled_params(train=True):
-                F.cross_entropy(model(batch.inputs), batch.targets).backward()
+                step(inputs, targets)
             optimizer.step()
         schedule.step()
         model.eval()
         tracker.snapshot()
-        found["training"].append(mean_nll(model, train))
-        found["leave-one-out"].append(float(tracker.history["loo_nll"].iloc[-1]))
-        found["test"].append(mean_nll(model, test))
-    return {"setting": name, "seed": seed, "curves": found}
+        found = {
+            "training": mean_nll(model, asked),
+            "leave-one-out": float(tracker.history["loo_nll"].iloc[-1]),
+            "test": mean_nll(model, test),
+        }
+        yield {"setting": name, "seed": seed, "epoch": epoch + 1, "nll": found, **cifar}
+
+
+def curves(lines: list[report.Line]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+    """By setting and seed, the three curves over epochs."""
+    found: dict[tuple[str, int], dict[str, np.ndarray]] = {}
+    for key in dict.fromkeys((line["setting"], line["seed"]) for line in lines):
+        mine = sorted((line for line in lines if (line["setting"], line["seed"]) == key), key=lambda x: x["epoch"])
+        found[key] = {curve: np.array([line["nll"][curve] for line in mine]) for curve in mine[0]["nll"]}
+    return found
 
 
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     for name in options.settings:
         for seed in options.seeds:
-            yield curve(name, options, seed)
+            yield from looks(name, options, seed)
 
 
 def draw(lines: list[report.Line], folder: Path) -> None:
     """The curves over epochs, one panel for each setting, the first seed of each."""
-    first = {line["setting"]: line for line in reversed(lines)}
+    first = {setting: found for (setting, _), found in reversed(curves(lines).items())}
     figure, (axes,) = panels(1, len(first), width=5.2, height=4.0)
-    for axis, (name, line) in zip(axes, sorted(first.items()), strict=True):
-        for (label, values), colour in zip(line["curves"].items(), (MUTED, BLUE, GREEN), strict=True):
+    for axis, (name, found) in zip(axes, sorted(first.items()), strict=True):
+        for (label, values), colour in zip(found.items(), (MUTED, BLUE, GREEN), strict=True):
             axis.plot(range(1, len(values) + 1), values, color=colour, linewidth=2.2, label=label)
         axis.set(title=name, xlabel="epoch", ylabel="mean NLL (nats)")
         axis.grid(True, color="#E3E3E3")
@@ -102,13 +118,13 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     text = report.header("Leave-one-out NLL during training, the authors' recipe", lines, **facts)
     text += f"\n{__doc__.partition(chr(10))[2].strip()}\n\n"
     rows = []
-    for line in lines:
-        train, loo, test = (np.array(values) for values in line["curves"].values())
+    for (setting, seed), found in curves(lines).items():
+        train, loo, test = found.values()
         ends = [f"{values[-1]:.3f}" for values in (train, loo, test)]
         closer = np.abs(loo - test).mean() / np.abs(train - test).mean()
         stop, best = int(loo.argmin()), int(test.argmin())
         cost = f"{stop + 1} ({best + 1}), {test[stop] / test[best] - 1:+.1%}"
-        rows.append([line["setting"], line["seed"], *ends, f"{closer:.2f}", cost, f"{spearmanr(loo, test)[0]:.2f}"])
+        rows.append([setting, seed, *ends, f"{closer:.2f}", cost, f"{spearmanr(loo, test)[0]:.2f}"])
     columns = ["", "seed", "training NLL", "leave-one-out", "test NLL", "distance to test, of training's"]
     text += report.table([*columns, "stop (truly best), cost", "Spearman"], rows)
     report.publish("generalisation_training", text, options.out)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posterity.curvature import elementwise
+
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """A multilayer perceptron with these widths, input and output included."""
@@ -82,9 +84,13 @@ class FilterResponseNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(1, channels, 1, 1))
         self.bias = nn.Parameter(torch.zeros(1, channels, 1, 1))
 
+    def normalised(self, x: Tensor) -> Tensor:
+        """The input divided by its root mean square over positions."""
+        return x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6)
+
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise by the mean square over positions."""
-        return self.weight * x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6) + self.bias
+        """Normalise, scale and shift."""
+        return self.weight * self.normalised(x) + self.bias
 
 
 class ThresholdedUnit(nn.Module):
@@ -97,6 +103,10 @@ class ThresholdedUnit(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The larger of input and threshold."""
         return torch.maximum(x, self.threshold)
+
+
+elementwise(FilterResponseNorm, weight=FilterResponseNorm.normalised, bias=lambda layer, x: torch.ones_like(x))
+elementwise(ThresholdedUnit, threshold=lambda layer, x: x < layer.threshold)
 
 
 def _norm(channels: int, frn: bool) -> nn.Module:

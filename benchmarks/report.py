@@ -94,13 +94,27 @@ def machine() -> str:
 
 def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
     """Title, command, the machine that made the lines (this one unless they say), and what else decides the figures."""
+    lines = list(lines)
+    stored = sorted({line["pictures"] for line in lines if "pictures" in line})
+    facts |= {"pictures": ", ".join(stored)} if stored else {}
     command = "python " + shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *_public(sys.argv[1:])])
     machines = list(dict.fromkeys(line["machine"] for line in lines if "machine" in line)) or [machine()]
     made = "; ".join([*machines, *(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())])
     return f"## {title}\n\n`{command}`\n\n{made}\n"
 
 
-_PRIVATE = ("--data", "--out", "--raw", "--picture", "--pictures", "--mergekit", "--bayespy", "--river", "--cleanlab")
+_PRIVATE = (
+    "--data",
+    "--out",
+    "--raw",
+    "--chosen",
+    "--picture",
+    "--pictures",
+    "--mergekit",
+    "--bayespy",
+    "--river",
+    "--cleanlab",
+)
 
 
 def _public(arguments: Sequence[str]) -> list[str]:

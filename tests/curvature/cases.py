@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.prune import random_unstructured
 
-from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
+from posterity.curvature import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance, elementwise
 from posterity.inputs import call
 from posterity.trees import trainable
 
@@ -175,6 +175,43 @@ class Two(nn.Module):
         return left * self.right(z)
 
 
+class ResponseNorm(nn.Module):
+    """A normalisation that torch does not have, over positions, with shapes (1, C, 1, 1) and (C, 1, 1)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(1, channels, 1, 1)), nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def normalised(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean((2, 3), keepdim=True) + 1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * self.normalised(x) + self.shift
+
+
+class Threshold(nn.Module):
+    """max(x, τ), with one τ for each feature on the last axis: not linear in its parameter."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.maximum(x, self.threshold)
+
+
+elementwise(ResponseNorm, gain=ResponseNorm.normalised, shift=lambda layer, x: torch.ones_like(x))
+elementwise(Threshold, axis=-1, threshold=lambda layer, x: x < layer.threshold)
+
+
+def _registered() -> nn.Module:
+    """Layers that are not torch's own, at many positions and at one."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), ResponseNorm(4), nn.Flatten(2), Threshold(4), nn.Flatten(), nn.Linear(16, 5), Threshold(5),
+        nn.Linear(5, K),
+    )  # fmt: skip
+
+
 def _mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, K)
@@ -268,6 +305,7 @@ CASES = {
     "twice": Case(Twice, _normal(4)),
     "two": Case(Two, lambda: {"x": _normal(4)(), "z": _normal(4)()}),
     "normed": Case(lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, K)), _normal(4), False),
+    "registered": Case(_registered, _normal(2, 4, 4)),
     "slopes": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.Linear(5, K)), _normal(4), False),
     "tied": Case(Tied, lambda: torch.randint(0, K, (B, 4)), False),
     "outside": Case(Outside, _normal(4), False),

@@ -14,6 +14,7 @@ from posterity.batches import Batch, batches
 from posterity.curvature import (
     SlowPath,
     diagonal_ggn,
+    elementwise,
     kronecker_ggn,
     per_example_gradients,
     prediction_covariance_product,
@@ -201,3 +202,50 @@ def test_bags_written_out_are_those_of_torch(mode: str, padding: int | None) -> 
     with WrittenOutBags():
         found = F.embedding_bag(index, table, mode=mode, padding_idx=padding)
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_wrong_slope_is_refused() -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((2,), 1.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight * x
+
+    model, x = nn.Sequential(Scale(), nn.Linear(2, K)), torch.randn(B, 2)
+    elementwise(Scale, weight=lambda layer, x: 2 * x)
+    with pytest.raises(
+        InvalidInput, match=r"elementwise\(Scale\): expected the derivative .* in '0.weight', got 'another"
+    ):
+        diagonal_ggn(model, batches((x, LABELS)), "categorical")
+    elementwise(Scale, weight=lambda layer, x: x)
+    diagonal_ggn(model, batches((x, LABELS)), "categorical")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (nn.Linear, {"weight": torch.relu}, "kind: expected a class of torch.nn.Module that is not torch's own"),
+        (Remembering, {}, "slopes: expected at least one parameter's name and its slope, got 'none'"),
+        (Remembering, {"weight": 1.0}, "weight: expected a function of the layer and its input, got 1.0"),
+        (Remembering, {"weight": torch.relu, "axis": 2}, "axis: expected 1 or -1, got 2"),
+    ],
+)
+def test_bad_registrations(kind: type[nn.Module], options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        elementwise(kind, **options)
+
+
+def test_one_number_for_all_channels_is_refused() -> None:
+    class Gain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gain * x
+
+    elementwise(Gain, gain=lambda layer, x: x)
+    with pytest.raises(InvalidInput, match=r"Gain\.gain: expected 2 numbers, one for each channel, got 1"):
+        diagonal_ggn(nn.Sequential(Gain(), nn.Linear(2, K)), batches((torch.randn(B, 2), LABELS)), "categorical")

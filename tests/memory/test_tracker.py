@@ -51,6 +51,18 @@ def test_adam_state():
     assert np.allclose(tracker.table["self_influence"], expected)
 
 
+def test_a_part_of_the_data_has_the_scores_it_has_among_all():
+    model, x, y = problem()
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
+    one_step(optimizer, model, x, y)
+    whole, part = MemoryTracker(model, optimizer, (x, y)), MemoryTracker(model, optimizer, (x[:10], y[:10]), n=40)
+    whole.snapshot()
+    part.snapshot()
+    assert np.allclose(whole.table["loo_nll"][:10], part.table["loo_nll"])
+    with pytest.raises(InvalidInput, match="n: expected a whole number >= 10, got 9"):
+        MemoryTracker(model, optimizer, (x[:10], y[:10]), n=9)
+
+
 def test_sgd_is_tracin():
     model, x, y = problem()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)

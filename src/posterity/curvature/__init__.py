@@ -4,6 +4,7 @@ from posterity.curvature._kernel import kernel
 from posterity.curvature._tape import SlowPath
 from posterity.curvature.covariance import Covariance, DiagonalCovariance, FullCovariance, KroneckerCovariance
 from posterity.curvature.directions import pullback, pushforward
+from posterity.curvature.elementwise import elementwise
 from posterity.curvature.fisher import (
     diagonal_fisher,
     gradient_moments,
@@ -22,6 +23,7 @@ __all__ = [
     "SlowPath",
     "diagonal_fisher",
     "diagonal_ggn",
+    "elementwise",
     "full_ggn",
     "gradient_moments",
     "kernel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,8 @@ from posterity.curvature._layer_parameters import (
     concatenate,
 )
 from posterity.curvature.covariance import Bases
+from posterity.curvature.elementwise import Slope, axis_of, slopes_of
+from posterity.errors import require
 from posterity.trees import Tree, state_dtype
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -115,6 +117,8 @@ class RecordedLayer:
 
 def unsupported(module: nn.Module) -> str | None:
     """Why a module has no closed form, or None where it has one."""
+    if slopes_of(module):
+        return None
     kind = next((kind for kind in _KNOWN if isinstance(module, kind)), None)
     # A subclass with its own forward may do anything with its parameters.
     if kind is None or type(module).forward is not kind.forward:
@@ -124,9 +128,23 @@ def unsupported(module: nn.Module) -> str | None:
     return None
 
 
+def closed(module: nn.Module) -> Collection[str]:
+    """The names, in the module, of parameters with a closed form.
+
+    Under another name (weight_orig of pruning), a layer of torch makes its weight from it.
+    """
+    return slopes_of(module) or ("weight", "bias")
+
+
 def _layer_parameter(module: nn.Module, own: str, calls: list[Call]) -> LayerParameter:
     shape = module.get_parameter(own).shape
     positions = sum(_positions(module, call.shape) for call in calls)
+    slope = slopes_of(module).get(own)
+    if slope is not None:
+        channels = calls[0].shape[axis_of(module) or 1]
+        name = f"{type(module).__name__}.{own}"
+        require(shape.numel() == channels, name, f"{channels} numbers, one for each channel", shape.numel())
+        return VectorParameter(shape, _each(calls, partial(_sloped, module, slope)), positions)
     if own == "bias":
         return VectorParameter(shape, None, positions, plain=isinstance(module, (nn.Linear, *_CONVOLUTIONS)))
     if isinstance(module, nn.Embedding):
@@ -178,6 +196,10 @@ def _normalised(module: nn.Module, x: Tensor) -> Tensor:
     return F.rms_norm(x, module.normalized_shape, eps=module.eps)
 
 
+def _sloped(module: nn.Module, slope: Slope, x: Tensor) -> Tensor:
+    return _unfold(module, slope(module, x).detach(), lead=1)
+
+
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
@@ -188,7 +210,7 @@ def _trailing(module: nn.Module) -> int | None:
     """How many trailing axes of the output are features; None where features are axis 1."""
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return len(module.normalized_shape)
-    return 1 if isinstance(module, (nn.Linear, nn.Embedding)) else None
+    return 1 if isinstance(module, (nn.Linear, nn.Embedding)) or axis_of(module) == -1 else None
 
 
 def _positions(module: nn.Module, shape: torch.Size) -> int:

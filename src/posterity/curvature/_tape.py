@@ -11,12 +11,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 
 from posterity.curvature._bags import WrittenOutBags
 from posterity.curvature._fallback import transformable
 from posterity.curvature._layer_parameters import split
-from posterity.curvature._layers import Call, RecordedLayer, unsupported
+from posterity.curvature._layers import Call, RecordedLayer, closed, unsupported
+from posterity.curvature.elementwise import slopes_of
 from posterity.curvature.passes import Pass, pulled
 from posterity.doubles import exclusive
 from posterity.errors import InvalidInput, expected, require
@@ -191,6 +192,21 @@ class Tape:
         self._classes = logits.shape[-1]
         entries = [entry for calls in self._calls.values() for entry in calls]
         self._width = logits[0].numel() + sum(entry.shape[1:].numel() for entry in entries)
+        self._compare_slopes(logits)
+
+    def _compare_slopes(self, logits: Tensor) -> None:
+        """Refuse slopes by which gradients are other than autograd's."""
+        if not any(slopes_of(module) for module in self._calls):
+            return
+        v = torch.linspace(1.0, 2.0, logits.numel()).view_as(logits).to(logits)
+        for layer in (layer for layer in self._collect(logits)[0] if slopes_of(layer.module)):
+            b = layer.gather([signal.unsqueeze(0) for signal in pulled(logits, [c.edge for c in layer.calls], v)])
+            for name, parameter in layer.parameters.items():
+                (true,) = pulled(logits, [get_gradient_edge(self.parameters[name])], v)
+                ours = parameter.gradient(b, slice(None)).total()
+                right = not _differ(true.to(b).reshape(1, -1), ours.reshape(1, -1))
+                asked = f"elementwise({type(layer.module).__name__})"
+                require(right, asked, f"the derivative of the output in {name!r}", "another slope")
 
     def _entangled(self, logits: Tensor) -> set[nn.Module]:
         """Layers whose rows are not the examples: of another number, or some example's output reads another row.
@@ -222,13 +238,12 @@ class Tape:
                 reason = f"its {type(module).__name__} does not keep the examples apart on the first axis"
                 self._reasons.update(dict.fromkeys(self.own(module).values(), reason))
                 continue
-            # Under another name (weight_orig of pruning), the layer makes its weight from it.
-            own = {key: name for key, name in self.own(module).items() if key in ("weight", "bias")}
+            own = {key: name for key, name in self.own(module).items() if key in closed(module)}
             fits = {key: name for key, name in own.items() if uses[name] == len(calls)}
             if fits:
                 layers.append(RecordedLayer.of(module, calls, fits))
-        closed = {name for entry in layers for name in entry.parameters}
-        return layers, [name for name in self.names if name not in closed and uses[name]]
+        found = {name for entry in layers for name in entry.parameters}
+        return layers, [name for name in self.names if name not in found and uses[name]]
 
     def own(self, module: nn.Module) -> dict[str, str]:
         """The watched parameters that a module holds itself: its own names for them, and the model's."""

@@ -42,6 +42,7 @@ class MemoryTracker(Callback):
         likelihood: What the outputs mean; by default inferred from types and shapes.
         every: As a callback: epochs between snapshots.
         batch_size: Examples at a time, where `data` is not a loader.
+        n: How many examples the model is trained on, where `data` are a part of them; by default, all of `data`.
 
     Examples:
         >>> x, y = torch.randn(30, 2), torch.randint(0, 2, (30,))
@@ -66,12 +67,16 @@ class MemoryTracker(Callback):
         likelihood: str | Likelihood | None = None,
         every: int = 1,
         batch_size: int = 256,
+        n: int | None = None,
     ) -> None:
         require_whole("every", every)
         known = optimizer is None or isinstance(optimizer, Optimizer)
         require(known, "optimizer", "a torch.optim.Optimizer", type(optimizer).__name__)
         self.model, self.optimizer, self.every = model, optimizer, every
         self.data: Batches = in_order(data, batch_size)
+        if n is not None:
+            require_whole("n", n, least=self.data.n)
+        self.n = n or self.data.n
         self.likelihood = None if likelihood is None else likelihood_of(likelihood)
         self.snapshots = 0
         self.ids = torch.empty(0, dtype=torch.int64)
@@ -94,7 +99,7 @@ class MemoryTracker(Callback):
         optimizer = optimizer or self.optimizer
         if optimizer is None:
             raise expected("optimizer", "one here, in the constructor, or from fit", None)
-        covariance = covariance_of(optimizer, self.model, self.data.n)
+        covariance = covariance_of(optimizer, self.model, self.n)
         ids, parts = [], []
         for batch in track(self.data, "snapshot", total=len(self.data)):
             ids.append(batch.ids.cpu())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import InvalidInput, expected
+from posterity.errors import expected
 from posterity.inputs import Inputs, over_tensors
 
 MASK = "attention_mask"
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")  # files of tokenizers
 
 
 class Labelled(NamedTuple):
@@ -50,9 +52,9 @@ def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = No
     if not callable(tokenizer):
         wanted = "a tokenizer of transformers (AutoTokenizer.from_pretrained)"
         raise expected("tokenizer", wanted, type(tokenizer).__name__)
-    known = None if model is None else _vocabulary(model)
-    if known is not None and getattr(tokenizer, "vocab_size", 0) > known:
-        raise _of_another_model(tokenizer, known)
+    why = None if model is None else foreign(tokenizer, model)
+    if why is not None:
+        raise expected("tokenizer", *why)
     if getattr(tokenizer, "pad_token", None) is None:
         raise expected("tokenizer", "one with a padding token (tokenizer.pad_token = tokenizer.eos_token)", "none")
     longest = _longest(tokenizer, model)
@@ -67,15 +69,55 @@ def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = No
             stacklevel=2,
         )
     inputs = dict(tokenizer.pad(encoded, padding="longest", padding_side="right", return_tensors="pt"))
+    known = None if model is None else _vocabulary(model)
     if known is not None and int(inputs["input_ids"].max()) >= known:
-        raise _of_another_model(tokenizer, known)
+        raise expected("tokenizer", *_too_large(tokenizer, known))
     _warn_of_little_content(tokenizer, texts, inputs["input_ids"])
     return inputs
 
 
-def _of_another_model(tokenizer: Any, known: int) -> InvalidInput:
-    wanted = f"the model's own, with at most {known} tokens"
-    return expected("tokenizer", wanted, f"one of another model, with {len(tokenizer)}")
+def foreign(tokenizer: Any, model: nn.Module) -> tuple[str, str] | None:
+    """What was expected and what came, where a tokenizer is known to belong to another model; None where it is not.
+
+    A tokenizer with more tokens than the model has embeddings fits no model. The rest is asked only of models that were
+    loaded: one that starts from random weights learns any tokenizer. The number of the padding token has to be the
+    model's. The tokenizer that lies beside the model's weights decides by its vocabulary. Where there is none, nine
+    tenths of the embeddings have to have a token (models round the number of embeddings up, by 3 % at most).
+    """
+    known, size = _vocabulary(model), len(tokenizer)
+    if known is not None and getattr(tokenizer, "vocab_size", 0) > known:
+        return _too_large(tokenizer, known)
+    source = getattr(model, "name_or_path", "")
+    if not source:
+        return None
+    padding, theirs = getattr(getattr(model, "config", None), "pad_token_id", None), tokenizer.pad_token_id
+    if padding is not None and theirs is not None and padding != theirs:
+        wanted = f"the model's own, which pads by token {padding} (or set model.config.pad_token_id)"
+        return wanted, f"one that pads by token {theirs}"
+    own = None if source == getattr(tokenizer, "name_or_path", None) else _vocabulary_beside(Path(source))
+    if own is not None:
+        words = tokenizer.get_vocab()
+        moved = sum(words.get(word) != place for word, place in own.items())
+        wanted = f"the model's own (AutoTokenizer.from_pretrained({source!r}))"
+        got = f"one of another model: {moved} of {len(own)} tokens are others"
+        return (wanted, got) if moved > len(own) / 10 else None
+    if known is not None and size < 0.9 * known:
+        wanted = f"the model's own, with about {known} tokens (or model.resize_token_embeddings)"
+        return wanted, f"one of another model, with {size}"
+    return None
+
+
+def _too_large(tokenizer: Any, known: int) -> tuple[str, str]:
+    return f"the model's own, with at most {known} tokens", f"one of another model, with {len(tokenizer)}"
+
+
+def _vocabulary_beside(folder: Path) -> dict[str, int] | None:
+    """The vocabulary that lies in the folder of a model; None where there is none."""
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        return None
+    from transformers import AutoTokenizer
+
+    return dict(AutoTokenizer.from_pretrained(str(folder), local_files_only=True).get_vocab())
 
 
 def _warn_of_little_content(tokenizer: Any, texts: Sequence[str], ids: Tensor) -> None:

@@ -117,6 +117,50 @@ def test_adapters_of_another_base_are_refused(tmp_path):
         load_adapter(adapted(), tmp_path / "adapter")
 
 
+@pytest.mark.parametrize("stabilised", [False, True])
+def test_a_plain_model_gets_the_adapters_of_a_folder(tmp_path, data, stabilised):
+    config = {"r": 3, "lora_alpha": 5.0, "target_modules": ["first", "second"], "modules_to_save": ["head"]}
+    theirs = peft.get_peft_model(Net(), peft.LoraConfig(**config, use_rslora=stabilised))
+    with torch.no_grad():
+        for p in theirs.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn(p.shape))
+    theirs.save_pretrained(tmp_path / "adapter")
+    ours = Net()
+    load_adapter(ours, tmp_path / "adapter")
+    torch.testing.assert_close(ours(data[0]), theirs(data[0]))
+    assert sorted(adapted_modules(ours)) == ["first", "second"]
+    assert sum(p.requires_grad for p in ours.parameters()) == 6
+
+
+def test_a_refused_adapter_leaves_the_model_as_it_was(tmp_path):
+    save_adapter(moved(adapted()), tmp_path / "adapter")
+    plain = Net(seed=1)
+    with pytest.raises(RefusedFile, match="got one of other weights"):
+        load_adapter(plain, tmp_path / "adapter")
+    assert not adapted_modules(plain)
+    assert all(p.requires_grad for p in plain.parameters())
+    with pytest.raises(RefusedFile, match=r"'first\.lora_A\.weight' of shape none"):
+        load_adapter(nn.Sequential(nn.Linear(6, 8)), tmp_path / "adapter")
+    with pytest.raises(InvalidInput, match="without PEFT's wrapping"):
+        load_adapter(of_peft(adapted()), tmp_path / "adapter")
+
+
+def test_adapters_of_several_scales_are_left_to_peft(tmp_path):
+    pattern = {"r": 3, "target_modules": ["first", "second"]}
+    for extra in ({"alpha_pattern": {"first": 7}}, {"rank_pattern": {"first": 2}}):
+        peft.get_peft_model(Net(), peft.LoraConfig(**pattern, **extra)).save_pretrained(tmp_path / "adapter")
+        with pytest.raises(RefusedFile, match=r"of one rank and scale.*load them by PEFT"):
+            load_adapter(Net(), tmp_path / "adapter")
+
+
+def test_what_is_saved_for_peft_carries_the_hashes_of_its_base(tmp_path):
+    save_adapter(of_peft(moved(adapted())), tmp_path / "adapter")
+    load_adapter(Net(), tmp_path / "adapter")
+    with pytest.raises(RefusedFile, match="got one of other weights"):
+        load_adapter(Net(seed=1), tmp_path / "adapter")
+
+
 def test_a_posterior_over_adapters_alone(tmp_path, data):
     model = adapted()
     run = po.fit(model, data, method="ivon", epochs=100, batch_size=16, lr=0.3, hess_init=1.0, ess=5000)

@@ -49,6 +49,9 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     tiny_text_encoder(tmp_path, vocabulary=6)
     with pytest.raises(RefusedFile, match="at most 6 tokens, got one of another model"):
         TextEncoder(tmp_path).encode(["good film"])
+    tiny_text_encoder(tmp_path, vocabulary=100)
+    with pytest.raises(RefusedFile, match=r"with about 100 tokens.*with 19; put the files of one model"):
+        TextEncoder(tmp_path).encode(["good film"])
 
 
 def test_folders_without_weights_are_refused(tmp_path):

@@ -99,6 +99,45 @@ def test_a_larger_vocabulary_than_the_models_is_refused_whatever_the_texts_are(t
         tokenised(tokenizer, [WORDS[4]], small)
 
 
+@pytest.fixture
+def loaded(tokenizer, tmp_path):
+    """A model that was loaded from a folder without a tokenizer; the given number of embeddings."""
+
+    def load(words=None, padding=0):
+        model = classifier(tokenizer, words=words)
+        model.config.pad_token_id = padding
+        model.save_pretrained(tmp_path / "model")
+        return BertForSequenceClassification.from_pretrained(tmp_path / "model", **EAGER)
+
+    return load
+
+
+def test_a_smaller_vocabulary_than_that_of_a_loaded_model_is_refused(tokenizer, loaded):
+    tokenised(tokenizer, ["good"], classifier(tokenizer, words=1000))  # random weights learn any tokenizer
+    tokenised(tokenizer, ["good"], loaded(len(tokenizer) + 1))  # numbers of embeddings are rounded up
+    with pytest.raises(
+        InvalidInput, match=r"with about 1000 tokens \(or model.resize.*got 'one of another model, with"
+    ):
+        tokenised(tokenizer, ["good"], loaded(1000))
+
+
+def test_a_tokenizer_that_pads_otherwise_is_refused(tokenizer, loaded):
+    with pytest.raises(InvalidInput, match=r"pads by token 3 \(or set model.config.*got 'one that pads by token 0'"):
+        tokenised(tokenizer, ["good"], loaded(padding=3))
+
+
+def test_the_tokenizer_beside_the_weights_decides(tokenizer, loaded, tmp_path):
+    model = loaded(40)
+    tiny_text_encoder(tmp_path / "own", words=WORDS[::-1])
+    own = AutoTokenizer.from_pretrained(tmp_path / "own")
+    own.save_pretrained(tmp_path / "model")
+    tokenised(own, ["good"], model)  # a copy of it, loaded from elsewhere, however many embeddings there are
+    with pytest.raises(InvalidInput, match=r"from_pretrained\(.*got 'one of another model: 14 of 19 tokens are others"):
+        tokenised(tokenizer, ["good"], model)
+    own.add_tokens(["new", "newer"])
+    tokenised(own, ["good new"], model)
+
+
 def test_empty_and_unknown_texts_are_counted(tokenizer):
     with pytest.warns(UserWarning, match="1 of 2 are empty"):
         tokenised(tokenizer, [" ", "good"])

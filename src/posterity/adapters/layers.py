@@ -94,13 +94,23 @@ def insert_lora(
     for name in trained:
         if name not in modules:
             raise expected("trained", f"modules of the model such as {sorted(modules)[1:6]}", name)
+    place_adapters(model, list(found), rank=rank, alpha=alpha, dropout=dropout, trained=trained)
+    return list(found)
+
+
+def place_adapters(
+    model: nn.Module, layers: Sequence[str], *, rank: int, alpha: float, dropout: float, trained: Sequence[str]
+) -> None:
+    """As `insert_lora`, beside layers whose whole names are given and known to be linear."""
+    modules = dict(model.named_modules())
     model.requires_grad_(False)
     for name in trained:
         modules[name].requires_grad_(True)
-    for name, layer in found.items():
+    for name in layers:
         parent, _, last = name.rpartition(".")
+        layer = modules[name]
+        assert isinstance(layer, nn.Linear)
         setattr(modules[parent], last, LoRALinear(layer, rank, alpha, dropout))
-    return list(found)
 
 
 def adapted_modules(model: nn.Module) -> dict[str, LoRALinear]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from posterity.adapters.layers import LoRALinear, adapted_modules
+from posterity.adapters.bases import NAME, check_base, frozen_weights, hashed, write_hashes
+from posterity.adapters.layers import adapted_modules, place_adapters
 from posterity.checkpoints import PEFT_PREFIX
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.files import read_json, read_tensors, write_json, write_tensors
-from posterity.posterior import Posterior
 from posterity.trees import Tree
 
-CONFIG, TENSORS, BASE = "adapter_config.json", "adapter_model.safetensors", "adapter_base.json"
+if TYPE_CHECKING:
+    from posterity.posterior import Posterior
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def save_adapter(
@@ -30,6 +32,8 @@ def save_adapter(
 ) -> None:
     """Write the adapters of a model, and the modules that were trained beside them, as PEFT reads them.
 
+    Hashes of the frozen weights go beside them, by which `load_adapter` and `merge_adapters` know the base.
+
     Args:
         model: A model with adapters of `insert_lora`, or a model of PEFT, which then writes them itself.
         folder: Where to; made if it is not there.
@@ -40,6 +44,7 @@ def save_adapter(
     if hasattr(model, "peft_config"):
         with nullcontext() if posterior is None else posterior.applied(model):
             model.save_pretrained(str(folder))  # type: ignore[operator]
+        write_hashes(Path(folder), hashed(frozen_weights(model)))
         return
     found = adapted_modules(model)
     if not found:
@@ -57,7 +62,7 @@ def save_adapter(
     config = {
         "peft_type": "LORA",
         "task_type": task,
-        "base_model_name_or_path": base,
+        NAME: base,
         "r": layers[0].rank,
         "lora_alpha": layers[0].alpha,
         "lora_dropout": getattr(layers[0].lora_dropout, "p", 0.0),
@@ -69,43 +74,82 @@ def save_adapter(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / TENSORS, {PEFT_PREFIX + name: t.detach() for name, t in values.items()})
-    write_json(folder / BASE, {"sha256": _hash_of_base(found)})
+    write_hashes(folder, hashed(frozen_weights(model)))
     write_json(folder / CONFIG, config)
 
 
 @torch.no_grad()
 def load_adapter(model: nn.Module, folder: str | Path) -> None:
-    """Read an adapter that `save_adapter` or PEFT wrote into the adapters of a model, in place.
+    """Read an adapter that `save_adapter`, `merge_adapters` or PEFT wrote into a model, in place. PEFT is not needed.
 
     Args:
-        model: The base model with adapters of the same layers and rank (`insert_lora`).
+        model: The base model, which gets the adapters that the folder names, or one that has them (`insert_lora`).
         folder: The folder of the adapter. One that was trained beside other weights is refused.
+
+    Examples:
+        >>> load_adapter(base, "merged")  # doctest: +SKIP
     """
-    folder, found = Path(folder), adapted_modules(model)
+    folder = Path(folder)
+    if hasattr(model, "peft_config"):
+        raise expected("model", "one without PEFT's wrapping (PEFT has its own load_adapter)", "one of PEFT")
+    config, tensors = _read(folder)
+    layers = sorted({name.removesuffix(_A) for name in tensors if name.endswith(_A)})
+    beside = sorted({name.rpartition(".")[0] for name in tensors if ".lora_" not in name})
+    ranks = {tensors[layer + _A].shape[0] for layer in layers}
+    if len(ranks) != 1 or config.get("alpha_pattern"):
+        got = f"ranks {sorted(ranks)}" if len(ranks) != 1 else f"alpha_pattern {config['alpha_pattern']}"
+        raise RefusedFile(f"{folder}: expected adapters of one rank and scale, got {got}; load them by PEFT")
+    rank = ranks.pop()
+    scale = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+    there = adapted_modules(model)
+    for name, layer in there.items():
+        if name in layers and layer.scale != scale:
+            raise RefusedFile(f"{folder / CONFIG}: expected the scale {layer.scale} of the model, got {scale}")
+    _check(folder, tensors, _trained(model) if there else _trainable(model, layers, beside, rank))
+    check_base(folder, config, model, layers)
+    if not there:
+        place_adapters(model, layers, rank=rank, alpha=scale * rank, dropout=0.0, trained=beside)
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            p.copy_(tensors[name])
+
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], Tree]:
+    """The configuration of an adapter and its tensors, under the names of the plain model."""
     if not (folder / CONFIG).is_file() or not (folder / TENSORS).is_file():
         raise RefusedFile(f"{folder}: expected an adapter with {CONFIG} and {TENSORS}, got none")
     config = read_json(folder / CONFIG)
-    if config.get("peft_type") != "LORA":
-        raise RefusedFile(f"{folder / CONFIG}: expected a LoRA adapter, got {config.get('peft_type')}")
-    tensors = {_plain(name): t for name, t in read_tensors(folder / TENSORS).items()}
-    there = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    _check(folder, tensors, there)
-    for layer in found.values():
-        scale = config["lora_alpha"] / (layer.rank**0.5 if config.get("use_rslora") else layer.rank)
-        if scale != layer.scale:
-            raise RefusedFile(f"{folder / CONFIG}: expected the scale {layer.scale} of the model, got {scale}")
-    if (folder / BASE).is_file() and read_json(folder / BASE).get("sha256") != _hash_of_base(found):
-        raise RefusedFile(
-            f"{folder}: expected an adapter of this base model, got one of other weights; load its own base"
-        )
-    for name, p in there.items():
-        p.copy_(tensors[name])
+    if config.get("peft_type") != "LORA" or "lora_alpha" not in config:
+        raise RefusedFile(f"{folder / CONFIG}: expected a LoRA adapter with lora_alpha, got {config.get('peft_type')}")
+    return config, {_plain(name): t for name, t in read_tensors(folder / TENSORS).items()}
 
 
-def _check(folder: Path, tensors: Tree, there: Mapping[str, Tensor]) -> None:
+def _trained(model: nn.Module) -> Shapes:
+    """What is trained in a model with adapters."""
+    return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _trainable(model: nn.Module, layers: list[str], beside: list[str], rank: int) -> Shapes:
+    """What would be trained with adapters of a rank beside some layers of a model, and some of its modules whole."""
+    modules = dict(model.named_modules())
+    found: Shapes = {}
+    for name in layers:
+        if isinstance(layer := modules.get(name), nn.Linear):
+            found |= {name + _A: (rank, layer.in_features), name + _B: (layer.out_features, rank)}
+    for name in beside:
+        if name in modules:
+            found |= {f"{name}.{part}": tuple(p.shape) for part, p in modules[name].named_parameters()}
+    return found
+
+
+def _check(folder: Path, tensors: Tree, there: Shapes) -> None:
     """Raise for the first tensor that the model and the adapter do not share."""
     for name in sorted(tensors.keys() | there.keys()):
-        wanted = tuple(there[name].shape) if name in there else "none"
+        wanted = there.get(name, "none")
         got = tuple(tensors[name].shape) if name in tensors else "none"
         if wanted != got:
             raise RefusedFile(
@@ -117,12 +161,3 @@ def _check(folder: Path, tensors: Tree, there: Mapping[str, Tensor]) -> None:
 def _plain(name: str) -> str:
     """A name of PEFT's file as the plain model has it."""
     return name.removeprefix(PEFT_PREFIX).replace(".modules_to_save.default.", ".").replace(".default.", ".")
-
-
-def _hash_of_base(layers: Mapping[str, LoRALinear]) -> str:
-    """Hash of the frozen weights beside the adapters, rounded to float16: copies in other dtypes are the same base."""
-    digest = hashlib.sha256()
-    for name, layer in sorted(layers.items()):
-        weight = layer.base_layer.weight.detach().to("cpu", torch.float16).contiguous()
-        digest.update(name.encode() + weight.numpy().tobytes())
-    return digest.hexdigest()

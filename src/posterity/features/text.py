@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posterity.adapters import insert_lora, load_adapter
+from posterity.adapters import load_adapter
 from posterity.adapters.store import CONFIG, TENSORS
 from posterity.errors import MissingExtra, RefusedFile
 from posterity.features._encoder import Encoder, Matrix
 from posterity.files import read_json
+from posterity.texts import foreign
 
 BATCH = 64  # texts in one forward pass, sorted by length so that few numbers are padding
 LONGEST = 256  # tokens, where the encoder does not say
@@ -109,14 +110,7 @@ class TextEncoder(Encoder):
 
     def tokens(self, texts: list[str]) -> Any:
         """Texts as the encoder reads them, padded to the longest of them."""
-        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt")
-        known = self.model.get_input_embeddings().num_embeddings
-        if int(tokens["input_ids"].max()) >= known:
-            raise RefusedFile(
-                f"{self.path}: expected a tokenizer of the encoder, with at most {known} tokens, got one of another "
-                f"model, with {len(self._tokenizer)}; put the files of one model into the folder"
-            )
-        return tokens
+        return self._tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt")
 
     def pool(self, states: Tensor, mask: Tensor) -> Tensor:
         """The vector of each text, from the states (B, T, D) of its tokens."""
@@ -128,7 +122,14 @@ class TextEncoder(Encoder):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return _transformers().AutoTokenizer.from_pretrained(str(self.path), local_files_only=True)
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(str(self.path), local_files_only=True)
+        why = foreign(tokenizer, self.model)
+        if why is not None:
+            raise RefusedFile(
+                f"{self.path}: expected the tokenizer of the encoder, {why[0]}, got {why[1]}; put the files of one "
+                "model into the folder"
+            )
+        return tokenizer
 
     @cached_property
     def model(self) -> Any:
@@ -141,8 +142,6 @@ class TextEncoder(Encoder):
         except (OSError, ValueError, KeyError, RuntimeError) as why:
             raise RefusedFile(f"{self.path}: expected an encoder that transformers reads, got: {why}") from why
         if self.adapter is not None:
-            about = read_json(self.adapter / CONFIG)
-            insert_lora(model, about["target_modules"], rank=about["r"], alpha=about["lora_alpha"])
             load_adapter(model, self.adapter)
         return model.eval().requires_grad_(False)
 

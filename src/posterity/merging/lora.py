@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posterity.adapters.bases import common_hashes, write_hashes
+from posterity.adapters.store import CONFIG, TENSORS
 from posterity.checkpoints import PEFT_PREFIX
 from posterity.errors import RefusedFile, require, require_whole
 from posterity.files import read_json, read_tensors, write_bytes, write_json, write_tensors
@@ -24,7 +26,6 @@ from posterity.merging.regmean import RegMean
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 UNSUPPORTED = (
     *("use_dora", "alpha_pattern", "modules_to_save", "layer_replication", "target_parameters"),
     *("use_qalora", "use_bdlora", "kasa_config", "monteclora_config", "arrow_config"),
@@ -148,6 +149,7 @@ def merge_adapters(
     method.check(weights)
     read = [_read(source.path) for source in adapters.values()]
     config = _common_config(dict(zip(adapters, read, strict=True)))
+    hashes = common_hashes({name: source.path for name, source in adapters.items()})
     config["r"] = rank or max(adapter.rank for adapter in read)
     if isinstance(method, TaskArithmetic | Linear):
         total = sum(weights) if method.averages else 1.0
@@ -161,6 +163,8 @@ def merge_adapters(
     partial.mkdir(parents=True)
     write_tensors(partial / TENSORS, tensors)
     write_json(partial / CONFIG, config)
+    if hashes:
+        write_hashes(partial, hashes)
     rows = [row(name, source.path.name, f"{source.weight:g}") for name, source in adapters.items()]
     note = f"Merged in the space of changes, recompressed to rank {config['r']}."
     write_bytes(partial / "README.md", page("Merged adapter", method, {}, rows, note).encode())

@@ -11,7 +11,7 @@ from torch import nn
 import posterity as po
 from adaptation.problems import logistic, tanh_network
 from posterity.adaptation import adapt
-from posterity.adaptation.solve import alternatives
+from posterity.adaptation.solve import anew
 from posterity.adaptation.solve.warm_start import Corrected
 from posterity.batches import Batch
 from posterity.posterior import Diagonal, Posterior
@@ -89,7 +89,7 @@ def test_few_changed_examples_are_in_every_batch_without_bias():
 
 
 def test_a_comparison_has_retraining_and_a_plain_warm_start(trained, monkeypatch):
-    monkeypatch.setattr(alternatives, "STEPS", 100)
+    monkeypatch.setattr(anew, "STEPS", 100)
     model, posterior, (x, y) = trained
     report = adapt(model, posterior, data=(x, y), remove=range(10), compare=True).report
     assert list(report.table.index) == ["no adaptation", "adapted", "plain warm start", "retrained"]
@@ -105,6 +105,11 @@ def test_a_network_that_cannot_be_started_anew_is_not_retrained(trained):
     report = adapt(fixed, posterior, data=(x, y), remove=[0], epochs=1, compare=True).report
     assert "retrained" not in report.table.index
     assert any(note.startswith("not retrained for comparison") for note in report.notes)
+    with pytest.raises(po.PosterityError, match="reset_parameters"):
+        adapt(fixed, posterior, add=(x, y), forget=1.0)
+    turned = adapt(fixed, posterior, add=(x, 1 - y), forget="auto", epochs=1).report.drift
+    assert 0 < turned.forget < 1
+    assert 1.0 not in turned.evidence
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,8 @@ def adapt(
         memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
             the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
         forget: How much of the past to forget, γ in [0, 1]: all that is known from the old data counts 1 − γ. 0 keeps
-            everything, 1 leaves the prior. "auto" takes the γ under which the new data are most likely.
+            everything. 1 leaves the prior of a linear model and nothing of a network, which is trained on the new data
+            from new weights. "auto" takes the γ under which the new data are most likely.
         method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
             memory, "combined" also with the memory's true labels.
         epochs: For networks: passes over all data. By default a share of the old training's that follows the size of

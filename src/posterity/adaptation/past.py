@@ -84,8 +84,8 @@ class Past:
         return Past(memory, self.rest.times(keep), pull, None if self.weights is None else keep * self.weights)
 
     def standing(self) -> Memory | None:
-        """The memory, each example with the number of examples that it represents."""
-        if self.memory is None or self.weights is None:
+        """The memory, each example with the number of examples that it represents; None where all are forgotten."""
+        if self.memory is None or self.weights is None or not bool((self.weights > 0).any()):
             return None
         return replace(self.memory, weights=self.weights)
 

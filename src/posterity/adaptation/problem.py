@@ -17,7 +17,7 @@ from posterity.errors import expected
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import Tree
 
-WARM = "warm_start"
+WARM, ANEW = "warm_start", "anew"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class AdaptationProblem:
         memory: What is remembered.
         change: What is to change.
         prior: The prior afterwards.
-        way: How it is solved, one of "newton", "warm_start" and the methods of K-priors.
+        way: How it is solved, one of "newton", "warm_start", "anew" and the methods of K-priors.
         why: The reason for it.
         recalls: Whether the memory represents the past; a quadratic alone does where only that was asked for.
         keep: How much the past counts, 1 − γ where the share γ is forgotten.
@@ -61,7 +61,8 @@ class AdaptationProblem:
     def pulling(self) -> Diagonal:
         """The prior in training: without precision where it has decided widths alone, as in the old training.
 
-        A K-prior still pulls weights that the old model had to where they were; a warm start pulls none.
+        A K-prior still pulls weights that the old model had to where they were, as much as the past counts; a warm
+        start pulls none.
         """
         if not self.widths_alone():
             return self.prior
@@ -69,18 +70,22 @@ class AdaptationProblem:
             return self.prior.times(0.0)
         before = self.posterior.mean
         kept = {name: name in before and fits(before[name], m) for name, m in self.prior.mean.items()}
-        if all(kept.values()):
+        if all(kept.values()) and self.keep == 1:
             return self.prior
-        return Diagonal(self.prior.mean, {name: kept[name] * p for name, p in self.prior.precision.items()})
+        return Diagonal(self.prior.mean, {name: self.keep * kept[name] * p for name, p in self.prior.precision.items()})
 
     @property
     def n(self) -> int:
-        """Number of examples afterwards."""
-        return self.posterior.n + self.change.new - self.change.gone
+        """Number of examples afterwards; of those before, as many as the past counts for."""
+        return round(self.keep * (self.posterior.n - self.change.gone)) + self.change.new
 
     def forgetting(self, forget: float) -> AdaptationProblem:
         """The same, with a past that counts for less."""
-        return replace(self, keep=1 - forget)
+        less = replace(self, keep=1 - forget)
+        if forget < 1 or self.heads is not None:
+            return less
+        why = "the whole past is forgotten: trained on the new data alone, from new weights"
+        return replace(less, way=ANEW, why=why)
 
     def other_prior(self) -> bool:
         """Whether the prior of a weight that there was is another one."""

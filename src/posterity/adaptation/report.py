@@ -15,13 +15,28 @@ from posterity.batches import Batch
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Memory
 
+MEANINGS = {
+    "no adaptation": "the old model",
+    "adapted": "the result",
+    "plain warm start": "AdamW at its defaults, from the old weights, for the same time",
+    "retrained": "trained on the present data, from new weights",
+    "loss on added": "mean negative log-likelihood of the added examples, in nats; lower is better",
+    "accuracy on added": "share of the added examples that are predicted as they are labelled",
+    "loss on removed": "the same loss on the removed examples; it rises as they are forgotten",
+    "accuracy on removed": "share of the removed examples that are still predicted as they were labelled",
+    "divergence on memory": "KL from the old model's predictions on remembered examples, in nats; 0 is no change",
+    "objective": "what retraining minimises: the loss summed over the present data, and the prior; lower is closer",
+    "gradient": "length of the slope of the objective; 0 is where retraining ends",
+    "distance": "from the retrained weights, ‖θ − θ_retrained‖",
+}
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """The report of an adaptation.
 
     Args:
-        method: How it was done: "newton", "warm_start", "kprior", "ewc" or "combined".
+        method: How it was done: "newton", "warm_start", "kprior", "ewc", "combined", or "anew" (from new weights).
         why: Why in this way.
         exact: Whether this equals retraining, if the old model was at its optimum (see `gradient`): a linear problem,
             solved by Newton's method, whose whole past is available (every example in the memory, or the full posterior
@@ -61,10 +76,17 @@ class Report:
     drift: Drift | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def legend(self) -> list[str]:
+        """What each row and column of the table means, a line for each."""
+        return [f"{name}: {MEANINGS[name]}" for name in (*self.table.index, *self.table.columns)]
+
     def __repr__(self) -> str:
-        how = "exact" if self.exact else "approximate"
-        head = f"Report({self.method}, {how}, {self.steps} steps, {self.seconds:.2f} s, {self.passes:.2g} passes)"
-        return "\n".join((head, self.why, self.table.to_string(float_format=lambda v: f"{v:.4g}"), *self.notes))
+        how = "exact, as retraining from an optimum" if self.exact else "approximate, retraining would differ"
+        seen = f"{self.steps} steps, {self.seconds:.2f} s, {self.passes:.2g} passes over the present data"
+        table = self.table.to_string(float_format=lambda v: f"{v:.4g}")
+        legend = (f"  {line}" for line in self.legend)
+        return "\n".join((f"Adapted by {self.method} ({how}): {seen}", self.why, table, *legend, *self.notes))
 
 
 def row(

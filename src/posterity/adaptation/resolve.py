@@ -64,6 +64,8 @@ def resolve(
     require(got == wanted, "into", f"a model with {wanted} outputs (`classes` declares new ones)", got)
     found = find_head(new, inputs)
     linear = linear and solvable(new, posterior, found)
+    if forgets and linear:  # its prior alone is left in the end: one that was centred by the data is about zero again
+        posterior = replace(posterior, prior=posterior.prior_without_data)
     way, why = _way(method, linear, whole, request.into, forgets)
     heads = (head, found) if linear and head is not None and found is not None else None
     there = dict(new.named_parameters())

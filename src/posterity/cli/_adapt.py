@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, show_table
+from posterity.cli._output import Json, Overwrite, dump, figures, meanings, notes, say, show_table
 from posterity.errors import InvalidInput, expected
 
 
@@ -72,14 +72,18 @@ def adapt(
     gone = 0 if decided is None else len(decided.dropped)
     new = 0 if decided is None else len(decided.relabelled)
     say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
-    how = "exactly, taking the old run for an optimum" if report.exact else "approximately"
+    how = "exactly, taking the old run for an optimum" if report.exact else "approximately, retraining would differ"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s ({report.why})")
     show_table(report.table.rename_axis("model").reset_index())
+    for line in report.legend:
+        say(f"  {line}")
     if new:
-        say("relabelled rows count as removed with the old label and as added with the new one")
+        say("  relabelled rows count as removed with the old label and as added with the new one")
     if changed.metrics:
         say(f"on held-out rows before: {figures(opened.metrics)}")
         say(f"on held-out rows now:    {figures(changed.metrics)}")
+        for line in meanings(changed.metrics):
+            say(f"  {line}")
     say(f"run: {out}")
 
 

@@ -28,6 +28,19 @@ _ORDER = (
     *("accuracy", "balanced_accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage", "level", "confidence"),
     "aurc",
 )
+_MEANINGS = {
+    "accuracy": "share predicted right",
+    "balanced_accuracy": "the mean of each class's accuracy",
+    "rmse": "root mean squared error, in units of the target",
+    "nll": "mean negative log-likelihood in nats, lower is better",
+    "ece": "mean gap between confidence and accuracy, lower is better",
+    "brier": "mean squared error of the probabilities, lower is better",
+    "crps": "mean distance of the predicted distribution from the value, lower is better",
+    "coverage": "share of values inside their interval, ideally the level",
+    "level": "probability that an interval claims",
+    "confidence": "mean probability of the predicted class",
+    "aurc": "mean error rate when the least certain rows are left out one by one, lower is better",
+}
 _LONGEST = 40  # characters of a cell
 
 
@@ -85,6 +98,11 @@ def figures(found: Mapping[str, float]) -> str:
     """Figures in a line, the most telling first."""
     order = sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     return ", ".join(f"{name} {number(found[name])}" for name in order)
+
+
+def meanings(found: Mapping[str, float]) -> Iterator[str]:
+    """A line for each figure that is known: what it means."""
+    return (f"{name}: {_MEANINGS[name]}" for name in _ORDER if name in found)
 
 
 def show_table(table: pd.DataFrame) -> None:

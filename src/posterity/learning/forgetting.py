@@ -42,11 +42,13 @@ def forgetting_prior(model: nn.Module, data: Any, prior: Any, forget: float | st
 def with_past(posterior: Posterior, past: Posterior, forget: float) -> Posterior:
     """A posterior that was trained with a discounted one as prior, as the posterior of all data that are kept.
 
-    λ = λ₀ + (1 − γ)(λ_past − λ₀) + λ_new: its prior is λ₀, that of the past, and it counts (1 − γ) n_past + n_new
-    examples. With the discounted posterior as prior, the next chunk could forget nothing but this one.
+    λ = λ₀ + (1 − γ)(λ_past − λ₀) + λ_new: its prior is λ₀, that of the past without its data, and it counts
+    (1 − γ) n_past + n_new examples. With the discounted posterior as prior, the next chunk could forget nothing but
+    this one.
     """
     ratio = past.temperature / posterior.temperature
-    prior = Diagonal(past.prior.mean, {name: ratio * p for name, p in past.prior.precision.items()})
+    before = past.prior_without_data
+    prior = Diagonal(before.mean, {name: ratio * p for name, p in before.precision.items()})
     n = round((1 - forget) * past.n) + posterior.n
     return replace(posterior, prior=prior, n=n, ess=n / posterior.temperature)
 

@@ -177,6 +177,13 @@ class Posterior:
         )
 
     @property
+    def prior_without_data(self) -> Diagonal:
+        """The prior that is left when all data are forgotten: about zero where training had centred it at its means."""
+        if self.prior_pulls:
+            return self.prior
+        return Diagonal({name: torch.zeros_like(m) for name, m in self.prior.mean.items()}, self.prior.precision)
+
+    @property
     def mean(self) -> Tree:
         """Posterior mean of each parameter."""
         return self.structure.mean
@@ -253,7 +260,9 @@ class Posterior:
     def discounted(self, forget: float) -> Posterior:
         """The posterior with a share γ of its data forgotten: λ₀ + (1 − γ)(λ − λ₀), λ₀ the prior's natural parameters.
 
-        Other structures than diagonal and full ones contribute the diagonal of their precision.
+        A prior that a training centred at its own weights, as `po.fit` does by default, counts as one about zero: its
+        centre was learnt from the data. Other structures than diagonal and full ones contribute the diagonal of their
+        precision.
 
         Args:
             forget: γ in [0, 1]; with 1 the prior is left.
@@ -263,10 +272,11 @@ class Posterior:
             return self
         simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
         whole = self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
-        prior = self.prior.restrict(tuple(natural(whole.structure).linear))
-        data = (natural(whole.structure) - natural(prior)).scaled(1 - forget)
+        prior = self.prior_without_data
+        known = natural(prior.restrict(tuple(natural(whole.structure).linear)))
+        data = (natural(whole.structure) - known).scaled(1 - forget)
         memory = self.memory and replace(self.memory, weights=(1 - forget) * self.memory.weights)
-        return replace(whole, structure=gaussian(natural(prior) + data, whole.structure), memory=memory)
+        return replace(whole, structure=gaussian(known + data, whole.structure), prior=prior, memory=memory)
 
     def natural(self) -> Site:
         """Natural parameters as a site that represents all n examples and the prior."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import nn
 
 from posterity.adaptation.problem import AdaptationProblem
+from posterity.adaptation.solve.anew import retrained_network
 from posterity.adaptation.solve.by_newton import retrained
-from posterity.adaptation.solve.warm_start import BATCH, LARGE_RATE, Corrected, Schedule, descend, plain_warm_start
+from posterity.adaptation.solve.training import Settings
+from posterity.adaptation.solve.warm_start import Corrected, plain_warm_start
 from posterity.errors import PosterityError
-from posterity.learning.starts import reinitialised
 from posterity.trees import only_trainable
-
-EPOCHS, STEPS = 20, 2000  # of retraining, whichever is more: what `fit` takes unless told otherwise
 
 
 def alternatives(problem: AdaptationProblem, seconds: float, seed: int) -> tuple[dict[str, nn.Module], list[str]]:
@@ -35,10 +32,7 @@ def alternatives(problem: AdaptationProblem, seconds: float, seed: int) -> tuple
         with only_trainable(start, problem.prior.names):
             found["plain warm start"] = plain_warm_start(start, task, seconds, seed)
     try:
-        new = reinitialised(problem.new, seed, 1)
+        found["retrained"] = retrained_network(problem, task, Settings(seed=seed))[0]
     except PosterityError as why:
         return found, [f"not retrained for comparison: {why}"]
-    steps = max(STEPS, EPOCHS * -(-len(whole) // BATCH))
-    with only_trainable(new, problem.prior.names):
-        descend(new, replace(task, changed=0), Schedule(steps, LARGE_RATE, BATCH), seed)
-    return found | {"retrained": new}, []
+    return found, []

@@ -2,7 +2,8 @@
 
     (1 − γ) Σ_past ℓ + Σ_new ℓ − log p(θ)
 
-γ = 0 keeps everything, γ = 1 leaves the prior. For linear models the evidence of the new data decides,
+γ = 0 keeps everything. γ = 1 leaves the prior, and nothing of a network that no prior has pulled. For linear models the
+evidence of the new data decides,
 
     log p(D_new | γ) ≈ V_γ(∅) − V_γ(D_new) + ½ log |H_γ(∅)| − ½ log |H_γ(D_new)|
 
@@ -21,7 +22,8 @@ from posterity.adaptation.represent import represent
 from posterity.adaptation.solve.by_newton import convex_problem
 from posterity.adaptation.solve.drift import Drift
 from posterity.adaptation.solve.newton import minimise
-from posterity.errors import expected, require
+from posterity.errors import PosterityError, expected, require
+from posterity.learning.starts import reinitialised
 from posterity.prediction import predict
 
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
@@ -39,12 +41,22 @@ def checked(forget: float | str) -> float | str:
 def drift_of(problem: AdaptationProblem, forget: float | str) -> Drift:
     """The discount to use: the one that was given, or the one under which the new data are most likely."""
     if isinstance(forget, float):
+        new = problem.change.added is not None
+        require(forget < 1 or new, "forget", "new data (`add`) where all is forgotten", forget)
         return Drift(forget, {})
     require(problem.change.added is not None, "forget", "new data (`add`), for 'auto' to compare with the past", "none")
     score = _evidence if problem.heads is not None else _predictive
-    found = {rate: score(problem, rate) for rate in RATES}
+    found = {rate: score(problem, rate) for rate in RATES if rate < 1 or _can_start_anew(problem)}
     best = max(found, key=lambda rate: found[rate])
     return Drift(best, {rate: value - found[best] for rate, value in found.items()})
+
+
+def _can_start_anew(problem: AdaptationProblem) -> bool:
+    """Whether nothing of the past has to be left: a network needs new weights for that."""
+    try:
+        return problem.heads is not None or reinitialised(problem.new, 0, 1) is not None
+    except PosterityError:
+        return False
 
 
 def _evidence(problem: AdaptationProblem, rate: float) -> float:

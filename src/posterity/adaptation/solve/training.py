@@ -42,11 +42,11 @@ class Settings:
             require_positive("clip", self.clip)
 
 
-def training_mode(model: nn.Module) -> None:
+def training_mode(model: nn.Module, statistics: bool = False) -> None:
     """Training mode, but for layers with running statistics: those of a few new examples would not be those of all."""
     model.train()
     for module in model.modules():
-        if getattr(module, "running_mean", None) is not None:
+        if not statistics and getattr(module, "running_mean", None) is not None:
             module.eval()
 
 
@@ -54,9 +54,9 @@ def memory_after(problem: AdaptationProblem, past: Past, seed: int) -> Memory | 
     """What is remembered afterwards: as large a share of the new data as of the old."""
     added, model = problem.change.added, problem.new
     memory = past.remembered(model)
-    if added is None or memory is None:
+    if added is None or past.memory is None:
         return memory
-    share = len(memory) / max(problem.n - len(added), 1)
+    share = len(past.memory) / max(problem.posterior.n - problem.change.gone, 1)
     count = min(len(added), max(1, round(share * len(added))))
     weights = torch.full((count,), len(added) / count)
     chosen = torch.randperm(len(added), generator=seeded(seed))[:count]

@@ -62,6 +62,7 @@ class Schedule:
         batch_size: Examples a step.
         kept: How much of the weights to set out from.
         halves: Whether to take the second half of the steps only if the first has lowered the objective.
+        anew: Whether the weights are new: then running statistics are learnt with them.
     """
 
     steps: int
@@ -69,6 +70,7 @@ class Schedule:
     batch_size: int
     kept: float = 1.0
     halves: bool = True
+    anew: bool = False
 
     @classmethod
     def of(cls, problem: AdaptationProblem, rows: int, lost: bool, settings: Settings) -> Schedule:
@@ -259,7 +261,7 @@ def _train(
     known = {name: p for name, p in there.items() if name in task.prior.mean}
     centre = [task.prior.mean[name].to(p) for name, p in known.items()]
     pull = [(task.scale / n * task.prior.precision[name]).to(p) for name, p in known.items()]
-    training_mode(model)
+    training_mode(model, statistics=schedule.anew)
     with own_randomness(device):
         order = task.batches(schedule.batch_size, steps, seed)
         for step, (rows, shares) in enumerate(track(order, "adapt", total=steps)):

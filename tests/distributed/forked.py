@@ -1,25 +1,24 @@
-"""A script as several processes, forked from one that has imported all that it needs: that is what takes the time.
+"""Scripts as several processes each, forked from one that has imported all that they need: that is what takes the time.
 
-Arguments: the script, the number of processes, and what each of them gets after its rank and that number.
+Arguments: a folder, and the scripts, each with its number of processes, as in training:2.
 """
 
 import importlib
 import os
-import runpy
 import signal
 import sys
 import traceback
-from pathlib import Path
+
+import torch._dynamo  # noqa: F401  which every process that shards its parameters would import
 
 
-def run(script, rank, world, arguments):
-    """The script from its beginning, in a process of its own; returns the number of the process."""
+def run(module, *arguments):
+    """The main function of a module in a process of its own; returns the number of the process."""
     child = os.fork()
     if child:
         return child
     try:
-        sys.argv = [script, str(rank), world, *arguments]
-        runpy.run_path(str(Path(__file__).with_name(f"{script}.py")), run_name="__main__")
+        module.main(*arguments)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -27,11 +26,11 @@ def run(script, rank, world, arguments):
     os._exit(0)
 
 
-def main():
-    """Start all, and wait; when one fails, the others end too."""
-    script, world, *arguments = sys.argv[1:]
-    importlib.import_module(f"distributed.{script}")
-    running = {run(script, rank, world, arguments) for rank in range(int(world))}
+def together(name, world, folder):
+    """Start all processes of a script, and wait; when one fails, the others end too."""
+    module = importlib.import_module(f"distributed.{name}")
+    meeting = f"{folder}/{name}-{world}.meeting"
+    running = {run(module, rank, world, meeting, folder) for rank in range(world)}
     failed = False
     while running:
         child, status = os.wait()
@@ -40,7 +39,16 @@ def main():
             failed = True
             for other in running:
                 os.kill(other, signal.SIGKILL)
-    sys.exit(int(failed))
+    if failed:
+        sys.exit(f"{name} failed with {world} processes")
+
+
+def main():
+    """Every script after the other."""
+    folder, *jobs = sys.argv[1:]
+    for job in jobs:
+        name, _, world = job.partition(":")
+        together(name, int(world), folder)
 
 
 if __name__ == "__main__":

@@ -18,28 +18,16 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
 
 
-def spawn(script, world, folder, *arguments):
-    """Run a script of this folder as `world` processes; each gets its rank, their number and a folder."""
-    meeting = folder / f"{script}-{world}.meeting"
-    command = [sys.executable, str(HERE / "forked.py"), script, str(world), str(meeting), str(folder), *arguments]
-    done = subprocess.run(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stdout
+def started(script, *arguments):
+    """Run a script of this folder, which must succeed."""
+    command = [sys.executable, str(HERE / f"{script}.py"), *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def torchrun(script, world, *arguments):
-    """Run a script of this folder under torchrun; the finished process, whatever its exit status."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    command += [str(HERE / f"{script}.py"), *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
-
-
-def join():
-    """What a spawned process does first: meet the others. Returns its rank, their number and the folder."""
-    rank, world, meeting, folder = sys.argv[1:5]
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(world))
-    return int(rank), int(world), Path(folder)
+def join(rank, world, meeting):
+    """What a process does first: meet the others."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
 
 
 def finish(found, rank, world, path):
@@ -67,7 +55,7 @@ def assert_same(found, expected, name, rtol=1e-9, atol=1e-11):
 
 
 def leave():
-    """What a spawned process does last, its results written: gloo does not always survive the end of an interpreter."""
+    """What a process does last, its results written: gloo does not always survive the end of an interpreter."""
     dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)

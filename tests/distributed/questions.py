@@ -65,15 +65,11 @@ def refusals(world):
         predict(model, posterior, iter(x.split(BATCH)), samples=2)
 
 
-def main():
-    rank, world, folder = join()
+def main(rank, world, meeting, folder):
+    join(rank, world, meeting)
     with sharded():
         found = answers()
         refusals(world)
     if rank == world - 1:
-        save_file(found, folder / "answers.safetensors")
+        save_file(found, f"{folder}/answers.safetensors")
     leave()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
-"""A training under torchrun that saves every second step, and where one process may die in the middle of one.
+"""A training under torchrun that saves every second step: once rank 1 dies in the middle of a step, once nobody does.
 
-Arguments: the folder, and the step at which rank 1 is killed; without it, other hosts train after that.
+After the second, other hosts train. The agent of torchrun forks its processes here from one that has imported all that
+they need, since that is what takes the time. The one argument is a folder.
 """
 
 import os
@@ -8,11 +9,16 @@ import signal
 import sys
 from pathlib import Path
 
+import accelerate  # noqa: F401
+import lightning  # noqa: F401
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed import hosts
@@ -55,8 +61,8 @@ def die(folder):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main():
-    folder, kill_at = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+def work(folder, kill_at=None):
+    """What one process does."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     resumed, start = train(rank, world, folder, kill_at)
@@ -67,6 +73,18 @@ def main():
     if rank == 0:
         save_file(resumed, folder / "resumed.safetensors")
     hosts.train(rank, folder)
+
+
+def main():
+    folder = Path(sys.argv[1])
+    config = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0
+    )
+    with pytest.raises(ChildFailedError):
+        elastic_launch(config, work)(folder, 5)
+    assert (folder / "died").exists()
+    assert not (folder / "resumed.safetensors").exists()
+    elastic_launch(config, work)(folder)
 
 
 if __name__ == "__main__":

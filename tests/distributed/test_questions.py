@@ -3,13 +3,11 @@
 import torch
 from safetensors.torch import load_file
 
-from distributed.launch import spawn
 from distributed.questions import answers
 
 
-def test_processes_that_share_their_passes_agree_with_one(tmp_path):
-    spawn("questions", 3, tmp_path)
-    alone, found = answers(), load_file(tmp_path / "answers.safetensors")
+def test_processes_that_share_their_passes_agree_with_one(folder):
+    alone, found = answers(), load_file(folder / "answers.safetensors")
     assert found.keys() == alone.keys()
     for name, t in alone.items():
         torch.testing.assert_close(found[name], t, rtol=1e-9, atol=1e-12, msg=lambda text: f"{name}: {text}")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from distributed import problem, training
-from distributed.launch import assert_same, case, spawn
+from distributed.launch import assert_same, case
 from optim.reference import Reference, array
 from posterity.noise import Key, normal
 
@@ -32,24 +32,16 @@ TWINS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where one process leaves its checkpoint, which others resume from."""
-    return tmp_path_factory.mktemp("training")
-
-
-@pytest.fixture(scope="module")
-def alone(folder):
+def alone(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # the checkpoint of one process
         warnings.filterwarnings("ignore", "IVON. a step was skipped|IVON. only .*of the Hessian")
-        return training.everything(0, 1, folder)
+        return training.everything(0, 1, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.parametrize("world", [2, 4])
 def test_one_process_and_many_take_the_same_steps(world, folder, alone):
-    """In one test for each number of processes, because starting them is what takes the time."""
-    spawn("training", world, folder)
     many = load_file(folder / f"training-{world}.safetensors")
     for name in SAME:
         assert_same(case(many, name), case(alone, name), name)

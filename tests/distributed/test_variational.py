@@ -4,13 +4,12 @@ import torch
 from safetensors.torch import load_file
 
 from distributed import variational
-from distributed.launch import assert_same, case, spawn
+from distributed.launch import assert_same, case
 
 
-def test_one_process_and_two_take_the_same_steps_at_the_same_lambda(tmp_path):
+def test_one_process_and_two_take_the_same_steps_at_the_same_lambda(folder):
     alone = variational.everything(0, 1)
-    spawn("variational", 2, tmp_path)
-    many = load_file(tmp_path / "variational-2.safetensors")
+    many = load_file(folder / "variational-2.safetensors")
     for name in ("contexts", "accumulation", "sharded"):
         assert_same(case(many, name), case(alone, name), name, rtol=1e-7, atol=1e-9)
     for name in ("contexts, kernels", "contexts, no kernels"):

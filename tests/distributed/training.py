@@ -1,6 +1,7 @@
 """One process of many that trains in every way; rank 0 writes what came out. Without others it is the reference."""
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -305,10 +306,6 @@ def everything(rank, world, folder):
     return {f"{case}: {name}": t.contiguous() for case, entry in found.items() for name, t in entry.items()}
 
 
-def main():
-    rank, world, folder = join()
-    finish(everything(rank, world, folder), rank, world, folder / f"training-{world}.safetensors")
-
-
-if __name__ == "__main__":
-    main()
+def main(rank, world, meeting, folder):
+    join(rank, world, meeting)
+    finish(everything(rank, world, Path(folder)), rank, world, f"{folder}/training-{world}.safetensors")

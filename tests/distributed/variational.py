@@ -132,6 +132,6 @@ def _everything(rank, world):
     return {f"{case}: {name}": t.contiguous() for case, entry in found.items() for name, t in entry.items()}
 
 
-if __name__ == "__main__":
-    rank, world, folder = join()
-    finish(everything(rank, world), rank, world, folder / f"variational-{world}.safetensors")
+def main(rank, world, meeting, folder):
+    join(rank, world, meeting)
+    finish(everything(rank, world), rank, world, f"{folder}/variational-{world}.safetensors")

@@ -4,6 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter
 
 from optim.agreement import *  # noqa: F403
 from optim.agreement import DEVICE, SETTINGS, Net, assert_equal, pair, train
@@ -13,6 +14,24 @@ from posterity.optim import IVON
 from posterity.optim.kernels import _triton_sample, _triton_step, _triton_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # integers that wrap, as they should
+
+
+@pytest.fixture(autouse=True)
+def patched_once_a_launch(monkeypatch):
+    """The interpreter patches Triton's language again for every call inside a kernel, which is half of its time."""
+    patch, patched = interpreter._patch_lang, set()
+
+    def once(function):
+        languages = frozenset(name for name, value in function.__globals__.items() if value is tl or value is tl.core)
+        if languages in patched:
+            return None
+        patched.add(languages)
+        scope = patch(function)
+        restore = scope.restore  # at the end of a launch
+        scope.restore = lambda: (patched.clear(), restore())
+        return scope
+
+    monkeypatch.setattr(interpreter, "_patch_lang", once)
 
 
 @triton.jit

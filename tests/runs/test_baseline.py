@@ -36,3 +36,13 @@ def test_what_is_scored():
     amounts = examples._replace(targets=3 * examples.inputs[:, :1])
     assert baseline(amounts, amounts, Amount("y", 0.0, 2.0))[RIDGE]["rmse"] < 0.5
     assert baseline(amounts, amounts, Count("y")) == baseline(amounts, None, Count("y")) == {}
+
+
+def test_long_tables_are_thinned_and_say_so(monkeypatch):
+    monkeypatch.setattr("posterity.runs.baseline.ENOUGH", 40)
+    x, y = load_wine(return_X_y=True)
+    examples = Examples(torch.tensor(StandardScaler().fit_transform(x)), torch.tensor(y), torch.arange(len(y)))
+    found = baseline(examples, examples, Classes("y", ("a", "b", "c")))
+    some = examples._replace(inputs=examples.inputs[::5], targets=examples.targets[::5])
+    expected = baseline(some, examples, Classes("y", ("a", "b", "c")))[LOGISTIC]
+    assert found == {f"{LOGISTIC} of 36 training rows": expected}

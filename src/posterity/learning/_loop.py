@@ -115,7 +115,7 @@ class Loop:
             settings["lr"] = self.learner.plan.lr * factor
         seen = self.stepper(group, self.objective, self.step + 1, check)
         self.step += 1
-        self.metrics.rows += seen.rows
+        self.metrics.join(seen)
         if self.noise is not None:
             _, _, error, count = seen.sums().tolist()
             if count > 0:
@@ -198,7 +198,7 @@ class Loop:
             "best": self.best,
             "waited": self.waited,
             "order": self._order_to_come() if self.step % self.steps_per_epoch == 0 else self.order,
-            "tally": torch.stack(self.metrics.rows) if self.metrics.rows else None,
+            "tally": self.metrics.rows,
             "scaler": self.stepper.state(),
             "learnt": self._learnt(),
         }
@@ -209,7 +209,7 @@ class Loop:
             setattr(self, name, state[name])
         if self.data.generator is not None and state.get("order") is not None:  # older checkpoints have none
             self.data.generator.set_state(state["order"])
-        self.metrics = RunningMetrics(() if state["tally"] is None else state["tally"].to(self.stepper.device))
+        self.metrics = RunningMetrics(None if state["tally"] is None else state["tally"].to(self.stepper.device))
         self.stepper.load(state["scaler"])
         self._restore(state["learnt"])
 

@@ -20,6 +20,7 @@ from posterity.learning.objective import Objective
 from posterity.learning.running_metrics import RunningMetrics
 from posterity.startup import step_of
 
+_SURELY = 0.99  # of a bound, within which no rounding leads beyond it
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -142,6 +143,8 @@ class Stepper:
 def _clip(parameters: Sequence[Tensor], largest: float) -> None:
     """What `clip_grad_norm_` does; on a CPU, where asking costs nothing, gradients within the bound are left alone."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    if norm.device.type != "cpu" or not largest / (norm + 1e-6) >= 1:  # as torch computes its factor; so is NaN
-        nn.utils.clip_grads_with_norm_(parameters, largest, norm)
+    if gradients and all(g.device.type == "cpu" for g in gradients):
+        norm = math.hypot(*map(float, torch._foreach_norm(gradients)))
+        if norm <= _SURELY * largest:  # near the bound torch has the last word, and of NaN too
+            return
+    nn.utils.clip_grad_norm_(parameters, largest)

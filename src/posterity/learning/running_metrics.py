@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from posterity.learning.checks import check_inputs
 from posterity.learning.objective import Objective
 from posterity.trees import state_dtype
 
+_AT_ONCE = 256  # rows that are put together at a time: one by one takes longer than the rest of the counting
+
 
 def diverged(how: str) -> PosterityError:
     """The error of a training that diverged."""
@@ -24,8 +25,9 @@ def diverged(how: str) -> PosterityError:
 class RunningMetrics:
     """Rows of (Σ w ℓ, Σ w, correct, count), one for each batch or step."""
 
-    def __init__(self, rows: Iterable[Tensor] = ()) -> None:
-        self.rows = list(rows)
+    def __init__(self, rows: Tensor | None = None) -> None:
+        self._rows = [] if rows is None else [rows]
+        self._waiting: list[tuple[float, tuple[Tensor, ...]]] = []  # rows that nobody has asked for, as single numbers
 
     def add(
         self, objective: Objective, f: Tensor, y: Tensor, total: Tensor, share: float = 1.0, mass: Tensor | None = None
@@ -34,17 +36,43 @@ class RunningMetrics:
         correct = objective.correct(f, y)
         mass = objective.mass(y) if mass is None else mass
         right = torch.full_like(total, torch.nan) if correct is None else correct.detach()
-        stacked = torch.stack([entry.to(total.dtype) for entry in (total.detach(), mass, right, objective.count(y))])
-        self.rows.append(stacked if share == 1 else share * stacked)
+        self._wait([(share, (total.detach(), mass, right, objective.count(y)))])
+
+    def join(self, others: RunningMetrics) -> None:
+        """Count what others have counted as well."""
+        self._rows += others._rows
+        self._wait(others._waiting)
+
+    def _wait(self, rows: list[tuple[float, tuple[Tensor, ...]]]) -> None:
+        self._waiting += rows
+        if len(self._waiting) >= _AT_ONCE:
+            self._stack()
+
+    def _stack(self) -> None:
+        if self._waiting:
+            found = torch.stack([number.to(row[0].dtype) for _, row in self._waiting for number in row]).view(-1, 4)
+            shares = [share for share, _ in self._waiting]
+            whole = all(share == 1 for share in shares)
+            self._rows.append(found if whole else found * found.new_tensor(shares).unsqueeze(1))
+            self._waiting = []
+
+    @property
+    def rows(self) -> Tensor | None:
+        """All rows, (n, 4); None where there are none."""
+        self._stack()
+        return torch.cat(self._rows) if self._rows else None
 
     def sums(self) -> Tensor:
         """The summed rows in float64, without batches of non-finite loss."""
-        rows = torch.stack(self.rows).to("cpu", torch.float64)
+        found = self.rows
+        if found is None:
+            return torch.zeros(4, dtype=torch.float64)
+        rows = found.to("cpu", torch.float64)
         return rows[rows[:, 0].isfinite()].sum(0)
 
     def metrics(self, objective: Objective) -> dict[str, float]:
         """Mean loss, with the accuracy or the root of the mean squared error where there is one; none of no targets."""
-        total, mass, correct, count = self.sums().tolist() if self.rows else [0.0] * 4
+        total, mass, correct, count = self.sums().tolist()
         if mass == 0:
             return {}
         found = {"loss": total / mass}
@@ -56,7 +84,8 @@ class RunningMetrics:
 
     def require_loss(self, what: str) -> None:
         """Raise unless there is a mean loss: some target that counts, at a finite loss."""
-        if not torch.stack(self.rows)[:, 0].isfinite().any():
+        found = self.rows
+        if found is None or not found[:, 0].isfinite().any():
             raise diverged("no batch has a finite loss")
         counts = self.sums()[1].item() > 0
         require(counts, what, "some that count, not all ignored or of classes of weight 0", "none")

@@ -12,6 +12,8 @@ from torch import Tensor
 from posterity.errors import Undefined, require
 from posterity.likelihoods._base import Likelihood, range_of
 
+_NO_LABEL = -(2**40)  # that is ignored: no label is it, and torch's own choice of −100 would hide a wrong one
+
 
 @dataclass(frozen=True)
 class CategoricalLikelihood(Likelihood):
@@ -25,6 +27,8 @@ class CategoricalLikelihood(Likelihood):
         log_p = torch.log_softmax(f, -1)
         if y.is_floating_point():
             return -(y * log_p).sum(-1)
+        if f.ndim == 2:  # the same numbers, a quarter faster
+            return F.nll_loss(log_p, y.long(), reduction="none", ignore_index=_NO_LABEL)
         return -log_p.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
 
     def residual(self, f: Tensor, y: Tensor) -> Tensor:

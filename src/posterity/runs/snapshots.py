@@ -14,8 +14,8 @@ from posterity.files import read_tensors, write_tensors
 from posterity.learning import Callback, Moment
 from posterity.memory import memory_map
 
-SHOWN = 8  # maps over a whole training: each costs about as much as ten steps
-LARGEST = 20_000  # examples times outputs up to which they are drawn unless said otherwise
+SHOWN = 8  # maps over a whole training
+LARGEST = 5000  # examples times outputs up to which they are drawn by default: more would cost more than training
 PICTURE = 5  # how many rows of a table a picture counts for
 COLUMNS = ("id", "error", "leverage", "loo_nll", "self_influence")
 

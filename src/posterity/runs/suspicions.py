@@ -17,6 +17,7 @@ from posterity.runs.targets import Classes
 _SOME = 0.01  # share of held-out rows that may also be training rows without a word
 _CHANCE = 1.5  # times as many copies as chance would make, below which nothing is said
 _RARE = 10  # rows of a class below which neither learning nor judging it means much
+_PIECE = 50_000  # rows that are looked at together, for the memory
 _ONE_SIDED = 0.9  # share of the largest class at which accuracy says little
 
 
@@ -95,5 +96,7 @@ def _twice(train: Examples, test: Examples, widths: list[int]) -> str | None:
 
 def _hashes(examples: Examples, begin: int = 0, end: int | None = None) -> pd.Series[int]:
     """A number for each row, the same for the same target and the same inputs between two places."""
-    values = torch.cat([examples.inputs[:, begin:end], examples.targets.reshape(len(examples.inputs), -1).float()], 1)
-    return pd.util.hash_pandas_object(pd.DataFrame(values.numpy()), index=False)
+    pieces = zip(examples.inputs.split(_PIECE), examples.targets.split(_PIECE), strict=True)
+    tables = (torch.cat([x[:, begin:end], y.reshape(len(x), -1).float()], 1).numpy() for x, y in pieces)
+    found = [pd.util.hash_pandas_object(pd.DataFrame(table), index=False) for table in tables]
+    return pd.concat(found, ignore_index=True)

@@ -79,7 +79,7 @@ class IVONLearner(Learner):
         return self.optimizer.sampled_params(train=True)
 
     def figures(self) -> dict[str, float]:
-        return {"sigma": self.optimizer.diagnostics().sigma[1]}
+        return {"sigma": self.optimizer.median_sigma()}
 
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posterity.optim import kernels
-from posterity.optim._diagnostics import DiagnosedWeights
+from posterity.optim._diagnostics import DiagnosedWeights, quantiles, some
 from posterity.optim._distributed import home, local, whole
 from posterity.optim._options import Options
 from posterity.optim.engine._parameters import Group, Parameters, followed
@@ -125,3 +125,10 @@ class Equations:
         options, state, prior = self.options_of(group), self.state.get(p, {}), self._parameters.prior_of(p, group)
         rho = self.numbers(p, options)["rho2"] if "spread" in state else 0.0
         return DiagnosedWeights(whole(p), self.precision_of(p, group), prior, state, self.clipped(p, options), rho)
+
+    @torch.no_grad()
+    def median_sigma(self) -> float:
+        """The median of the posterior standard deviations, as `diagnostics` has it, without the rest."""
+        trained = [(p, group) for group, p in self._parameters if p.requires_grad]
+        total = sum(p.numel() for p, _ in trained)
+        return quantiles([some(self.precision_of(p, group), total).rsqrt().cpu() for p, group in trained])[1]

@@ -164,6 +164,7 @@ class Uploaded:
         self._values: list[Any] = []
         self._captured: list[Tensor] = []  # graphs read from here whenever they are replayed, which nobody says
         self._spare = self._host()
+        self._here = tensor.numpy() if tensor.device.type == "cpu" else None  # a view, which takes lists quickly
         self._multiplied = False
 
     def _host(self) -> Tensor:
@@ -175,6 +176,9 @@ class Uploaded:
             return
         self._multiplied = False
         self._values = values
+        if self._here is not None:
+            self._here[...] = values
+            return
         host = self._spare
         host.copy_(torch.tensor(values, dtype=host.dtype).view(host.shape))
         self.tensor.copy_(host, non_blocking=True)

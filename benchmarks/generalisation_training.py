@@ -45,7 +45,7 @@ class Recipe:
 RECIPES = {
     "digits, MLP 64-100-10": Recipe(split_digits, lambda: networks.mlp((64, 100, 10)), 40),
     "Fashion-MNIST, LeNet-5": Recipe(fashion, networks.lenet5, 40),
-    "CIFAR-10, ResNet-20": Recipe(cifar10, lambda: networks.ResNet20(frn=True), 40, 5000),
+    "CIFAR-10, ResNet-20": Recipe(cifar10, lambda: networks.ResNet20(frn=True), 30, 5000),
 }
 DELTA, LR, HESSIAN, BATCH = 10.0, 0.2, 0.01, 50
 

@@ -21,6 +21,7 @@ from posterity.runs.effects import Effect
 Array = np.ndarray[Any, Any]
 Previews = Callable[[int], Preview]
 CARDS = 12
+_WORDS = {"self_influence": "influence", "leverage": "leverage", "loo_nll": "loss when left out"}
 SEVERAL, _NOTHING = 3.0, 0.02  # ratio of two losses that disagree, and a loss that counts as none
 
 
@@ -124,8 +125,22 @@ def write_report(contents: Contents, path: str | Path) -> None:
         sections.append(Section("Cost", [_pairs(contents.cost)]))
     if contents.reproduce:
         sections.append(Section("Reproduce", [Code(contents.reproduce)]))
-    page = document(contents.title, contents.lead, sections, f"posterity {__version__}")
+    page = document(
+        contents.title, f"{contents.lead} {_verdict(contents)}".strip(), sections, f"posterity {__version__}"
+    )
     write_bytes(path, page.encode())
+
+
+def _verdict(contents: Contents) -> str:
+    """The figures that a reader looks for first."""
+    found, held, table = [], contents.held_out, contents.memory
+    if held is not None:
+        wrong = float(held.losses.mean())
+        figure = f"accuracy {1 - wrong:.1%}" if held.probs is not None else f"root mean squared error {wrong**0.5:.4g}"
+        found.append(f"On {len(held.targets)} held-out rows: {figure}.")
+    if table is not None and "suspected_label" in table:
+        found.append(f"Labels that look wrong: {int(table['suspected_label'].notna().sum())} of {len(table)}.")
+    return " ".join(found)
 
 
 def _pairs(values: Mapping[str, Any]) -> pd.DataFrame:
@@ -152,7 +167,7 @@ def _classes(held: HeldOut, probs: Array, names: Sequence[str] | None) -> Sectio
     known = [_name(names, k) for k in range(probs.shape[1])]
     if len(known) <= CLASSES:
         matrix: list[Block] = [
-            "Held-out rows of each true class (lines) by their predicted class (columns):",
+            "Counts of held-out rows: one line for each true class, one column for each predicted class.",
             confusion(probs, held.targets, known),
         ]
     else:
@@ -166,8 +181,8 @@ def _effects(found: Sequence[Effect]) -> Section:
     return Section(
         "Effects of the columns",
         [
-            "The average prediction if one column had another value and the others stayed as they are. It describes "
-            "the model, not causes. Bands hold nine in ten draws of the weights.",
+            "The average prediction if one column had another value and the others did not change. It describes "
+            "the model, not causes. Bands contain nine in ten draws of the weights.",
             Picture(plots.effects(found), f"The {len(found)} columns that move predictions most."),
         ],
     )
@@ -185,7 +200,7 @@ def _trust(held: HeldOut) -> Section:
     if held.probs is not None:
         honest = Picture(
             plots.reliability(held.probs, held.targets),
-            "Calibrated confidences lie on the diagonal; lines are 90 % intervals.",
+            "Calibrated confidences lie on the diagonal. Vertical lines are 90 % intervals.",
         )
     else:
         honest = Picture(
@@ -193,7 +208,15 @@ def _trust(held: HeldOut) -> Section:
             "Calibrated intervals lie on the diagonal: they contain as many targets as they state.",
         )
     return Section(
-        "Calibration and uncertainty", [kept, honest, Picture(curve, "The loss without the most uncertain examples.")]
+        "Calibration and uncertainty",
+        [
+            kept,
+            honest,
+            Picture(
+                curve,
+                "The loss of the most certain rows. If uncertainty finds the errors, it falls to the left.",
+            ),
+        ],
     )
 
 
@@ -234,13 +257,13 @@ def _disagreement(estimated: float, measured: float, out_of_fold: float | None) 
 
 def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     """Leave-one-out, influential examples, suspected labels."""
-    estimate = f"Predicted without itself, a training example has a mean loss of {table['loo_nll'].mean():.4g}"
+    estimate = f"Training examples, each predicted as if it had been left out: mean loss {table['loo_nll'].mean():.4g}"
     if "loss" in table:
-        estimate += f" (with itself {table['loss'].mean():.4g})"
+        estimate += f". The same examples after training on them: {table['loss'].mean():.4g}"
     blocks: list[Block] = []
     if contents.held_out is not None and contents.held_out.probs is not None:
         measured = metrics.nll(contents.held_out.probs, contents.held_out.targets)
-        estimate += f"; held-out examples measure {measured:.4g}"
+        estimate += f". Held-out examples: {measured:.4g}"
         out_of_fold = float(table["out_of_fold_nll"].mean()) if "out_of_fold_nll" in table else None
         blocks += _disagreement(float(table["loo_nll"].mean()), measured, out_of_fold)
     blocks += [estimate + ".", *([f"Warning: {contents.warning}."] if contents.warning else [])]
@@ -249,12 +272,15 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     sections.append(
         Section(
             "Most influential examples",
-            [f"Training examples without which the model would change most ({by}).", _cards(contents, table, by)],
+            [
+                "Training examples without which the model would change most: the larger the influence, the more.",
+                _cards(contents, table, by),
+            ],
         )
     )
     if "suspected_label" in table and table["suspected_label"].notna().any():
         suspects = table[table["suspected_label"].notna()]
-        text = f"{len(suspects)} of {len(table)} labels differ from the model's prediction without them."
+        text = f"For {len(suspects)} of {len(table)} training examples the model predicts another label."
         sections.append(Section("Suspected labels", [text, _cards(contents, suspects, contents.ranking)]))
     return sections
 
@@ -267,8 +293,15 @@ def _cards(contents: Contents, table: pd.DataFrame, by: str) -> list[Card]:
         if pd.notna(row.get("suspected_label")):
             lines.append(f"looks like {_name(contents.class_names, row['suspected_label'])}")
         preview = contents.preview(int(row["id"])) if contents.preview else None
-        cards.append(Card(preview, [*lines, f"no. {row['id']} · {by} {row[by]:.3g}"]))
+        cards.append(Card(preview, [*lines, f"no. {row['id']} · {_score(by, row[by])}"]))
     return cards
+
+
+def _score(by: str, value: float) -> str:
+    """A column of a memory map and its value, in words."""
+    if by == "label_error":
+        return f"wrong with probability {value:.0%}"
+    return f"{_WORDS.get(by, by)} {value:.3g}"
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:

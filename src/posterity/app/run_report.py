@@ -24,10 +24,11 @@ def contents(run: RunFolder) -> Contents:
     except PosterityError as why:
         warning = str(why)
     target, rows, config = run.preprocessing.target, run.record.rows._asdict(), run.config
+    file = Path(run.dataset.source.path).name
     used = sum(column.width > 0 for column in run.preprocessing.columns)
     return Contents(
         title=run.folder.resolve().name,
-        lead=f"{target.name} from {Path(run.dataset.source.path).name}, learnt from {rows['train']} rows.",
+        lead=f"{target.name}, predicted from {file} after training on {rows['train']} rows.",
         facts={
             "target": f"{target.name} ({target.task})",
             "inputs": f"{used} columns" if used else "x".join(str(size) for size in run.preprocessing.shape),
@@ -53,10 +54,14 @@ def contents(run: RunFolder) -> Contents:
 def _tempered(run: RunFolder) -> dict[str, str]:
     """Of a posterior that is colder than Bayes' rule: its temperature, and what its width costs."""
     posterior, last = run.posterior, run.history[-1] if run.history else {}
-    found = {} if posterior.ess == posterior.n else {"temperature": f"{posterior.temperature:.3g} (N/λ)"}
+    found = (
+        {}
+        if posterior.ess == posterior.n
+        else {"temperature of the posterior": f"{posterior.temperature:.3g} (1 is Bayes' rule; lower is narrower)"}
+    )
     if "price" in last:
-        found["price of the noise"] = f"{last['price']:.3g} nats per example"
-        found["effective parameters"] = f"{last['effective_parameters']:.0f}"
+        found["loss added by noise in the weights"] = f"{last['price']:.3g} nats per example"
+        found["effective number of parameters"] = f"{last['effective_parameters']:.0f}"
     return found
 
 

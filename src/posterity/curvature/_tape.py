@@ -199,12 +199,16 @@ class Tape:
         if not any(slopes_of(module) for module in self._calls):
             return
         v = torch.linspace(1.0, 2.0, logits.numel()).view_as(logits).to(logits)
-        for layer in (layer for layer in self._collect(logits)[0] if slopes_of(layer.module)):
-            b = layer.gather([signal.unsqueeze(0) for signal in pulled(logits, [c.edge for c in layer.calls], v)])
+        layers = [layer for layer in self._collect(logits)[0] if slopes_of(layer.module)]
+        edges = [call.edge for layer in layers for call in layer.calls]
+        names = [name for layer in layers for name in layer.parameters]
+        found = pulled(logits, [*edges, *(get_gradient_edge(self.parameters[name]) for name in names)], v)
+        signals, true = iter(found[: len(edges)]), dict(zip(names, found[len(edges) :]))
+        for layer in layers:
+            b = layer.gather([next(signals).unsqueeze(0) for _ in layer.calls])
             for name, parameter in layer.parameters.items():
-                (true,) = pulled(logits, [get_gradient_edge(self.parameters[name])], v)
                 ours = parameter.gradient(b, slice(None)).total()
-                right = not _differ(true.to(b).reshape(1, -1), ours.reshape(1, -1))
+                right = not _differ(true[name].to(b).reshape(1, -1), ours.reshape(1, -1))
                 asked = f"elementwise({type(layer.module).__name__})"
                 require(right, asked, f"the derivative of the output in {name!r}", "another slope")
 

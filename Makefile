@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Byte code is kept, whatever the environment says: tests start dozens of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo table docs notebooks check one suite test wheel nightly lint types clean
 

@@ -19,6 +19,13 @@ TEST_FILES = sorted(TESTS.rglob("test_*.py"))
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Of a file, the nodes that tell what it uses and hands on."""
+    telling = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Dict)
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, telling)]
+
+
+@cache
 def module(name: str) -> str | None:
     """The module of a dotted name below `posterity`: the file itself, or the front of a package."""
     return next((known for known in (name, f"{name}.__init__".lstrip(".")) if known in MODULES), None)
@@ -31,9 +38,8 @@ def imported(path: Path) -> frozenset[tuple[str, str]]:
 
 
 def _imported(path: Path) -> Iterator[tuple[str, str]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     rooms = {"po": "", "posterity": ""}
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "posterity":
             base = node.module.removeprefix("posterity").lstrip(".")
             for alias in node.names:
@@ -44,7 +50,7 @@ def _imported(path: Path) -> Iterator[tuple[str, str]]:
             for alias in node.names:
                 if alias.name.startswith("posterity."):
                     yield alias.name.removeprefix("posterity."), ""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute):
             dotted = _dotted(node)
             if dotted[0] in rooms:
@@ -64,7 +70,7 @@ def handed_on(package: str) -> dict[str, str]:
     """Names that a package imports from its modules, and where they stand; the front door says so in a table."""
     path = MODULES[module(package) or "__init__"]
     found = {name: base for base, name in imported(path) if base}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Dict):  # lazy exports: name -> module
             pairs = [(k, v) for k, v in zip(node.keys, node.values) if isinstance(k, ast.Constant)]
             texts = {str(k.value): str(v.value) for k, v in pairs if isinstance(v, ast.Constant)}
@@ -94,7 +100,7 @@ def uses(name: str) -> frozenset[str]:
 
 def helpers(test: Path) -> Iterator[Path]:
     """The files of the tests that a test file imports."""
-    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+    for node in nodes(test):
         if isinstance(node, ast.ImportFrom) and node.module:
             path = (TESTS / node.module.replace(".", "/")).with_suffix(".py")
             if path.exists():
@@ -112,9 +118,15 @@ def distances(test: Path) -> dict[str, int]:
     return seen
 
 
+@cache
+def room(test: Path) -> str:
+    """The room that a test stands in: tests/ROOM/ or tests/test_ROOM.py."""
+    return test.relative_to(TESTS).parts[0].removesuffix(".py").removeprefix("test_")
+
+
 def own(test: Path, name: str) -> bool:
-    """Whether a test stands in the room of a module: tests/ROOM/ or tests/test_ROOM.py."""
-    return test.relative_to(TESTS).parts[0].removesuffix(".py").removeprefix("test_") == name.split(".")[0]
+    """Whether a test stands in the room of a module."""
+    return room(test) == name.split(".")[0]
 
 
 def table() -> dict[str, list[tuple[int, Path]]]:

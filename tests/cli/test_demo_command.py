@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 import torch
@@ -17,7 +18,10 @@ from posterity.cli._demo.terminal import show
 def study():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield run(seed=1, steps=300)
+    with redirect_stdout(io.StringIO()) as written:
+        study = run(seed=1, steps=300)
+    assert written.getvalue() == ""  # progress goes elsewhere, so that the command can print JSON
+    yield study
     torch.set_num_threads(threads)
 
 
@@ -55,10 +59,18 @@ def test_the_terminal_shows_the_numbers(study):
         assert number in text
 
 
-def test_the_command_writes_a_report_and_prints_json(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--steps", "60", "--json"])
+def test_the_command_writes_a_report_and_prints_json(study, tmp_path, monkeypatch):
+    asked = []
+
+    def known(*settings):
+        asked.append(settings)
+        return study
+
+    monkeypatch.setattr("posterity.cli._demo.study.run", known)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--seed", "3", "--steps", "60", "--json"])
     assert result.exit_code == 0, result.output
-    numbers = json.loads(result.stdout)  # progress goes elsewhere
+    assert asked == [(3, 60)]
+    numbers = json.loads(result.stdout)
     assert set(numbers["change"]) == {"doing nothing", "adaptation", "retraining"}
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"{numbers['digits']['accuracy']:.1%}" in page

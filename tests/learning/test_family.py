@@ -45,7 +45,7 @@ def reference():
 def test_digits_beside_a_perceptron_of_scikit_learn(method, reference, tmp_path):
     score, train, test = reference
     model = binary_network(64, 128, 10) if method in BINARY else mlp(64, 32, 10)
-    run = fit(model, train, method=method, epochs=25)
+    run = fit(model, train, method=method, epochs=18)
     assert type(run.posterior.structure) is LEFT[method]
     run.posterior.save(tmp_path / method)
     # The posterior of OGN is that of squared gradients at the mean, wide where the fit is good: it is asked there.

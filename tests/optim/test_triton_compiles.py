@@ -21,8 +21,7 @@ POINTERS = {torch.int32: "*i32", torch.int64: "*i64", torch.float32: "*fp32", to
 PRIOR, TERM = ("prior_mean", "prior_precision"), ("linear", "quadratic")
 KINDS = {
     "plain": {},
-    "bfloat16": {"dtype": torch.bfloat16},
-    "prior, term": {"extra": (*PRIOR, *TERM)},
+    "bfloat16, prior, term": {"dtype": torch.bfloat16, "extra": (*PRIOR, *TERM)},
     "squares, transposed, not aligned": {"shape": (3, 7), "transposed": True, "squares": True},
 }
 

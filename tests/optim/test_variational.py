@@ -69,9 +69,8 @@ def expectations(kind, x, y, mean, sigma):
     f = x @ (mean + sigma * noise).T
     residual = (f if kind == "linear" else torch.sigmoid(f)) - y[:, None]
     curvature = torch.ones_like(f) if kind == "linear" else torch.sigmoid(f) * torch.sigmoid(-f)
-    gradient = (x[:, :, None] * residual[:, None]).mean((0, 2))
-    squares = (x.square()[:, :, None] * residual.square()[:, None]).mean((0, 2))
-    return gradient, squares, (x.square()[:, :, None] * curvature[:, None]).mean((0, 2))
+    means = residual.mean(1), residual.square().mean(1), curvature.mean(1)  # over draws
+    return tuple((power * m[:, None]).mean(0) for power, m in zip((x, x.square(), x.square()), means, strict=True))
 
 
 @pytest.mark.parametrize(

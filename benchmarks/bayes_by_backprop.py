@@ -131,8 +131,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         mine = [line for line in results if (line["study"], line["method"], line["draws"] > 0) == key]
         cells = [report.spread([line[c] for line in mine], d) for c, d in (("accuracy", 2), ("nll", 4), ("ece", 4))]
         minutes = f"{sum(line['minutes'] for line in mine) / len(mine):.1f}"
-        rows.append([key[0], NAMES[key[1:]], mine[0]["setting"], *cells, mine[0]["epochs"], minutes])
-    columns = ["data, network", "method", "setting", "accuracy %", "NLL", "ECE", "epochs", "minutes"]
+        rows.append([key[0], NAMES[key[1:]], mine[0]["setting"], *cells, mine[0]["epochs"], minutes, len(mine)])
+    columns = ["data, network", "method", "setting", "accuracy %", "NLL", "ECE", "epochs", "minutes", "runs"]
     text += report.table(columns, rows) + "\nHeld-out NLL of the settings that were tried:\n\n"
     tries = [[line["study"], line["tried"], f"{line['nll']:.4f}"] for line in lines if "tried" in line]
     report.publish("bayes_by_backprop", text + report.table(["data, network", "setting", "NLL"], tries), options.out)

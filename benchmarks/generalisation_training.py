@@ -99,25 +99,29 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
 
 
 def draw(lines: list[report.Line], folder: Path) -> None:
-    """The curves over epochs, one panel for each setting, the first seed of each."""
-    first = {setting: found for (setting, _), found in reversed(curves(lines).items())}
-    figure, (axes,) = panels(1, len(first), width=5.2, height=4.0)
-    for axis, (name, found) in zip(axes, sorted(first.items()), strict=True):
-        for (label, values), colour in zip(found.items(), (MUTED, BLUE, GREEN), strict=True):
+    """The curves over epochs, one panel for each seed, of the last setting."""
+    found = curves(lines)
+    setting = list(found)[-1][0]
+    mine = {seed: found[setting, seed] for name, seed in found if name == setting}
+    figure, (axes,) = panels(1, len(mine), width=4.2, height=3.6)
+    for axis, (seed, shown) in zip(axes, mine.items(), strict=True):
+        for (label, values), colour in zip(shown.items(), (MUTED, BLUE, GREEN), strict=True):
             axis.plot(range(1, len(values) + 1), values, color=colour, linewidth=2.2, label=label)
-        axis.set(title=name, xlabel="epoch", ylabel="mean NLL (nats)")
+        axis.set(title=f"seed {seed}", xlabel="epoch", ylabel="mean NLL (nats)")
         axis.grid(True, color="#E3E3E3")
     axes[0].legend(frameon=False)
-    figure.suptitle("Leave-one-out, from the training data alone, beside the test NLL")
+    figure.suptitle(f"{setting}: leave-one-out, from the training data alone, follows the test NLL")
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "generalisation_training.png", dpi=110, bbox_inches="tight")
+    name = setting.rpartition(", ")[2].lower().replace(" ", "_")
+    figure.savefig(folder / f"generalisation_{name}.png", dpi=110, bbox_inches="tight")
 
 
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     facts = {"lr": LR, "hess_init": HESSIAN, "batch": BATCH, "prior precision": DELTA}
     text = report.header("Leave-one-out NLL during training, the authors' recipe", lines, **facts)
     text += f"\n{__doc__.partition(chr(10))[2].strip()}\n\n"
-    rows = []
+    run = {line["setting"] for line in lines}
+    rows = [row for row in report.earlier_rows("generalisation_training", options.out) if row[0] not in run]
     for (setting, seed), found in curves(lines).items():
         train, loo, test = found.values()
         ends = [f"{values[-1]:.3f}" for values in (train, loo, test)]
@@ -127,6 +131,7 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         rows.append([setting, seed, *ends, f"{closer:.2f}", cost, f"{spearmanr(loo, test)[0]:.2f}"])
     columns = ["", "seed", "training NLL", "leave-one-out", "test NLL", "distance to test, of training's"]
     text += report.table([*columns, "stop (truly best), cost", "Spearman"], rows)
+    text += "\nRows of settings that were not run again are those of the last run of this script.\n"
     report.publish("generalisation_training", text, options.out)
     if options.pictures:
         draw(lines, Path(options.pictures))

@@ -137,6 +137,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def earlier_rows(name: str, out: str | None) -> list[list[str]]:
+    """The rows of a table that was published before, so that a study can run a part of it again."""
+    path = Path(out or "") / f"{name}.md"
+    lines = path.read_text(encoding="utf-8").splitlines() if out and path.exists() else []
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return cells[1:]  # without the heads
+
+
 def spread(values: Sequence[float], digits: int = 3) -> str:
     """Mean ± standard deviation over seeds."""
     if len(values) == 1:

@@ -77,7 +77,8 @@ def test_the_report_of_a_classifier_says_everything(tmp_path):
     for wanted in (
         "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "one line for each true class",
         "<runner>", "recall", "least certain tenth", "Most uncertain predictions", "Leave-one-out",
-        "Most influential examples", "For 2 of 30 training examples", "Labels that look wrong: 2 of 30", "looks like <runner>", "12.5", "posterity fit beans.csv",
+        "Most influential examples", "For 2 of 30 training examples", "Labels that look wrong: 2 of 30",
+        "looks like <runner>", "12.5", "posterity fit beans.csv",
     ):  # fmt: skip
         assert wanted in words
     assert page.tags.count("figure") == 2

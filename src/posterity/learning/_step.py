@@ -49,6 +49,8 @@ class Stepper:
         self.parameters = [p for group in self.learner.optimizer.param_groups for p in group["params"]]
         self.step_once = step_of(self.learner.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.amp == "fp16")
+        if self.scaler.is_enabled():
+            self.learner.scaled_by(self.scaler)
 
     def __call__(self, group: Sequence[Batch], objective: Objective, step: int, check: bool) -> RunningMetrics:
         """Step once on the mean loss over all batches of a group, averaged over the method's weight draws."""

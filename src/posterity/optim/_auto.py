@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from posterity.errors import require, require_positive
-from posterity.optim._meter import REFRESH
+from posterity.optim._distributed import Replicas
+from posterity.optim._meter import REFRESH, price_of
 from posterity.optim.price import Price
+
+if TYPE_CHECKING:
+    from posterity.optim.engine._statistics import Statistics
 
 Auto = Literal["auto"]
 BUDGET = 0.03  # nats per example that the noise may cost
@@ -19,6 +24,14 @@ FIRST = 3  # steps that the start of the Hessian counts for
 def start_of_hessian(n: float) -> float:
     """Where "auto" starts h: σ ≤ 0.06. A wider start drowns few examples in noise; a narrower one is unlearnt late."""
     return max(0.1, 300 / n)
+
+
+def usual_start(n: float, steps: int) -> dict[str, Any]:
+    """Where IVON and its kin start in a training of known length that learns two thirds of the Hessian.
+
+    The start stays in the width, so it is narrower than `start_of_hessian`: σ ≤ 0.03.
+    """
+    return {"hess_init": max(0.1, 1000 / n), "betas": (0.9, 1 - 1 / max(steps, 2))}
 
 
 def decided(ess: float | Auto, hess_init: float | Auto, n: float | None) -> dict[str, Any]:
@@ -53,6 +66,26 @@ class HeldPrice:
 
     def __init__(self, n: float, device: torch.device) -> None:
         self.price, self.steps = Price.of(n, BUDGET, device), 0
+        self.unclear: Tensor | bool = False  # whether norms alone had to tell a GradScaler from clipping
+
+    def pay_for(
+        self,
+        samples: Statistics,
+        parameters: Sequence[Tensor],
+        estimates: int,
+        replicas: Replicas,
+        scaler: torch.amp.GradScaler | None,
+    ) -> bool:
+        """Take in the price of the samples since the last step, if there were any; see `price_of`.
+
+        Returns:
+            Whether it is time for another λ.
+        """
+        found = price_of(samples, parameters, estimates, replicas, self.price.ess, scaler)
+        if found is None:
+            return False
+        self.unclear = self.unclear | found[2]
+        return self.pay(found[0])
 
     def pay(self, price: Tensor) -> bool:
         """Take in the price of a step; whether it is time for another λ."""

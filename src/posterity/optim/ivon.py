@@ -15,8 +15,9 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from posterity.errors import require, require_whole
 from posterity.optim._auto import FIRST, Auto, HeldPrice, decided
+from posterity.optim._auto import usual_start as usual_start
 from posterity.optim._distributed import Noise, every, local, sharded, summed
-from posterity.optim._meter import check_numbers, price_of
+from posterity.optim._meter import UNCLEAR, check_numbers
 from posterity.optim._options import (
     GaussianOptions,
     betas_of_ivon_opt,
@@ -143,6 +144,7 @@ class IVON(VariationalOptimizer):
             sample on each, for one more message of the size of the parameters.
         process_group: The processes that hold the same model; all by default.
         n: Number N of training examples, for "auto"; `ess` unless given. "auto" leaves all to tensor operations.
+        scaler: The GradScaler that multiplies the loss, for "auto" beside clipping; see `Variational`.
         **torch_options: As for every optimizer here: `foreach` has no effect, `maximize` and others are refused. Also
             `beta1` and `beta2`, as ivon-opt calls the two of `betas`.
 
@@ -185,8 +187,10 @@ class IVON(VariationalOptimizer):
         noise: Noise = "shared",
         process_group: Any = None,
         n: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
         **torch_options: Any,
     ) -> None:
+        self.scaler = scaler
         options = IVONOptions(
             lr=lr,
             **decided(ess, hess_init, n),
@@ -241,7 +245,7 @@ class IVON(VariationalOptimizer):
             self._held.load(state_dict["price"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | ({} if self._held is None else {"_held": self._held})
+        return super().__getstate__() | ({} if self._held is None else {"_held": self._held, "scaler": self.scaler})
 
     # ── equations ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -322,14 +326,16 @@ class IVON(VariationalOptimizer):
 
     def apply(self, pieces: list[Piece]) -> None:
         """Update all parameters; where λ is automatic, measure the price first, and set λ for the steps to come."""
-        held, found = self._held, None
+        held, due = self._held, False
         if held is not None:
             trained = [p for p in self._trained() if p.grad is not None]
             estimates = max(int(piece.numbers.get("estimates", 1)) for piece in pieces) if pieces else 1
-            found = price_of(self._samples.statistics, trained, estimates, self._replicas, held.price.ess)
+            due = held.pay_for(self._samples.statistics, trained, estimates, self._replicas, self.scaler)
         super().apply(pieces)
-        if held is not None and found is not None and held.pay(found[0]):
+        if held is not None and due:
             self._set_ess(held.held(sum(map(self._effective, trained))))
+            if held.unclear:
+                self._warn(UNCLEAR)
 
     def _effective(self, p: Tensor) -> float:
         """Σ h/(h + δ) of one parameter."""
@@ -368,14 +374,6 @@ class IVON(VariationalOptimizer):
         if options.betas[1] == "auto" or options.forgets_start:
             numbers["rho2"] = self._auto(p, options)
         self.forget(p, numbers["rho2"])
-
-
-def usual_start(n: float, steps: int) -> dict[str, Any]:
-    """Where IVON and its kin start in a training of known length that learns two thirds of the Hessian.
-
-    The start stays in the width, so it is narrower than `start_of_hessian`: σ ≤ 0.03.
-    """
-    return {"hess_init": max(0.1, 1000 / n), "betas": (0.9, 1 - 1 / max(steps, 2))}
 
 
 def _surprise(view: Views, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> Tensor | None:

@@ -115,6 +115,9 @@ class Learner(ABC):
         """What the method adds to the mean loss."""
         return None
 
+    def scaled_by(self, scaler: GradScaler) -> None:  # noqa: B027 (a hook)
+        """Called before training with what multiplies losses, which prices of noise depend on."""
+
     def watch(self, data: Any, likelihood: Callable[[], Likelihood]) -> None:  # noqa: B027 (a hook)
         """Learn from rows that are not trained on how wide the posterior should be, where the method can."""
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Literal
 
 from torch import nn
+from torch.amp import GradScaler
 
 from posterity.batches import Batches
 from posterity.errors import require_whole
@@ -74,6 +75,9 @@ class IVONLearner(Learner):
             seed=plan.seed,
             total_steps=plan.steps,
         )
+
+    def scaled_by(self, scaler: GradScaler) -> None:
+        self.optimizer.scaler = scaler
 
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import AdamW
 
 from posterity.batches import Batches
@@ -85,6 +86,9 @@ class VariationalLearner(Learner):
         law = likelihood()
         if self.watches and (law.is_classification or law.noise_precision is not None):
             self.optimizer.watch(self.model, data, likelihood=likelihood)
+
+    def scaled_by(self, scaler: GradScaler) -> None:
+        self.optimizer.scaler = scaler
 
     def draw(self, step: int, sample: int) -> AbstractContextManager[object]:
         return self.optimizer.sampled_params(train=True)

@@ -27,7 +27,8 @@ from posterity.optim import IVON, Variational
 
 Cycle = Callable[[], None]
 WARM_UP = 24  # more than the steps at which IVON looks at its statistics every time, or Variational has no noise
-PATIENCE = 3.0  # seconds of repeats, beyond the first three
+STEADY = 224  # more than those in which all look for divergence often; as many as there is patience for
+PATIENCE = 3.0  # seconds of repeats, beyond the first three, and of steps beyond the warm-up
 PROFILED = 40  # cycles, two looks of Variational at all widths among them
 TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
@@ -194,7 +195,10 @@ def training_step(options: argparse.Namespace) -> list[list[str]]:
 
 def measure(cycle: Cycle, options: argparse.Namespace) -> tuple[float, float]:
     """Median time of a cycle in ms, and of the host alone."""
-    for _ in range(1 if options.toy else WARM_UP):
+    start = time.perf_counter()
+    for step in range(1 if options.toy else STEADY):
+        if step >= WARM_UP and time.perf_counter() - start > PATIENCE:
+            break
         cycle()
     times, hosts = [], []
     for repeat in range(options.repeats):

@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -214,7 +214,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
             yield {**dict(zip(KEYS, jobs[job], strict=True)), "losses": job.result(), "full": options.full}
 
 
-POINTS = {
+POINTS: dict[str, Callable[[list[float]], float]] = {
     "half of the steps": lambda losses: losses[(len(losses) - 1) // 2],
     "best": min,
     "end": lambda losses: losses[-1],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posterity.optim._distributed import local
 
-EVERY = 20  # steps between two looks
+EVERY, LATER = 20, 100  # steps between two looks, in the first ten of them and after those
 GRADIENTS, WEIGHTS = 1e3, 10.0  # times their norms at the first step, beyond which both have to be
 DIVERGES = (
     "training diverges: gradients are more than 1000 times as large as at the first step, weights more than 10 times; "
@@ -34,8 +34,9 @@ class Growth:
     def diverges(self, parameters: Iterable[Tensor]) -> bool:
         """Look every so many steps, before the gradients are used."""
         self._steps += 1
-        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        if (self._steps - 1) % EVERY or capturing:
+        if (self._steps - 1) % (EVERY if self._steps < 10 * EVERY else LATER):
+            return False
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return False
         pairs = [(p.grad, p) for p in parameters if p.grad is not None and p.grad.layout == torch.strided]
         if not pairs:

@@ -37,6 +37,8 @@ from posterity.optim.kernels import (
     usable,
 )
 
+_requires_grad = operator.attrgetter("requires_grad")  # faster over many tensors than a loop
+
 
 class Fused(Backend):
     """Samples and steps by fused kernels, wherever they can do it."""
@@ -284,12 +286,10 @@ class Fused(Backend):
 
     @staticmethod
     def _addresses(work: Work) -> list[int]:
-        """Where the parameters are, and whose noise this process draws."""
-        groups = work.parameters.groups
-        parameters = [p for group in groups for p in group["params"]]
-        places = zip(parameters, locals_of(parameters), strict=True)
-        addresses = [here.data_ptr() if p.requires_grad else 0 for p, here in places]
-        return [work.replicas.rank, *addresses]
+        """Where the parameters are, which of them are trained, and whose noise this process draws."""
+        parameters = [p for group in work.parameters.groups for p in group["params"]]
+        trained, addresses = map(_requires_grad, parameters), map(Tensor.data_ptr, locals_of(parameters))
+        return [work.replicas.rank, *trained, *addresses]
 
     def _all_tensors(self, work: Work) -> Iterator[Any]:
         """Parameters, counters and state: whatever addresses were taken of."""
@@ -336,9 +336,8 @@ class Fused(Backend):
         skipped = parameters.groups[0]["skipped"]
         if self._report is None or not isinstance(skipped, Tensor):
             return False
-        known = self._report if skipped.is_cuda else skipped
-        more = bool(known > self._told)
-        self._told = int(known) if more else self._told
+        known = int(self._report if skipped.is_cuda else skipped)
+        more, self._told = known > self._told, max(known, self._told)
         self._report.copy_(skipped, non_blocking=True)
         return more
 

@@ -34,7 +34,7 @@ class Parameters:
 
     def trained(self) -> list[Tensor]:
         """Those that require a gradient."""
-        return [p for _, p in self if p.requires_grad]
+        return [p for group in self.groups for p in group["params"] if p.requires_grad]
 
     def group_of(self, p: Tensor) -> Group:
         """The group of a parameter."""

@@ -13,7 +13,7 @@ from posterity.optim.kernels._fused import SOME, TOGETHER, TritonKernels
 from posterity.optim.kernels._meter_table import MeterTable
 from posterity.optim.kernels._pointer_table import Entry, Marks, Tensors
 
-CHUNKS = 64  # parts of a tensor that looks are taken at; as many programs would take Triton's interpreter long
+PART = 1 << 16  # weights that one program looks at
 LANES = 1024  # numbers that a program works on at a time
 PARTS = 64  # of the products of all blocks
 
@@ -27,10 +27,10 @@ class AdamLauncher(TritonKernels, AdamKernels):
         super().__init__(entries, marks)
         self._adam, self._meters = _triton_adam, _triton_meter
         device, count = self.table.device, len(entries)
-        self._chunks = CHUNKS if device.type == "cuda" else 2
         self.meter = MeterTable(device)
         self._before, self._now = torch.zeros(count, device=device), torch.zeros(count, device=device)
-        self._squares, self._effective = (torch.zeros(count * self._chunks, device=device) for _ in range(2))
+        self._parts, self._starts = parts_of(entries, device)
+        self._squares, self._effective = (torch.zeros(len(self._parts), device=device) for _ in range(2))
         blocks = [len(launch.blocks) for launch in self.table.launches]
         self._products = torch.zeros(sum(blocks), device=device)
         self._sums = self._products.split(blocks)
@@ -100,13 +100,14 @@ class AdamLauncher(TritonKernels, AdamKernels):
             self._launch(self._steps.check, number, -(-len(blocks) // TOGETHER), given, TOGETHER=TOGETHER)
         given = (self._before, self._now, meter, constants, numbers, table.marks, table.flags, entries, groups)
         self._launch(kernels.begin_step, 0, 1, given, LANES=256)
-        programs, how = entries * self._chunks, {"CHUNKS": self._chunks, "LANES": LANES}
-        self._launch(kernels.look_at_means, 0, programs, (table.table, meter, self._squares), HELD=held, **how)
-        given = (table.table, numbers, meter, constants, self._deltas, self._quiet, self._squares, self._effective)
-        self._launch(kernels.look_at_widths, 0, programs, given, **how)
+        parts, how = len(self._parts), {"PART": PART, "LANES": LANES}
+        given = (table.table, self._parts, meter, self._squares)
+        self._launch(kernels.look_at_means, 0, parts, given, HELD=held, **how)
+        given = (table.table, self._parts, self._starts, numbers, meter, constants, self._deltas, self._quiet)
+        self._launch(kernels.look_at_widths, 0, parts, (*given, self._squares, self._effective), **how)
         given = (table.table, table.marks, numbers, table.gradients.tensor, table.keys, self._facts, self._deltas)
-        given = (*given, meter, constants, self._effective, table.flags, entries, groups)
-        self._launch(kernels.plan, 0, 1, given, CHUNKS=self._chunks, LANES=256)
+        given = (*given, meter, constants, self._effective, table.flags, entries, groups, parts)
+        self._launch(kernels.plan, 0, 1, given, LANES=256)
 
     def _update(self, held: bool, ahead: bool) -> None:
         """Move everything, and pay for the sample."""
@@ -114,8 +115,15 @@ class AdamLauncher(TritonKernels, AdamKernels):
         for number, (_, _, blocks) in enumerate(table.launches):
             given = (table.table, blocks, table.gradients.tensor, table.keys, self._facts, self._sums[number])
             self._launch(self._adam.adam, number, len(blocks), given, AHEAD=ahead, HELD=held)
-        products = (self._products, self._partial, len(self._products))
-        self._launch(kernels.gather, 0, PARTS, products, PARTS=PARTS, LANES=LANES)
-        meter = (self.meter.numbers, self.meter.constants.tensor)
-        paid = (self._facts, *meter, self._partial, table.flags, len(table.entries))
-        self._launch(kernels.end_step, 0, 1, paid, AHEAD=ahead, PARTS=PARTS, LANES=256)
+        meter, counts = (self.meter.numbers, self.meter.constants.tensor), (len(self._products), len(table.entries))
+        paid = (self._products, self._partial, self._facts, *meter, table.flags, *counts)
+        self._launch(kernels.end_step, 0, PARTS, paid, AHEAD=ahead, PARTS=PARTS, LANES=LANES)
+
+
+def parts_of(entries: Sequence[Entry], device: torch.device) -> tuple[Tensor, Tensor]:
+    """All tensors in parts, as pairs (tensor, number of the part), and where those of each tensor begin."""
+    counts = torch.tensor([-(-entry.tensors["p"].numel() // PART) for entry in entries])
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    tensors = torch.arange(len(entries)).repeat_interleave(counts)
+    pairs = torch.stack([tensors, torch.arange(len(tensors)) - starts[tensors]], dim=1)
+    return pairs.to(device, torch.int32), starts.to(device, torch.int32)

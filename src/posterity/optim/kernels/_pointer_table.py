@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,8 @@ ADAM_NUMBERS = ("lr", "beta1", "beta2", "eps", "decay", "coupled")  # likewise, 
 FACTS = (*NUMBERS, "rate", "debias", "active", "factor", *(3 * ("",)))  # of a parameter in this step: float32, 64 bytes
 MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_dtype, _layout = operator.attrgetter("dtype"), operator.attrgetter("layout")  # faster over many tensors than a loop
 
 Marks = tuple[int, int, Tensor, Tensor]
 Tensors = Sequence[Tensor | None]
@@ -144,8 +147,10 @@ class Table:
             gradients: Of each entry.
             products: Sums of noise times gradient, if any: float32, and laid out as the parameters are.
         """
-        require_dense(*gradients)
-        looks = [None if g is None else (g.dtype, g.data_ptr(), g.stride()) for g in gradients]
+        there = [g for g in gradients if g is not None]
+        require_dense(*there)
+        missing = len(there) < len(gradients) and [g is None for g in gradients]
+        looks = [missing, *map(_dtype, there), *map(Tensor.data_ptr, there), *map(Tensor.stride, there)]
         if looks != self._looks or self._copies:
             pairs = zip(self.entries, gradients, strict=True)
             found = [None if g is None else entry.fitting(g) for entry, g in pairs]
@@ -228,7 +233,7 @@ def like(p: Tensor, t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def require_dense(*gradients: Tensor | None) -> None:
     """Raise unless all gradients that there are are ordinary tensors."""
-    for found in {g.layout for g in gradients if g is not None} - {torch.strided}:
+    for found in {*map(_layout, (g for g in gradients if g is not None))} - {torch.strided}:
         raise expected("gradient", "a dense tensor; sparse gradients are not supported", found)
 
 

@@ -179,15 +179,22 @@ def begin_step(before, now, meter, constants, numbers, marks, flags, count, grou
 
 
 @triton.jit
-def look_at_means(table, meter, partial, HELD: tl.constexpr, CHUNKS: tl.constexpr, LANES: tl.constexpr):
+def _part(table, parts, PART: tl.constexpr):
+    """The tensor of which a program looks at a part, its row, and where that part begins and ends."""
+    t, part = tl.load(parts + 2 * tl.program_id(0)), tl.load(parts + 2 * tl.program_id(0) + 1)
+    row, begin = table + t.to(tl.int64) * WIDTH, part.to(tl.int64) * PART
+    return t, row, begin, tl.minimum(begin + PART, tl.load(row + SIZE))
+
+
+@triton.jit
+def look_at_means(table, parts, meter, partial, HELD: tl.constexpr, PART: tl.constexpr, LANES: tl.constexpr):
     """Σ m² of a part of a tensor, if it is time to look."""
     if tl.load(meter + DUE) > 0:
-        t, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
-        row = table + t.to(tl.int64) * WIDTH
+        _, row, first, length = _part(table, parts, PART)
         MEAN: tl.constexpr = BUFFER if HELD else P
-        mean, length = address_of(row + MEAN, 0, tl.float32, False), tl.load(row + SIZE)
+        mean = address_of(row + MEAN, 0, tl.float32, False)
         total = tl.zeros((LANES,), dtype=tl.float32)
-        for begin in range(chunk * LANES, length, CHUNKS * LANES):
+        for begin in range(first, length, LANES):
             index = begin + tl.arange(0, LANES)
             m = tl.load(mean + index, mask=index < length, other=0.0)
             total += m * m
@@ -197,6 +204,8 @@ def look_at_means(table, meter, partial, HELD: tl.constexpr, CHUNKS: tl.constexp
 @triton.jit
 def look_at_widths(
     table,
+    parts,
+    starts,
     numbers,
     meter,
     constants,
@@ -204,26 +213,25 @@ def look_at_widths(
     quiet,
     squares,
     partial,
-    CHUNKS: tl.constexpr,
+    PART: tl.constexpr,
     LANES: tl.constexpr,
 ):
     """δ of a tensor from its mean square, and Σ h/(h + δ) of a part of it, if it is time to look."""
     if tl.load(meter + DUE) > 0:
-        t, chunk = tl.program_id(0) // CHUNKS, tl.program_id(0) % CHUNKS
-        row = table + t.to(tl.int64) * WIDTH
-        length = tl.load(row + SIZE)
+        t, row, first, length = _part(table, parts, PART)
         delta = tl.load(deltas + t)
         if tl.load(constants + GIVEN) == 0:
-            square = tl.sum(tl.load(squares + t * CHUNKS + tl.arange(0, CHUNKS)), axis=0) / length.to(tl.float32)
+            start, count = tl.load(starts + t), tl.load(starts + t + 1) - tl.load(starts + t)
+            square = _sum(squares + start, count, LANES).to(tl.float32) / tl.load(row + SIZE).to(tl.float32)
             delta = tl.load(quiet + t) / (tl.load(constants + N) * tl.maximum(square, SMALLEST))
-            if chunk == 0:
+            if first == 0:
                 tl.store(deltas + t, delta)
         steps = tl.load(address_of(row + STEP, 0, tl.float32, False))
         debias = _debias(numbers + tl.load(row + GROUP) * NUMBERED, BETA2, steps)
         factor = (tl.load(meter + EXAMPLES) / debias).to(tl.float32)
         averages = address_of(row + HESSIAN, 0, tl.float32, False)
         total = tl.zeros((LANES,), dtype=tl.float32)
-        for begin in range(chunk * LANES, length, CHUNKS * LANES):
+        for begin in range(first, length, LANES):
             index = begin + tl.arange(0, LANES)
             h = tl.load(averages + index, mask=index < length, other=0.0) * factor
             total += h / (h + delta)
@@ -265,13 +273,13 @@ def plan(
     flags,
     count,
     groups,
-    CHUNKS: tl.constexpr,
+    parts,
     LANES: tl.constexpr,
 ):
     """λ of the next sample, and the numbers of every tensor's step; skipped steps have rates of 0."""
     flag = tl.load(flags)
     if tl.load(meter + DUE) > 0:
-        tl.store(meter + TOTAL, _sum(effective, count * CHUNKS, LANES).to(tl.float32))
+        tl.store(meter + TOTAL, _sum(effective, parts, LANES).to(tl.float32))
     tl.debug_barrier()
     lr = tl.load(numbers + LR)
     for group in range(0, groups):
@@ -316,30 +324,48 @@ def plan(
 
 
 @triton.jit
-def gather(sums, partial, count, PARTS: tl.constexpr, LANES: tl.constexpr):
-    """Σ of every PARTS-th stretch of the products of blocks."""
-    lane = tl.arange(0, LANES)
-    total = tl.zeros((LANES,), dtype=tl.float64)
-    for begin in range(tl.program_id(0) * LANES, count, PARTS * LANES):
-        total += tl.load(sums + begin + lane, mask=begin + lane < count, other=0.0).to(tl.float64)
-    tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
-
-
-@triton.jit
 def end_step(
+    sums,
+    partial,
     facts,
     meter,
     constants,
+    flags,
+    blocks,
+    count,
+    AHEAD: tl.constexpr,
+    PARTS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Σ of the products of all blocks, every PARTS-th stretch by a program; the last one to end adds them up.
+
+    That one is `Meter.pay`. With AHEAD, the sample in place is the next one, and its numbers are those of the present.
+    """
+    lane = tl.arange(0, LANES)
+    total = tl.zeros((LANES,), dtype=tl.float64)
+    for begin in range(tl.program_id(0) * LANES, blocks, PARTS * LANES):
+        total += tl.load(sums + begin + lane, mask=begin + lane < blocks, other=0.0).to(tl.float64)
+    tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
+    tl.debug_barrier()
+    if tl.atomic_add(flags + 1, 1, sem="acq_rel") == PARTS - 1:
+        _pay(partial, facts, meter, constants, flags, count, AHEAD, PARTS, LANES)
+
+
+@triton.jit
+def _pay(
     partial,
+    facts,
+    meter,
+    constants,
     flags,
     count,
     AHEAD: tl.constexpr,
     PARTS: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """`Meter.pay`; with AHEAD, the sample in place is the next one, and its numbers are those of the present."""
+    """The end of a step, by one program."""
     if tl.load(flags) == 0:
-        product = tl.sum(tl.load(partial + tl.arange(0, PARTS)), axis=0).to(tl.float32)
+        product = tl.sum(tl.load(partial + tl.arange(0, PARTS), volatile=True), axis=0).to(tl.float32)
         cost, drawn = 0.5 * product / tl.load(meter + CLIP), tl.load(meter + DRAWN)
         tl.store(meter + LAST, cost)
         tl.store(meter + PAID, tl.load(meter + PAID) * WINDOW + 2 * cost)
@@ -351,6 +377,7 @@ def end_step(
         tl.store(meter + ESS, tl.load(meter + NEXT))
     tl.debug_barrier()
     tl.store(flags, 0)
+    tl.store(flags + 1, 0)
     if AHEAD:
         for begin in range(0, count, LANES):
             t = begin + tl.arange(0, LANES)

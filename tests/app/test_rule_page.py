@@ -145,3 +145,9 @@ def test_it_fits_the_screen(page):
     assert page.evaluate("() => document.documentElement.scrollWidth <= 1280 && document.body.scrollHeight <= 800")
     picture = Image.open(io.BytesIO(page.screenshot()))
     assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 200
+
+
+def test_a_narrow_window_draws_too(page):
+    page.set_viewport_size({"width": 480, "height": 900})
+    eventually(page, "[...document.querySelectorAll('canvas.plane')].every((c) => c.clientHeight > 200)")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 480

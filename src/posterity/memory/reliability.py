@@ -108,7 +108,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
     if deflated and not leverage < DEFLATED_LIMIT:
         return f"an example decides its own output (leverage {leverage:.2f}): one Newton step is too short or too long"
     if structure.fixed:
-        return "only the last layer moves: changes of the whole network are larger: use their ranking only"
+        return "only the last layer moves, and changes of the whole network are larger; use only their ranking"
     if deflated:
         return ""
     if contains_examples(posterior):
@@ -119,7 +119,7 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
         return large if not leverage < FIRST_ORDER_LIMIT else ""
     if group:
         return f"{NO_RANKS}, not even their direction: measure them (`po.measure`)"
-    return "a diagonal covariance misjudges the size of changes: use their ranking only"
+    return "a diagonal posterior misjudges the size of changes; use only their ranking"
 
 
 def _left(rest: float) -> str:

@@ -31,7 +31,7 @@ export class Classes {
       this.element,
       h("p", {
         class: "muted lead",
-        textContent: "Labels that the model would not give without the example itself. A click shows those of a class.",
+        textContent: "Labels that the model does not predict when the example is left out. Click a class to show its examples.",
       }),
       h(
         "table",

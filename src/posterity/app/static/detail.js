@@ -75,7 +75,7 @@ export class Detail {
       says = m.columns.get("prediction")[row],
       other = m.suggestion(row) ? "suspected_label" : without === undefined || without === says ? "" : "loo_prediction";
     const agrees = !m.classes.length
-      ? ". The model would say the same without it."
+      ? ". The prediction would be the same without it."
       : says === m.columns.get("label")[row]
         ? ". The model agrees with its label, even without it."
         : [". The prediction is ", labelled(m, row, "prediction"), ", with or without it."];
@@ -84,7 +84,7 @@ export class Detail {
       this.verdict,
       h("b", { textContent: m.categories[m.category[row]] }),
       other
-        ? [". Without it, the model would say ", labelled(m, row, other), "."]
+        ? [". Without it, the prediction would be ", labelled(m, row, other), "."]
         : without === undefined
           ? "."
           : agrees,
@@ -183,7 +183,7 @@ export class Detail {
       if (m.focused !== row) return;
       fill(
         this.close,
-        h("h3", { textContent: "What it is most like, for the model" }),
+        h("h3", { textContent: "Most similar examples, for this model" }),
         h(
           "div",
           { class: "strip" },

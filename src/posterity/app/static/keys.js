@@ -45,7 +45,7 @@ export function help() {
     h("h2", { textContent: "The memory map" }),
     h("p", {
       textContent:
-        "Every point is a training example: how wrong the model is about it (up) against how much it decides about its own prediction (across). Wrong labels gather at the top; drag the dashed guides to move the line between what is regular and what is not.",
+        "Every point is a training example. Vertical: how wrong the model is about it. Horizontal: how much the example decides its own prediction. Wrong labels gather at the top. Drag the dashed guides to change which examples count as regular.",
     }),
     h(
       "dl",

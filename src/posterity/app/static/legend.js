@@ -46,7 +46,7 @@ export class Legend {
       h(
         "label",
         {},
-        name === "x" ? "Across " : "Up ",
+        name === "x" ? "Horizontal " : "Vertical ",
         select(columns, v[name], (value) => m.set({ [name]: value, win: "" }), {
           "aria-label": name === "x" ? "Horizontal axis" : "Vertical axis",
           title: meaning(v[name]),

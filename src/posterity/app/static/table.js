@@ -7,7 +7,7 @@ import { count, readable, short } from "./scales.js";
 
 // What could be done, in a word or two: the whole of it is in the tooltip.
 function brief(action) {
-  return action.replace(/ as .*/, "?").replace("collect more like it", "get more");
+  return action.replace(/ as .*/, "?").replace("collect more like it", "collect more");
 }
 
 export class Table {
@@ -17,7 +17,7 @@ export class Table {
     this.list = new List(34, (i) => this.#row(i));
     this.note = h("span", { class: "muted" });
     const rank = select(
-      [["id", "id"], ...model.numeric.map((name) => [name, readable(name)])],
+      [["id", "id"], ...model.numeric.map((name) => [name, name === model.about.ranking ? `suspicion (${readable(name)})` : readable(name)])],
       model.view.sort,
       (sort) => model.set({ sort, up: false }),
       { "aria-label": "Rank by" },

@@ -110,7 +110,7 @@ export class Tests {
         `, loss ${short(this.data.columns.get("loss")[row])}`,
       ),
     );
-    const body = h("div", {}, h("p", { class: "busy", textContent: "Asking every training example…" }));
+    const body = h("div", {}, h("p", { class: "busy", textContent: "Computing the influence of every training example…" }));
     fill(this.answer, head, body);
     if (!m.about.influences) return fill(body);
     try {

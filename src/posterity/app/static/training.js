@@ -42,7 +42,7 @@ export class Training {
 
   #slider(epochs) {
     const m = this.model,
-      said = h("output", { textContent: "as it ended" });
+      said = h("output", { textContent: "at the end" });
     const slider = h("input", {
       type: "range",
       min: 0,
@@ -52,7 +52,7 @@ export class Training {
     });
     slider.addEventListener("input", async () => {
       const index = Number(slider.value) === epochs.length ? -1 : Number(slider.value);
-      said.textContent = index < 0 ? "as it ended" : `epoch ${epochs[index]}`;
+      said.textContent = index < 0 ? "at the end" : `epoch ${epochs[index]}`;
       this.chart?.move(index < 0 ? null : epochs[index]);
       try {
         await m.atEpoch(index);

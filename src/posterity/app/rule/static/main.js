@@ -285,8 +285,8 @@ class App {
     const box = h(
       "dialog",
       { class: "help" },
-      h("h2", { textContent: "The rule, moving" }),
-      h("p", { textContent: "The shaded plane is the loss; q is drawn in colour, one and two standard deviations wide. Drag in the plane to start elsewhere, drag data points to change the loss. Every number is computed by posterity; between two steps the picture glides." }),
+      h("h2", { textContent: "The Bayesian learning rule, step by step" }),
+      h("p", { textContent: "The shaded plane is the loss; q is drawn in colour, one and two standard deviations wide. Drag in the plane to start elsewhere. Drag data points to change the loss. Posterity computes every step; between two steps the picture interpolates." }),
       h("dl", {}, HELP.map(([keys, what]) => h("div", {}, h("dt", {}, h("kbd", { textContent: keys })), h("dd", { textContent: what })))),
       h("button", { class: "strong", textContent: "Close", onclick: () => box.close() }),
     );

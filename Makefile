@@ -79,7 +79,7 @@ nightly: $(VENV)/.test
 	  ATEN_CPU_CAPABILITY=$$level OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest $(NUMERICAL) || exit 1; done; done
 	$(BIN)/python tests/fuzz.py nightly-output/fuzz --rounds 2000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kills.py nightly-output/kills save run fit adapt merge --kills 200
-	$(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py optim posterior memory adaptation merging --count 200 --out nightly-output/mutants
 
 clean:
 	rm -rf $(VENV) demo-output nightly-output site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -284,7 +284,8 @@ def collect(package: Package) -> int:
     """Collect the tests of a package; what runs then is its mutants."""
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-    return int(pytest.main(["-q", "-p", "no:cacheprovider", f"tests/{package.name}"], plugins=[package]))
+    where = [f"tests/{package.name}", f"src/posterity/{package.name}"]  # examples in docstrings are tests too
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", *where], plugins=[package]))
 
 
 if __name__ == "__main__":

@@ -95,14 +95,18 @@ def test_a_share_for_each_task_is_the_geometric_mean_of_the_posteriors():
         torch.testing.assert_close(merged.mean[k], linear / sum(precisions), **EXACT)
 
 
+def colder(posterior, times):
+    """A posterior and its prior, with all precisions so many times as large."""
+    scaled = [
+        Diagonal(d.mean, {k: times * p for k, p in d.precision.items()}) for d in (posterior.structure, posterior.prior)
+    ]
+    return Posterior(scaled[0], prior=scaled[1], n=posterior.n, ess=times * posterior.n, likelihood="gaussian")
+
+
 def test_other_temperatures_are_brought_to_that_of_the_base():
     fine_tuned = trained(BASE.structure, A)
-    colder = Posterior(
-        Diagonal(fine_tuned.mean, {k: 5 * p for k, p in fine_tuned.structure.precision.items()}),
-        prior=Diagonal(BASE.mean, {k: 5 * p for k, p in BASE.structure.precision.items()}),
-        n=A.n, ess=5 * A.n, likelihood="gaussian",
-    )  # fmt: skip
-    assert_same(merge({"a": colder}, BASE), merge({"a": fine_tuned}, BASE))
+    assert_same(merge({"a": colder(fine_tuned, 5)}, BASE), merge({"a": fine_tuned}, BASE))
+    assert_same(merge({"a": fine_tuned}, colder(BASE, 4)), colder(merge({"a": fine_tuned}, BASE), 4))
 
 
 def test_one_posterior_is_itself():

@@ -109,6 +109,21 @@ def test_ties_of_the_paper_trims_over_the_whole_model():
     assert merged["small"].tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize(("convention", "merged"), [("paper", 0.0), ("peft", 2.0), ("mergekit", 2.0)])
+def test_where_signs_balance_the_conventions_differ(convention, merged):
+    models = {"a": {"w": torch.tensor([2.0])}, "b": {"w": torch.tensor([-2.0])}}
+    base = {"w": torch.zeros(1)}
+    found = merge_state_dicts(models, base, method="ties", density=1.0, convention=convention)
+    assert found["w"].item() == merged
+
+
+def test_an_average_of_weights_that_cancel_is_refused():
+    models = {"a": {"w": torch.ones(1)}, "b": {"w": torch.ones(1)}}
+    for method in ("linear", "slerp"):
+        with pytest.raises(InvalidInput, match="sum of weights: expected not zero"):
+            merge_state_dicts(models, method=method, weights={"a": 1.0, "b": -1.0})
+
+
 @pytest.mark.parametrize("density", [0.001, 0.3, 0.77])
 def test_thresholds_are_order_statistics(density):
     models, base = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1)), torch.zeros(1001)

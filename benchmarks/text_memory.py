@@ -28,12 +28,12 @@ import kronfluence_scores
 import report
 import torch
 import torch.nn.functional as F
-from text_labels import PRIOR, Data, read, softmax_regression
+from text_labels import Data, read
 from torch import Tensor, nn
 
 import posterity as po
 
-GROUPS, SIZE = 20, 30
+GROUPS, SIZE, PRIOR = 20, 30, 10.0
 PRODUCTS, COSINE, PEER = "gradient products", "cosine of features", "kronfluence, EK-FAC"
 DEFAULT, KRONECKER, FULL = "what_if, default", "what_if, Kronecker, no passes", "what_if, full curvature, no passes"
 WAYS = (PRODUCTS, COSINE, KRONECKER, DEFAULT, PEER, FULL)  # those that need much memory last
@@ -49,6 +49,25 @@ def groups(pool: Data, kind: str, seed: int) -> Iterator[Tensor]:
         else:
             unit = F.normalize(pool[0], dim=1)
             yield (unit @ unit[order[0]]).topk(SIZE).indices
+
+
+def softmax_regression(x: Tensor, y: Tensor, classes: int, start: nn.Linear | None) -> nn.Linear:
+    """The minimum of Σ loss + ½ δ‖θ‖²."""
+    model = nn.Linear(x.shape[1], classes, dtype=x.dtype)
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), [0, 0] if start is None else start.parameters(), strict=True):
+            p.copy_(old if isinstance(old, Tensor) else torch.zeros_like(p))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        penalty = 0.5 * PRIOR * sum(p.square().sum() for p in model.parameters())
+        loss = F.cross_entropy(model(x), y, reduction="sum") + penalty
+        loss.backward()
+        return loss
+
+    optimizer.step(objective)
+    return model
 
 
 def losses(model: nn.Module, data: Data) -> Tensor:

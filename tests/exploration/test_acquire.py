@@ -243,6 +243,35 @@ def test_every_criterion_on_a_network(criterion):
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
+def test_classes_are_asked_about_by_margins_that_differ():
+    model, posterior, pool = classifier("kron")
+    labelled = (pool[:3], torch.tensor([0, 1, 2]), torch.arange(3))
+    ask = {"labelled": labelled, "exclude": [0, 1, 2], "samples": 8}
+    found = acquire(model, posterior, pool, 4, **ask)
+    assert found.criterion == "diverse_margin"
+    # The same by hand, over all pairs.
+    margins = acquire(model, posterior, pool, 9, "margin", **ask)
+    doubt = dict(zip(margins.ids.tolist(), margins.scores.tolist()))
+    with torch.no_grad():
+        features = pool if isinstance(model, nn.Linear) else model[:-1](pool)
+    unit = nn.functional.normalize(features - features.mean(0), dim=1)
+    taken = [0, 1, 2]
+    for i, score in zip(found.ids.tolist(), found.scores.tolist()):
+        worth = {j: d * (1 - (unit[j] @ unit[taken].T).max().item()) for j, d in doubt.items() if j not in taken}
+        assert i == max(worth, key=worth.get)
+        assert score == pytest.approx(worth[i])
+        taken.append(i)
+    assert acquire(model, posterior, pool, 4, power=1.0).criterion == "margin"
+
+
+def test_copies_of_a_doubt_are_asked_about_once():
+    model, posterior, pool = classifier("kron")
+    most = int(acquire(model, posterior, pool, 1, "margin", samples=0).ids)
+    copied = torch.cat([pool, pool[[most] * 5]])
+    assert len({*range(12, 17), most} & set(acquire(model, posterior, copied, 6, samples=0).ids.tolist())) == 1
+    assert {*range(12, 17), most} == set(acquire(model, posterior, copied, 6, "margin", samples=0).ids.tolist())
+
+
 def test_no_draws_means_the_mean_weights():
     model, posterior, pool = classifier("full")
     picks = acquire(model, posterior, pool, 12, "margin", samples=0)
@@ -254,9 +283,12 @@ def test_regressions_and_binary_labels_say_why():
     x = torch.linspace(-1, 1, 30).unsqueeze(1)
     model = nn.Linear(1, 1)
     posterior = po.laplace(model, (x, x), structure="full", prior_precision=1.0, noise_precision=4.0)
-    assert " ± " in acquire(model, posterior, x, 1).why[0]
+    found = acquire(model, posterior, x, 1)
+    assert found.criterion == "bald"
+    assert " ± " in found.why[0]
     binary = po.laplace(model, (x, (x > 0).float()), likelihood="bernoulli", structure="full", prior_precision=1.0)
-    for criterion in ("bald", "batch_bald", "margin"):
+    assert acquire(model, binary, x, 2).criterion == "diverse_margin"
+    for criterion in ("bald", "batch_bald", "margin", "diverse_margin"):
         assert "1 with probability" in acquire(model, binary, x, 2, criterion).why[0]
 
 
@@ -270,7 +302,7 @@ def test_regressions_and_binary_labels_say_why():
         ({"power": 1.0, "criterion": "batch_bald"}, "power: expected a score of single examples"),
         ({"criterion": "leave_one_out"}, "leave_one_out: expected the labelled data"),
         ({"pool": torch.zeros(0, 3)}, "pool: expected at least one"),
-        ({"samples": 1}, "samples: expected a whole number >= 2"),  # one draw agrees with itself
+        ({"samples": 1, "criterion": "bald"}, "samples: expected a whole number >= 2"),  # one draw agrees with itself
         ({"exclude": torch.arange(12) < 3}, "exclude: expected ids"),
         ({"pool": (torch.zeros(4, 3).double(), torch.zeros(4), torch.tensor([1, 2, 2, 3]))}, "ids: expected each only"),
         ({"candidates": 0}, "candidates: expected"),
@@ -314,7 +346,9 @@ class Watched(nn.Sequential):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("criterion", ["k_centre", "batch_bald_linearised", "entropy", "bald_linearised"])
+@pytest.mark.parametrize(
+    "criterion", ["k_centre", "diverse_margin", "batch_bald_linearised", "entropy", "bald_linearised"]
+)
 def test_large_pools_are_read_in_pieces(criterion):
     torch.manual_seed(0)
     x, y = torch.randn(600, 2), torch.arange(600) % 2

@@ -21,10 +21,10 @@ def next_rows(
     criterion: Annotated[
         str,
         typer.Option(
-            help="bald, entropy, margin, bald_linearised, leave_one_out, batch_bald, batch_bald_linearised, k_centre "
-            "or random."
+            help="auto (diverse_margin for classes, else bald), diverse_margin, margin, entropy, bald, "
+            "bald_linearised, leave_one_out, batch_bald, batch_bald_linearised, k_centre or random."
         ),
-    ] = "bald",
+    ] = "auto",
     power: Annotated[
         float | None, typer.Option(help="Draw in proportion to score^POWER: more different rows at once.")
     ] = None,
@@ -53,7 +53,14 @@ def next_rows(
     notes(chosen.notes)
     written = {"written": path} if arrays is None else {"written": path, "embeddings": arrays}
     if as_json:
-        dump({"criterion": criterion, "rows": chosen.picks.table.to_dict("records"), "notes": chosen.notes, **written})
+        dump(
+            {
+                "criterion": chosen.picks.criterion,
+                "rows": chosen.picks.table.to_dict("records"),
+                "notes": chosen.notes,
+                **written,
+            }
+        )
         return
     show_table(chosen.table[chosen.shown])
     say(f"to label, in the column {opened.dataset.target!r}: {path}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.errors import expected, require, require_positive, require_whole
-from posterity.exploration import batch_bald, information, k_centre
+from posterity.exploration import batch_bald, diverse_margin, information, k_centre
 from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
 from posterity.exploration.question import PoolQuestion, as_labelled, as_pool, ids_of
@@ -21,8 +21,10 @@ from posterity.posterior import FittedModel, Posterior
 BATCHES: dict[str, Callable[[PoolQuestion, int], tuple[Tensor, Tensor]]] = {
     "batch_bald": batch_bald.choose,
     "batch_bald_linearised": information.choose,
+    "diverse_margin": diverse_margin.choose,
     "k_centre": k_centre.choose,
 }
+AUTO = "auto"
 DRAWN = ("bald", "batch_bald")  # what draws disagree about
 
 
@@ -31,7 +33,7 @@ def acquire(
     posterior: Posterior,
     pool: Any,
     k: int,
-    criterion: str = "bald",
+    criterion: str = "auto",
     *,
     labelled: Any = None,
     exclude: Tensor | Iterable[int] = (),
@@ -54,6 +56,8 @@ def acquire(
     Criteria for batches, in which two copies of an example are not worth twice as much:
         "batch_bald": I(y₁..y_k; θ), greedily.
         "batch_bald_linearised": ½ log det(I + VΛ) of the whole batch, greedily.
+        "diverse_margin": close classes, and far from all before: margin times 1 − cos, in the features of the last
+            layer.
         "k_centre": each the farthest from all before, in the features of the last layer.
 
     Args:
@@ -62,13 +66,15 @@ def acquire(
         pool: Inputs without labels: a tensor, an array, a mapping of tensors; or (inputs, targets[, ids]), a Dataset or
             a DataLoader in the order of its data, whose targets are not looked at.
         k: How many to choose.
-        criterion: By what.
-        labelled: What is labelled already, for "leave_one_out" and "k_centre"; by default the posterior's memory.
+        criterion: By what; "auto" is "diverse_margin" where targets are classes and "bald" elsewhere.
+        labelled: What is labelled already, for "leave_one_out", "k_centre" and "diverse_margin"; by default the
+            posterior's memory.
         exclude: Ids that are not to be chosen.
         power: Draw without replacement with probabilities proportional to score^power, instead of taking the highest.
             Diverse batches at no cost, for scores of single examples.
         samples: Draws of the weights; 0 uses the mean weights alone, for criteria that need no disagreement.
-        candidates: How many examples, those with the highest BALD of their own, both kinds of BatchBALD look at.
+        candidates: How many examples both kinds of BatchBALD, and "diverse_margin", look at: those with the highest
+            BALD, or margin, of their own.
         batch_size: Examples at a time, where the pool is not a loader.
         seed: Of everything random.
 
@@ -86,9 +92,11 @@ def acquire(
     References:
         Kirsch et al., "Stochastic batch acquisition: a simple baseline for deep active learning", 2023 (power).
     """
-    known = (*SCORES, *BATCHES)
+    known = (AUTO, *SCORES, *BATCHES)
     require(criterion in known, "criterion", f"one of {sorted(known)}", criterion)
     trained = FittedModel.of(model, posterior, as_pool(pool, batch_size))
+    if criterion == AUTO:
+        criterion = _default(trained.likelihood.is_classification, power)
     require(isinstance(seed, Integral), "seed", "a whole number", seed)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
     if criterion in DRAWN and posterior.structure.distinct_draws == 1:
@@ -110,6 +118,13 @@ def acquire(
     else:
         positions, scores = highest(SCORES[criterion](question), left, k, power, seed)
     return Picks(criterion, ids[positions], scores, reasons(question, criterion, positions, scores))
+
+
+def _default(classes: bool, power: float | None) -> str:
+    """What "auto" means; a power is one of scores of single examples."""
+    if not classes:
+        return "bald"
+    return "diverse_margin" if power is None else "margin"
 
 
 def highest(scores: Tensor, left: Tensor, k: int, power: float | None, seed: int) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ class ActiveLearner:
         pool: Any,
         *,
         labelled: Any = None,
-        criterion: str = "bald",
+        criterion: str = "auto",
         asking: Mapping[str, Any] | None = None,
         adapting: Mapping[str, Any] | None = None,
         folder: str | Path | None = None,

@@ -18,6 +18,7 @@ _WHY = {
     "batch_bald": "its label adds {:.2f} nats to those before it",
     "batch_bald_linearised": "its label adds {:.2f} nats to those before it",
     "leave_one_out": "its label lowers the leave-one-out loss by {:.2g}",
+    "diverse_margin": "close and different from those before it by {:.2f}",
     "k_centre": "{:.2g} away from the nearest labelled one",
     "random": "drawn at random",
 }

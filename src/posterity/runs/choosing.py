@@ -40,7 +40,7 @@ def choose_rows(
     run: RunFolder,
     pool: Rows,
     k: int,
-    criterion: str = "bald",
+    criterion: str = "auto",
     *,
     power: float | None = None,
     samples: int = 64,

@@ -1,5 +1,6 @@
 """The report of a run: self-contained, complete, and harmless whatever the data say."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -103,10 +104,19 @@ def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
     table = memory_table().drop(columns=["suspected_label"])
     write_report(Contents("Rates", "Rates were learnt.", {}, held_out=held, memory=table), tmp_path / "r.html")
     words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
-    assert "squared error" in words
+    assert "The mean absolute error is" in words
     assert "51,234 ± 2" in words
     assert "Calibrated intervals" in words
     assert "Suspected labels" not in words
+
+
+def test_notes_and_the_plain_model_are_shown(tmp_path):
+    beside = {"logistic regression": {"accuracy": 0.75, "nll": 0.5}}
+    told = replace(classifier(), notes=["kind: few of some"], beside=beside)
+    write_report(told, tmp_path / "r.html")
+    words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
+    assert "Note: kind: few of some." in words
+    assert "A logistic regression on the same rows: accuracy 0.75, log loss 0.5." in words
 
 
 def test_what_is_missing_is_left_out(tmp_path):

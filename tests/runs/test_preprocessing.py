@@ -236,6 +236,15 @@ def test_columns_that_name_rows_are_left_out():
     assert infer("store_id", pd.Series(["1", "2", "3"] * 10)).kind == "number"
 
 
+def test_copies_of_rows_do_not_make_an_id_a_number():
+    ids = pd.Series([str(7 * k) for k in range(95)] + ["0"] * 5)
+    for name in ("index", "MLS#"):
+        column = infer(name, ids)
+        assert column.kind == "ignored"
+        assert "nearly every row" in column.reason
+    assert infer("index", pd.Series([str(k // 2) for k in range(200)])).kind == "number"
+
+
 def test_numbers_of_rows_are_not_learnt_from_unseen(tmp_path):
     table(30).to_csv(tmp_path / "t.csv")  # with the numbers of rows in a column without a name
     found = Preprocessing.of(read_rows(tmp_path / "t.csv"), "rich")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 Previews = Callable[[int], Preview]
 CARDS = 12
 _WORDS = {"self_influence": "influence", "leverage": "leverage", "loo_nll": "loss when left out"}
+FIGURES = {"nll": "log loss", "ece": "calibration error", "rmse": "RMSE"}  # as this page calls them
 SEVERAL, _NOTHING = 3.0, 0.02  # ratio of two losses that disagree, and a loss that counts as none
 
 
@@ -58,9 +59,9 @@ class HeldOut:
 
     @property
     def losses(self) -> Array:
-        """1 where the likeliest class is not the target, or the squared error."""
+        """1 where the likeliest class is not the target, or the absolute error."""
         if self.probs is None:
-            return (np.asarray(self.mean) - self.targets) ** 2
+            return np.abs(np.asarray(self.mean) - self.targets)
         return (self.probs.argmax(-1) != self.targets).astype(float)
 
 
@@ -72,7 +73,9 @@ class Contents:
         title: Heading.
         lead: One sentence about what was learnt.
         facts: Data, network, method, seed ... by name.
+        notes: What was unusual about the data.
         metrics: A row of numbers for each model.
+        beside: Figures of plainer models on the same held-out rows.
         held_out: Predictions of examples that training did not see.
         memory: The table of a memory map of the training data.
         ranking: Its column that finds wrong labels best.
@@ -88,7 +91,9 @@ class Contents:
     title: str
     lead: str
     facts: Mapping[str, Any]
+    notes: Sequence[str] = ()
     metrics: pd.DataFrame | None = None
+    beside: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     held_out: HeldOut | None = None
     memory: pd.DataFrame | None = None
     ranking: str = "loo_nll"
@@ -110,7 +115,7 @@ def write_report(contents: Contents, path: str | Path) -> None:
     """
     sections = [_learnt(contents)]
     if contents.held_out is not None:
-        sections.append(_judged(contents.held_out))
+        sections.append(_judged(contents.held_out, contents.beside))
         if contents.held_out.probs is not None:
             sections.append(_classes(contents.held_out, contents.held_out.probs, contents.class_names))
         sections.append(_trust(contents.held_out))
@@ -148,18 +153,24 @@ def _pairs(values: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _learnt(contents: Contents) -> Section:
-    blocks: list[Block] = [_pairs(contents.facts)]
+    blocks: list[Block] = [_pairs(contents.facts), *(f"Note: {note}." for note in contents.notes)]
     return Section("Data and training", blocks if contents.metrics is None else [*blocks, contents.metrics])
 
 
-def _judged(held: HeldOut) -> Section:
+def _judged(held: HeldOut, beside: Mapping[str, Mapping[str, float]]) -> Section:
     n = len(held.targets)
     said = (
         f"On {n} held-out rows. Other rows of the same kind would give figures inside the intervals nine times in ten."
     )
     if held.probs is not None:
-        return Section("Accuracy", [said, class_figures(held.probs, held.targets)])
-    return Section("Accuracy", [said, amount_figures(np.asarray(held.mean), np.asarray(held.std), held.targets)])
+        table = class_figures(held.probs, held.targets)
+    else:
+        table = amount_figures(np.asarray(held.mean), np.asarray(held.std), held.targets)
+    plainer = [
+        f"A {name} on the same rows: {', '.join(f'{FIGURES.get(k, k)} {shown(v)}' for k, v in found.items())}."
+        for name, found in beside.items()
+    ]
+    return Section("Accuracy", [said, table, *plainer])
 
 
 def _classes(held: HeldOut, probs: Array, names: Sequence[str] | None) -> Section:
@@ -194,7 +205,7 @@ def _trust(held: HeldOut) -> Section:
 
     curve = plots.risk_coverage({"by uncertainty": (held.uncertainty, held.losses)})
     tenth = metrics.selective_risk(held.uncertainty, held.losses, 0.9)
-    loss = "error rate" if held.probs is not None else "squared error"
+    loss = "error rate" if held.probs is not None else "mean absolute error"
     whole = shown(float(held.losses.mean()))
     kept = f"The {loss} is {whole}, and {shown(float(tenth))} once the least certain tenth is set aside."
     if held.probs is not None:

@@ -39,6 +39,8 @@ def contents(run: RunFolder) -> Contents:
             "status": run.status,
         }
         | _tempered(run),
+        notes=run.record.notes,
+        beside=run.record.baseline,
         held_out=_held_out(run, source),
         memory=None if source is None else source.table,
         ranking="loo_nll" if source is None else source.ranking,

@@ -112,7 +112,12 @@ def risk_coverage(curves: Mapping[str, tuple[Array, Array]]) -> Figure:
     for colour, (name, (uncertainty, losses)) in zip(cycle(COLOURS), curves.items(), strict=False):
         coverage, risk = metrics.risk_coverage(uncertainty, losses)
         area = metrics.aurc(uncertainty, losses)
-        axes.plot(100 * numpy(coverage), numpy(risk), color=colour, label=f"{plain(name)} (AURC {area:.4f})")
+        axes.plot(
+            100 * numpy(coverage),
+            numpy(risk),
+            color=colour,
+            label=f"{plain(name)} (AURC {area:,.{0 if area >= 1000 else 4}f})",
+        )
         axes.plot(100, risk[-1], "o", color=colour, clip_on=False)
     axes.set(xlabel="kept, most certain first (%)", ylabel="mean loss of what is kept", xlim=(0, 100), ylim=(0, None))
     axes.set_title("Risk and coverage")

@@ -23,12 +23,13 @@ _LIMIT = 3.0  # standard deviations towards which larger ones are bent
 _BINS, _BINS_OF_MANY, _MANY = 64, 16, 200_000  # of a column of numbers; fewer from so many rows on, for the memory
 _CENTRED = 50_000  # rows that are enough to know the mean of a bin
 _FEW = 50  # a column of no more distinct values is a category, however short the table
+_NEARLY = 0.9  # share of different values from which on a column may name the rows
 _FEWEST = 10  # steps that are enough to tell that a column rises
 _SAMPLE = 1000  # values that decide what a column may be, before all of them do
 _MOSTLY = 0.95  # share of numbers at which the rest of a column counts as missing
 _CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # in days
 _WORD = re.compile(r"\w\w+")
-_ID = re.compile(r"(?i:(?:.*[ _.-])?(?:id|uuid|guid)|index|row|rownum|row_?number)|.*[a-z](?:Id|ID)")
+_ID = re.compile(r"(?i:(?:.*[ _.-])?(?:id|uuid|guid)|index|row|rownum|row_?number|.*#)|.*[a-z](?:Id|ID)")
 _OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
 
 
@@ -278,8 +279,9 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     kind = pd.api.types.infer_dtype(known)
     if kind == "boolean":  # as the words "True" and "False" in files that hold nothing but text
         return Category.of(name, values)
-    if distinct == len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
-        return Ignored(name, "another value in every row of a column with such a name: it only names them")
+    if distinct >= _NEARLY * len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
+        every = "every row" if distinct == len(known) else "nearly every row"  # of a table with copies of some rows
+        return Ignored(name, f"another value in {every} of a column with such a name: it only names them")
     if not kind.startswith("datetime") and _plausible(known):
         found, decimal = read_numbers(values)
         if _is_numeric(found, values):

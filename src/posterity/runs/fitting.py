@@ -214,8 +214,11 @@ def held_out(folder: Path, data: Data, preprocessing: Preprocessing, notes: list
     """The examples to test with; None where there are none."""
     if not data.test:
         return None
-    rows, ids = preprocessing.known(data.select(folder, "test", notes), notes)
-    return preprocessing.examples(rows, ids, notes) if len(rows) else None
+    here: list[str] = []
+    rows, ids = preprocessing.known(data.select(folder, "test", here), here)
+    found = preprocessing.examples(rows, ids, here) if len(rows) else None
+    notes += [f"held-out rows: {note}" for note in here if note not in notes]
+    return found
 
 
 def probe(plan: Plan) -> Plan:

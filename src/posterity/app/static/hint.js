@@ -10,7 +10,8 @@ export function hint() {
     { class: "flag hint", role: "note" },
     h("b", { textContent: "How to read it. " }),
     "Each point is a training example. Higher up, the model is more wrong about it; further right, the model depends on " +
-      "it more. Look at the top first: wrong labels gather there. Click a point or a row, then Keep, Drop or Relabel it. At the end, press Export decisions.",
+      "it more. Wrong labels gather at the top, and at the top of the table: go down it until ten rows in a row are right. " +
+      "Click a point or a row, then Keep, Drop or Relabel it. At the end, press Export decisions.",
     h("button", { class: "quiet", textContent: "Got it", onclick: () => (remember(), element.remove()) }),
   );
   element.hidden = seen();

@@ -5,6 +5,13 @@ import { everyFrame, fill, h, select } from "./dom.js";
 import { List } from "./list.js";
 import { count, readable, short } from "./scales.js";
 
+const PROBABILITY = "label_error"; // the one column that is a probability, and is shown as one
+
+function shown(name, value) {
+  if (name !== PROBABILITY || !Number.isFinite(value)) return short(value);
+  return value < 0.005 ? "< 1 %" : `${Math.round(100 * value)} %`;
+}
+
 // What could be done, in a word or two: the whole of it is in the tooltip.
 function brief(action) {
   return action.replace(/ as .*/, "?").replace("collect more like it", "collect more");
@@ -83,7 +90,7 @@ export class Table {
           "button",
           {
             class: name === m.view.sort ? "c-num sorted" : "c-num",
-            title: `Rank by ${readable(name)}`,
+            title: name === PROBABILITY ? "Probability that the label is wrong" : `Rank by ${readable(name)}`,
             onclick: () => m.set({ sort: name, up: name === m.view.sort ? !m.view.up : false }),
           },
           name === m.about.ranking ? "suspicion" : readable(name),
@@ -105,13 +112,14 @@ export class Table {
       h("span", { class: "c-id" }, m.about.kind === "image" && preview(m, row), h("span", { textContent: id })),
       h("span", { class: "c-label" }, verdict(m, row)),
       m.about.kind === "text" && h("span", { class: "c-text" }, preview(m, row)),
-      this.columns.map((name) => h("span", { class: "c-num", textContent: short(m.columns.get(name)[row]) })),
+      this.columns.map((name) => h("span", { class: "c-num", textContent: shown(name, m.columns.get(name)[row]) })),
       h(
         "span",
         { class: "c-act" },
         mark
           ? h("b", {
               class: `mark ${mark.decision}`,
+              title: mark.decision === "relabel" ? `relabel as ${mark.label}` : mark.decision,
               textContent: mark.decision === "relabel" ? `→ ${mark.label}` : mark.decision,
             })
           : h("span", { class: "muted", title: m.action(row), textContent: m.category[row] ? brief(m.action(row)) : "" }),

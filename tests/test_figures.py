@@ -47,6 +47,40 @@ def test_every_figure_is_in_its_table(page, name, cells):
     assert missing == [], f"{name}: not in {page}"
 
 
+def claims() -> list[tuple[Path, str, list[str]]]:
+    """Paragraphs of the other pages that cite tables: the page, the paragraph, the names of the tables."""
+    found = []
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "tutorials").glob("*.md"))):
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for part in re.split(r"\n\s*\n", text) if page.name != "benchmarks.md" else ():
+            if names := re.findall(r"benchmarks/(\w+)\.md", part):
+                found.append((page, part, names))
+    return found
+
+
+CLAIMS = claims()
+
+
+@pytest.mark.parametrize(
+    ("page", "paragraph", "names"), CLAIMS, ids=[f"{page.stem}-{i}" for i, (page, _, _) in enumerate(CLAIMS)]
+)
+def test_decimals_beside_a_cited_table_are_in_it(page, paragraph, names):
+    """As numbers or as shares in percent; a tutorial may also cite the output of its own notebook."""
+    sources = [DOCS / "benchmarks" / f"{name}.md" for name in names]
+    if page.parent.name == "tutorials":
+        sources.append(DOCS.parent / "examples" / "notebooks" / f"{page.stem}.ipynb")
+    known = [number for source in sources for number in numbers(source.read_text(encoding="utf-8"))]
+    shown = [n for n in numbers(re.sub(r"\]\([^)]*\)|`[^`]*`", "", paragraph)) if n.as_tuple().exponent < 0]
+    scaled = [value * scale for value in known for scale in (Decimal(1), Decimal(100), Decimal("0.01"))]
+    missing = [str(number) for number in shown if not any(rounds_to(value, number) for value in scaled)]
+    assert missing == [], f"{page.name}: not in {names}"
+
+
+def test_claims_are_found():
+    assert len(CLAIMS) >= 50
+    assert sum(page.name == "README.md" for page, _, _ in CLAIMS) >= 3
+
+
 def test_a_wrong_figure_would_be_found():
     assert rounds_to(Decimal("89.447"), Decimal("89.45"))
     assert not rounds_to(Decimal("89.447"), Decimal("89.5"))

@@ -159,12 +159,15 @@ def outside(run: po.Run, inside: Tensor, foreign: Tensor) -> report.Line:
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
     root = datasets.folder(options.data)
+    done = {(line["data"], line["method"], line["seed"]) for line in report.earlier(options.raw)}
     for name in options.sets:
         for seed in options.seeds:
             data, test = budgets.split(name, seed, root)
             classes = int(data[1].max()) + 1
             labels, wrong = mislabelled(data[1], classes, seed)
             for row in options.methods:
+                if (name, row, seed) in done:
+                    continue
                 way = WAYS[row]
                 began = time.process_time()
                 run = fitted(way, data, classes, seed)

@@ -91,10 +91,12 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
     root = datasets.folder(options.data)
     groups = {"chosen": CHOSEN_ON, "reported": REPORTED_ON}
+    done = {(line["data"], line["seed"]) for line in report.earlier(options.raw) if line["row"] == "AdamW"}  # the last
     for group in options.groups:
         for name in groups[group]:
             for seed in SEEDS[group]:
-                yield from of_one(group, name, seed, root)
+                if (name, seed) not in done and name in (options.sets or [name]):
+                    yield from of_one(group, name, seed, root)
 
 
 def of_one(group: str, name: str, seed: int, root: Path) -> Iterator[report.Line]:
@@ -165,6 +167,7 @@ trained again with noise while their held-out rows move the budget.
 def main() -> None:
     arguments = report.parser(__doc__)
     arguments.add_argument("--groups", nargs="+", choices=list(SEEDS), default=list(SEEDS))
+    arguments.add_argument("--sets", nargs="+", help="some data sets alone, to split the study over processes")
     options = arguments.parse_args()
     lines = report.gather(options, runs)
     if options.raw:

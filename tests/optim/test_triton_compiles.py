@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from posterity.optim._meter import Meter  # noqa: E402
-from posterity.optim.kernels import Course, _triton_adam, _triton_meter, _triton_sample, _triton_step  # noqa: E402
+from posterity.optim.kernels import Course, _triton_adam, _triton_looks, _triton_meter, _triton_sample, _triton_step  # noqa: E402
 from posterity.optim.kernels._fused import Launcher  # noqa: E402
 from posterity.optim.kernels._launcher_adam import AdamLauncher  # noqa: E402
 from posterity.optim.kernels._pointer_table import SCALARS, Entry  # noqa: E402
@@ -86,7 +86,13 @@ def test_every_kernel_compiles(kind):
 @pytest.mark.parametrize("kind", ["plain", "squares, transposed, not aligned"])
 def test_every_kernel_of_adam_compiles(kind):
     one = entry(**{**KINDS[kind], "squares": False})
-    modules = {"_samples": _triton_sample, "_steps": _triton_step, "_adam": _triton_adam, "_meters": _triton_meter}
+    modules = {
+        "_samples": _triton_sample,
+        "_steps": _triton_step,
+        "_adam": _triton_adam,
+        "_meters": _triton_meter,
+        "_looks": _triton_looks,
+    }
     launcher, compiled = compiling(AdamLauncher, one, **modules)
     meter = Meter.of(100, 10, 50, 0.03, [one.tensors["p"]])
     course = Course(meter, [0.1], 1.0, torch.ones(1), torch.ones(1), given=False)

@@ -97,7 +97,7 @@ def test_the_price_is_half_the_trace_of_covariance_times_hessian():
     torch.manual_seed(0)
     hessian = torch.rand(2000, dtype=torch.float64) + 0.5
     weight = nn.Parameter(torch.randn(2000, dtype=torch.float64))
-    optimizer = Variational(SGD([weight], lr=0.0), n=100, batch_size=10, total_steps=500)
+    optimizer = Variational(SGD([weight], lr=0.0), n=100, batch_size=10, total_steps=500, budget=0.03)
     prices, wanted = [], []
     for _ in range(COLD + 480):
         with optimizer.sampled_params(train=True):
@@ -152,7 +152,7 @@ def test_clipping_leaves_price_and_curvature_alone():
 
 
 def test_accumulated_batches_have_their_own_products():
-    whole, parts = noisy_network()[1], noisy_network(accumulate=4)[1]
+    whole, parts = noisy_network(budget=0.03)[1], noisy_network(budget=0.03, accumulate=4)[1]
     assert parts.meter.price.parameters(parts.meter.total) == pytest.approx(
         float(whole.meter.price.parameters(whole.meter.total)), rel=0.5
     )

@@ -63,7 +63,7 @@ def shared_memory():
         *((lambda n=n: Variational(AdamW([one()]), n=n), "n: expected a positive") for n in (0, -1, math.nan, "10")),
         *(
             (lambda b=b: Variational(AdamW([one()]), n=9, budget=b), "budget: expected")
-            for b in (0, -1, math.nan, None)
+            for b in (0, -1, math.nan, "0.1")
         ),
         *((lambda b=b: Variational(AdamW([one()]), n=9, batch_size=b), "batch_size: expected") for b in (0, -1, 1.5)),
     ],
@@ -166,7 +166,8 @@ def test_without_a_length_the_budget_follows_the_learning_rate():
     for kind, factor in factors.items():
         model = network()
         base = AdamW(model.parameters(), lr=1e-3)
-        optimizer, schedule = Variational(base, n=200, batch_size=20), torch.optim.lr_scheduler.LambdaLR(base, factor)
+        optimizer = Variational(base, n=200, batch_size=20, budget=0.03)
+        schedule = torch.optim.lr_scheduler.LambdaLR(base, factor)
         for r in rows(200, 20, 100):
             train(optimizer, model, F.cross_entropy, [(x[r], y[r])])
             schedule.step()

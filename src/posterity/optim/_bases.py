@@ -22,6 +22,7 @@ from posterity.optim._options import check_memory, check_parameters
 from posterity.optim.engine import VariationalOptimizer
 from posterity.posterior import Diagonal
 from posterity.startup import step_of
+from posterity.trees import state_dtype
 
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 
@@ -118,6 +119,34 @@ def squares(
     if "squares" not in own or float(own["step"]) == 0:
         return None
     return own["squares"], 1 / (1 - DECAY ** float(own["step"]))
+
+
+def teaches(bases: Sequence[Optimizer]) -> bool:
+    """Whether all bases step in a way that `own_doing` knows."""
+    return all(keeps_squares(base) or type(base) is torch.optim.SGD for base in bases)
+
+
+def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
+    """η (ĝ − ḡ)ᵀ D ĝ of a parameter in the coming step; see `posterity.optim.gap`.
+
+    Args:
+        base: The optimizer of the parameter, one of those that `teaches` accepts.
+        group: Its group.
+        p: The parameter, with a gradient.
+    """
+    assert p.grad is not None
+    state, gradient = base.state.get(p, {}), local(p.grad).to(state_dtype(p.dtype)).reshape(-1)
+    if not keeps_squares(base):
+        kept, buffer = 1 - group["momentum"], state.get("momentum_buffer")
+        away = gradient if buffer is None else gradient - local(buffer).to(gradient).reshape(-1) * kept
+        return group["lr"] * torch.dot(away, gradient) / kept
+    beta1, beta2 = group["betas"]
+    steps, away, squares = float(state.get("step", 0)), gradient, gradient.square() * (1 - beta2)
+    if steps:
+        away = gradient - local(state["exp_avg"]).to(gradient).reshape(-1) / (1 - beta1**steps)
+        squares = squares + beta2 * local(state["exp_avg_sq"]).to(gradient).reshape(-1)
+    root = (squares / (1 - beta2 ** (steps + 1))).sqrt_().add_(group["eps"])
+    return group["lr"] * torch.dot(away / root, gradient)
 
 
 def decay(bases: Sequence[Optimizer]) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.errors import require
-from posterity.optim import watch
+from posterity.optim import gap, watch
 from posterity.optim._distributed import Replicas, local, sharded, summed
 from posterity.optim.price import Price, opening, progress
 
@@ -22,7 +22,7 @@ COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
-MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess")
+MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved")
 ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
 SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
 TOO_LARGE = (
@@ -48,6 +48,7 @@ class Meter:
         by_price: Whether the curvature of each weight comes from Price's theorem, and not from squares of gradients.
             It does for batches so large that squares carry no information, and for models so small that their noise is
             informative enough by the end of training: the estimate has a relative variance of 1 / (B Σ 1/λ).
+        follows: Whether the budget follows the gap of `posterity.optim.gap`.
     """
 
     price: Price
@@ -55,8 +56,11 @@ class Meter:
     known: bool
     total_steps: int | None
     by_price: bool
+    follows: bool
     scale: Tensor
     total: Tensor  # Σ h/(h + δ) at the last look
+    taught: Tensor  # the gap G between examples of training and others
+    moved: Tensor  # the sum τ of learning rates
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
@@ -75,15 +79,19 @@ class Meter:
         n: float,
         batch_size: int | None,
         total_steps: int | None,
-        budget: float,
+        budget: float | None,
         weights: Sequence[Tensor],
     ) -> Meter:
-        """Nothing has been measured yet."""
-        price, batch = Price.of(n, budget, weights[0].device), float(min(batch_size or USUAL_BATCH, n))
-        zero, largest = torch.zeros_like(price.ess), max(n, sum(p.numel() for p in weights) / (2 * budget))
+        """Nothing has been measured yet; without a budget it follows the gap, where gradients tell it."""
+        batch, usual = float(min(batch_size or USUAL_BATCH, n)), gap.UNKNOWN if budget is None else budget
+        largest = max(n, sum(p.numel() for p in weights) / (2 * usual))
         enough = total_steps is not None and ENOUGH * largest <= batch * total_steps
         by_price = batch_size is not None and (enough or batch > n / 2)
-        return cls(price, batch, batch_size is not None, total_steps, by_price, zero + batch, zero, zero.clone())
+        follows = budget is None and not by_price
+        price = Price.of(n, gap.MOST if follows else usual, weights[0].device)
+        zero, known = torch.zeros_like(price.ess), batch_size is not None
+        zeros = (zero.clone() for _ in range(4))
+        return cls(price, batch, known, total_steps, by_price, follows, zero + batch, *zeros)
 
     @property
     def silent(self) -> bool:
@@ -179,7 +187,28 @@ class Meter:
     def following(self, lr: float, share: float) -> Tensor:
         """λ for the next sample."""
         epochs = self.progress(lr)
-        return self.price.held(self.total, share if self.watched else share * opening(self.done, epochs))
+        return self.price.held(self.total, self._open(share, self.done, epochs))
+
+    def _open(self, share: float, done: float, epochs: float) -> Tensor | float:
+        """The share of the budget that is open."""
+        if self.watched:
+            return share
+        share = share * opening(done, epochs)
+        return share * gap.worth(self.taught) / gap.MOST if self.follows else share
+
+    def learn_gap(self, own_doing: Tensor, lr: float) -> None:
+        """Take in what examples do for their own loss in a step, for all steps until the next look.
+
+        Args:
+            own_doing: η (ĝ − ḡ)ᵀ D ĝ, over all weights.
+            lr: The largest learning rate.
+        """
+        self.progress(lr)
+        if self.done > gap.UNTIL:
+            return
+        per_step = own_doing.to(self.total).clamp_min(0) * self.examples() / self.price.n
+        self.taught = gap.remembered(self.taught, self.moved, REFRESH * lr) + REFRESH * per_step
+        self.moved = self.moved + REFRESH * lr
 
     def progress(self, lr: float) -> float:
         """Note how much of training is done; how often each example has been seen, on average."""
@@ -213,7 +242,7 @@ class Meter:
         Prices of much colder steps are hardly informative about P̂ at the new λ, which weights them: so it is solved in
         a few turns.
         """
-        opened = share if self.watched else share * opening(1.0, self.steps * self.batch / self.price.n)
+        opened = self._open(share, 1.0, self.steps * self.batch / self.price.n)
         for _ in range(10):
             self.price.ess = self.price.held(self.total, opened)
 
@@ -227,7 +256,7 @@ class Meter:
         left = dict(numbers)
         self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
         self.peak, self.batch = left.pop("peak"), left.pop("batch")
-        for name in MEASURED:  # those of earlier versions lack the last three
+        for name in MEASURED:  # those of earlier versions lack the last ones
             setattr(self, name, torch.full_like(self.scale, left.pop(name, 0.0)))
         self.price.load(left)
 

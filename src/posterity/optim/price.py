@@ -89,9 +89,10 @@ class Price:
         self.paid = kept * self.paid + 2 * self.last
         self.per_ess = kept * self.per_ess + 1 / ess
 
-    def held(self, squares: Tensor, share: float) -> Tensor:
+    def held(self, squares: Tensor, share: Tensor | float) -> Tensor:
         """λ = max(N, P̂ / 2bₜ) for a share of the budget."""
-        return (self.parameters(squares) / (2 * max(self.budget * share, 1e-12))).clamp_min(self.n)
+        budget = torch.as_tensor(self.budget * share, dtype=squares.dtype, device=squares.device).clamp_min(1e-12)
+        return (self.parameters(squares) / (2 * budget)).clamp_min(self.n)
 
     def state(self) -> dict[str, float]:
         """Plain numbers, for a state dict."""

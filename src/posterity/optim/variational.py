@@ -19,12 +19,13 @@ from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._fused_adam import FusedAdam
-from posterity.optim._meter import DECAY, SMALLEST, Meter, check_numbers, plain, price_of
+from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim._watching import Watching
 from posterity.optim.engine import _priors
 from posterity.optim.engine._parameters import Group
+from posterity.optim.gap import UNKNOWN
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.optim.price import WINDOW
 from posterity.posterior import Diagonal, Posterior
@@ -57,7 +58,9 @@ class Variational(Watching):
         total_steps: Length of training in steps; without it the budget follows the learning rate.
         batch_size: Examples (tokens) behind one gradient, over all processes and accumulated batches. Without it the
             scale of the curvature is the one at which squares of gradients agree with the measured price.
-        budget: Largest price b of the noise, in nats per example.
+        budget: Largest price b of the noise, in nats per example. Without it, a quarter of what examples have taught
+            the network about themselves alone, 0.003 to 0.1 (`posterity.optim.gap`), and 0.03 over bases other than SGD
+            and Adam's family.
         prior: Precision of N(0, 1/prior), a Diagonal, or a Posterior (at temperature 1). It enters the step of the
             mean, so the base must have no weight decay. By default the prior decides widths alone: N(0, s²) for each
             tensor with mean square s².
@@ -92,7 +95,7 @@ class Variational(Watching):
         n: float,
         total_steps: int | None = None,
         batch_size: int | None = None,
-        budget: float = 0.03,
+        budget: float | None = None,
         prior: float | Diagonal | Posterior | None = None,
         mc_samples: int = 1,
         seed: int = 0,
@@ -102,7 +105,8 @@ class Variational(Watching):
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         require_positive("n", n)
-        require_positive("budget", budget)
+        if budget is not None:
+            require_positive("budget", budget)
         for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
             if value is not None:
                 require_whole(name, value)
@@ -119,7 +123,8 @@ class Variational(Watching):
             process_group=process_group,
         )
         weights = [local(p) for group in self.param_groups for p in group["params"]]
-        self.meter = Meter.of(self.n, batch_size, total_steps, budget, weights)
+        tells = budget is not None or _bases.teaches(self.bases)
+        self.meter = Meter.of(self.n, batch_size, total_steps, budget if tells else UNKNOWN, weights)
         if prior is not None:
             self.set_prior(prior)
 
@@ -219,11 +224,13 @@ class Variational(Watching):
         self._measure(parameters, max(int(piece.numbers.get("estimates", 1)) for piece in pieces))
         if self.meter.silent:
             self.normalised.look(parameters)
-        if self._explicit:
-            _bases.pull(parameters, self.state, self._isotropic, self.n)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
         if meter.stepped(lr):
             self._look()
+            if meter.follows and meter.steps > COLD:
+                self._learn_gap(parameters, lr)
+        if self._explicit:
+            _bases.pull(parameters, self.state, self._isotropic, self.n)
         if not meter.silent:
             meter.hold(lr, self.normalised.share)
         _bases.step(self.bases)
@@ -254,6 +261,12 @@ class Variational(Watching):
                 total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
         shards = next((p for p in self._trained() if sharded(p)), None)
         self.meter.total = total if shards is None else summed(total, shards)
+
+    def _learn_gap(self, parameters: list[Tensor], lr: float) -> None:
+        """What examples do for their own loss in this step."""
+        total = torch.stack([_bases.own_doing(*self.base_of(p), p).to(self.meter.total) for p in parameters]).sum()
+        shards = next((p for p in parameters if sharded(p)), None)
+        self.meter.learn_gap(total if shards is None else summed(total, shards), lr)
 
     def _delta(self, p: Tensor) -> Tensor | float:
         """δ = P₀/N; P₀ is the given prior's precision, or one over the mean square of the tensor's weights."""

@@ -22,15 +22,16 @@ class AdamLauncher(TritonKernels, AdamKernels):
     """The Triton kernels at work on one table; nothing of a step is known to the host."""
 
     def __init__(self, entries: Sequence[Entry], marks: Sequence[Marks]) -> None:
-        from posterity.optim.kernels import _triton_adam, _triton_meter
+        from posterity.optim.kernels import _triton_adam, _triton_looks, _triton_meter
 
         super().__init__(entries, marks)
-        self._adam, self._meters = _triton_adam, _triton_meter
+        self._adam, self._meters, self._looks = _triton_adam, _triton_meter, _triton_looks
         device, count = self.table.device, len(entries)
         self.meter = MeterTable(device)
         self._before, self._now = torch.zeros(count, device=device), torch.zeros(count, device=device)
         self._parts, self._starts = parts_of(entries, device)
-        self._squares, self._effective = (torch.zeros(len(self._parts), device=device) for _ in range(2))
+        sums = (torch.zeros(len(self._parts), device=device) for _ in range(3))
+        self._squares, self._effective, self._own_doing = sums
         blocks = [len(launch.blocks) for launch in self.table.launches]
         self._products = torch.zeros(sum(blocks), device=device)
         self._sums = self._products.split(blocks)
@@ -102,11 +103,12 @@ class AdamLauncher(TritonKernels, AdamKernels):
         self._launch(kernels.begin_step, 0, 1, given, LANES=256)
         parts, how = len(self._parts), {"PART": PART, "LANES": LANES}
         given = (table.table, self._parts, meter, self._squares)
-        self._launch(kernels.look_at_means, 0, parts, given, HELD=held, **how)
+        self._launch(self._looks.look_at_means, 0, parts, given, HELD=held, **how)
+        gradients, sums = table.gradients.tensor, (self._effective, self._own_doing)
         given = (table.table, self._parts, self._starts, numbers, meter, constants, self._deltas, self._quiet)
-        self._launch(kernels.look_at_widths, 0, parts, (*given, self._squares, self._effective), **how)
-        given = (table.table, table.marks, numbers, table.gradients.tensor, table.keys, self._facts, self._deltas)
-        given = (*given, meter, constants, self._effective, table.flags, entries, groups, parts)
+        self._launch(self._looks.look_at_widths, 0, parts, (*given, self._squares, gradients, *sums), **how)
+        given = (table.table, table.marks, numbers, gradients, table.keys, self._facts, self._deltas)
+        given = (*given, meter, constants, *sums, table.flags, entries, groups, parts)
         self._launch(kernels.plan, 0, 1, given, LANES=256)
 
     def _update(self, held: bool, ahead: bool) -> None:

@@ -19,7 +19,7 @@ from posterity.optim.kernels._pointer_table import Uploaded
 PRICE = ("ess", "paid", "per_ess", "last")
 COUNTS = ("steps", "measured", "peak", "batch")  # that the host has too
 METER = (*PRICE, *MEASURED, *COUNTS, "clip", "due", "drawn", "next", "examples")
-CONSTANTS = ("n", "budget", "total_steps", "known", "share", "given", "refresh", "watched")
+CONSTANTS = ("n", "budget", "total_steps", "known", "share", "given", "refresh", "watched", "follows")
 
 
 class MeterTable:
@@ -52,7 +52,7 @@ class MeterTable:
             self._counts.set(counts)
             self._known = counts
         length = float(meter.total_steps or 0)
-        flags = [float(course.given), float(_meter.REFRESH), float(meter.watched)]
+        flags = [float(course.given), float(_meter.REFRESH), float(meter.watched), float(meter.follows)]
         self.constants.set([price.n, price.budget, length, float(meter.known), course.share, *flags])
 
     def stepped(self, course: Course) -> None:

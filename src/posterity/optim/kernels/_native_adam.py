@@ -72,6 +72,8 @@ class NativeAdam(Native, AdamKernels):
             course.deltas.copy_(course.quiet / (meter.price.n * squares))
         self.follow(course)
         meter.total = torch.full_like(meter.total, self._call(self._library.adam_effective))
+        if meter.follows:
+            meter.learn_gap(torch.full_like(meter.total, self._call(self._library.adam_own_doing)), course.lr)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         found: list[Any] = []

@@ -12,22 +12,19 @@ import math
 import triton
 import triton.language as tl
 
-from posterity.optim import _meter, price
+from posterity.optim import _meter, gap, price
 from posterity.optim.kernels._meter_table import CONSTANTS as _CONSTANTS
 from posterity.optim.kernels._meter_table import METER as _METER
 from posterity.optim.kernels._pointer_table import ADAM_NUMBERS
 from posterity.optim.kernels._triton_table import (
-    BUFFER,
     DRAWS,
     GROUP,
-    HESSIAN,
     MARKED,
     SIZE,
     SKIPPED,
     STEP,
     UPDATES,
     WIDTH,
-    P,
     address_of,
     words,
 )
@@ -42,7 +39,8 @@ CLIPPING, SPENT, OWED, TOLD, STEPS, MEASURED = (
 PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = (
     tl.constexpr(_METER.index(name)) for name in ("peak", "batch", "clip", "due", "drawn", "next", "examples")
 )
-N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED = map(tl.constexpr, range(len(_CONSTANTS)))
+TAUGHT, MOVED = (tl.constexpr(_METER.index(name)) for name in ("taught", "moved"))
+N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED, FOLLOWS = map(tl.constexpr, range(len(_CONSTANTS)))
 LR, BETA1, BETA2, EPS, DECAY, COUPLED = map(tl.constexpr, range(len(ADAM_NUMBERS)))
 NUMBERED = tl.constexpr(len(ADAM_NUMBERS))
 # What each tensor has to know, float32; ESS and DELTA stand where IVON's kernels read them.
@@ -52,6 +50,8 @@ FACTS = tl.constexpr(16)
 COLD, SMALLEST, LOG_KEPT = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST, math.log(_meter.DECAY)))
 KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
 WINDOW, LEAST, MOST, FRESH = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.FRESH))
+GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
+FORGETTING, UNTIL = map(tl.constexpr, (gap.FORGETTING, gap.UNTIL))
 TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
 
 
@@ -66,7 +66,7 @@ def _examples(meter, constants, ess):
 
 
 @triton.jit
-def _debias(number, BETA: tl.constexpr, steps):
+def debias(number, BETA: tl.constexpr, steps):
     """1 − βᵗ."""
     return 1 - tl.exp(tl.log(tl.load(number + BETA)) * steps.to(tl.float64))
 
@@ -107,7 +107,7 @@ def widths(
         row = table + tl.minimum(t, count - 1) * WIDTH
         number = numbers + tl.load(row + GROUP) * NUMBERED
         steps = tl.load(tl.load(row + STEP).to(tl.pointer_type(tl.float32)))
-        factor = (examples / _debias(number, BETA2, steps)).to(tl.float32)
+        factor = (examples / debias(number, BETA2, steps)).to(tl.float32)
         a, b = words(row, marks, ADVANCE)
         tl.store(keys + 4 * t, a.to(tl.int32, bitcast=True), mask=here)
         tl.store(keys + 4 * t + 1, b.to(tl.int32, bitcast=True), mask=here)
@@ -133,7 +133,7 @@ def size(table, gradients, sizes, SOME: tl.constexpr):
 
 
 @triton.jit
-def _sum(values, count, LANES: tl.constexpr):
+def sum_of(values, count, LANES: tl.constexpr):
     """Σ of a vector, by one program."""
     lane = tl.arange(0, LANES)
     total = tl.zeros((LANES,), dtype=tl.float64)
@@ -145,7 +145,7 @@ def _sum(values, count, LANES: tl.constexpr):
 @triton.jit
 def begin_step(before, now, meter, constants, numbers, marks, flags, count, groups, LANES: tl.constexpr):
     """Count the step and what clipping has left of its gradients, or that it is skipped."""
-    then, size_now = _sum(before, count, LANES), _sum(now, count, LANES)
+    then, size_now = sum_of(before, count, LANES), sum_of(now, count, LANES)
     ratio = tl.sqrt(tl.where(then > 0, size_now / tl.maximum(then, TINY), 1.0).to(tl.float32))
     scale = tl.where(ratio < 0.0009765625, tl.exp2(tl.floor(-tl.log2(tl.maximum(ratio, TINY)))), 1.0)
     clip = tl.minimum(ratio * scale, 1.0)
@@ -175,87 +175,48 @@ def begin_step(before, now, meter, constants, numbers, marks, flags, count, grou
     tl.store(meter + EXAMPLES, _examples(meter, constants, tl.load(meter + ESS)))
 
 
-# ── looks at all weights ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@triton.jit
-def _part(table, parts, PART: tl.constexpr):
-    """The tensor of which a program looks at a part, its row, and where that part begins and ends."""
-    t, part = tl.load(parts + 2 * tl.program_id(0)), tl.load(parts + 2 * tl.program_id(0) + 1)
-    row, begin = table + t.to(tl.int64) * WIDTH, part.to(tl.int64) * PART
-    return t, row, begin, tl.minimum(begin + PART, tl.load(row + SIZE))
-
-
-@triton.jit
-def look_at_means(table, parts, meter, partial, HELD: tl.constexpr, PART: tl.constexpr, LANES: tl.constexpr):
-    """Σ m² of a part of a tensor, if it is time to look."""
-    if tl.load(meter + DUE) > 0:
-        _, row, first, length = _part(table, parts, PART)
-        MEAN: tl.constexpr = BUFFER if HELD else P
-        mean = address_of(row + MEAN, 0, tl.float32, False)
-        total = tl.zeros((LANES,), dtype=tl.float32)
-        for begin in range(first, length, LANES):
-            index = begin + tl.arange(0, LANES)
-            m = tl.load(mean + index, mask=index < length, other=0.0)
-            total += m * m
-        tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
-
-
-@triton.jit
-def look_at_widths(
-    table,
-    parts,
-    starts,
-    numbers,
-    meter,
-    constants,
-    deltas,
-    quiet,
-    squares,
-    partial,
-    PART: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """δ of a tensor from its mean square, and Σ h/(h + δ) of a part of it, if it is time to look."""
-    if tl.load(meter + DUE) > 0:
-        t, row, first, length = _part(table, parts, PART)
-        delta = tl.load(deltas + t)
-        if tl.load(constants + GIVEN) == 0:
-            start, count = tl.load(starts + t), tl.load(starts + t + 1) - tl.load(starts + t)
-            square = _sum(squares + start, count, LANES).to(tl.float32) / tl.load(row + SIZE).to(tl.float32)
-            delta = tl.load(quiet + t) / (tl.load(constants + N) * tl.maximum(square, SMALLEST))
-            if first == 0:
-                tl.store(deltas + t, delta)
-        steps = tl.load(address_of(row + STEP, 0, tl.float32, False))
-        debias = _debias(numbers + tl.load(row + GROUP) * NUMBERED, BETA2, steps)
-        factor = (tl.load(meter + EXAMPLES) / debias).to(tl.float32)
-        averages = address_of(row + HESSIAN, 0, tl.float32, False)
-        total = tl.zeros((LANES,), dtype=tl.float32)
-        for begin in range(first, length, LANES):
-            index = begin + tl.arange(0, LANES)
-            h = tl.load(averages + index, mask=index < length, other=0.0) * factor
-            total += h / (h + delta)
-        tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
-
-
 # ── λ and what the step needs to know ────────────────────────────────────────────────────────────────────────────
+
+
+@triton.jit
+def _epochs(meter, constants):
+    """How often each example has been seen, on average."""
+    return (tl.load(meter + STEPS) * tl.load(meter + BATCH) / tl.load(constants + N)).to(tl.float64)
+
+
+@triton.jit
+def _done(meter, constants, lr):
+    """The share of training that is done; see `Meter.progress`."""
+    decayed = 1 - lr / tl.maximum(tl.load(meter + PEAK), TINY).to(tl.float64)
+    progress = tl.maximum(decayed, 1 - tl.exp(-_epochs(meter, constants) / 10))
+    length = tl.load(constants + LENGTH).to(tl.float64)
+    return tl.where(length > 0, tl.load(meter + STEPS).to(tl.float64) / tl.maximum(length, 1.0), progress)
 
 
 @triton.jit
 def _following(meter, constants, lr):
     """`Meter.following`."""
-    n, steps = tl.load(constants + N), tl.load(meter + STEPS)
-    epochs = (steps * tl.load(meter + BATCH) / n).to(tl.float64)
-    decayed = 1 - lr / tl.maximum(tl.load(meter + PEAK), TINY).to(tl.float64)
-    progress = tl.maximum(decayed, 1 - tl.exp(-epochs / 10))
-    length = tl.load(constants + LENGTH).to(tl.float64)
-    done = tl.where(length > 0, steps.to(tl.float64) / tl.maximum(length, 1.0), progress)
-    done = tl.minimum(tl.maximum(done, 0.0), 1.0)
+    epochs, done = _epochs(meter, constants), tl.minimum(tl.maximum(_done(meter, constants, lr), 0.0), 1.0)
     seen_again = 1 - tl.exp(-tl.maximum(epochs - 1, 0.0) / 2)
     opened = done * done * done * done * (seen_again * (1 - FRESH) + FRESH)
+    worth = tl.minimum(tl.maximum(tl.load(meter + TAUGHT) * GAP_SHARE, GAP_LEAST), GAP_MOST) / GAP_MOST
+    opened = tl.where(tl.load(constants + FOLLOWS) > 0, opened * worth.to(tl.float64), opened)
     opened = tl.where(tl.load(constants + WATCHED) > 0, 1.0, opened)
     budget = tl.maximum(tl.load(constants + BUDGET) * tl.load(constants + SHARE) * opened, 1e-12)
-    return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), n)
+    return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), tl.load(constants + N))
+
+
+@triton.jit
+def _learn_gap(meter, constants, own_doing, lr):
+    """`Meter.learn_gap`."""
+    way, moved = tl.load(constants + REFRESH) * lr.to(tl.float32), tl.load(meter + MOVED)
+    left = moved / tl.maximum(moved + way, TINY)
+    taught = tl.load(meter + TAUGHT)
+    for _ in tl.static_range(FORGETTING):
+        taught = taught * left
+    own = tl.maximum(own_doing, 0.0).to(tl.float32) * tl.load(meter + EXAMPLES) / tl.load(constants + N)
+    tl.store(meter + TAUGHT, taught + tl.load(constants + REFRESH) * own)
+    tl.store(meter + MOVED, moved + way)
 
 
 @triton.jit
@@ -270,6 +231,7 @@ def plan(
     meter,
     constants,
     effective,
+    own_doing,
     flags,
     count,
     groups,
@@ -278,12 +240,14 @@ def plan(
 ):
     """λ of the next sample, and the numbers of every tensor's step; skipped steps have rates of 0."""
     flag = tl.load(flags)
-    if tl.load(meter + DUE) > 0:
-        tl.store(meter + TOTAL, _sum(effective, parts, LANES).to(tl.float32))
-    tl.debug_barrier()
     lr = tl.load(numbers + LR)
     for group in range(0, groups):
         lr = tl.maximum(lr, tl.load(numbers + group * NUMBERED + LR))
+    if tl.load(meter + DUE) > 0:
+        tl.store(meter + TOTAL, sum_of(effective, parts, LANES).to(tl.float32))
+        if _done(meter, constants, lr) <= UNTIL:
+            _learn_gap(meter, constants, sum_of(own_doing, parts, LANES), lr)
+    tl.debug_barrier()
     ess = tl.where(flag == 0, _following(meter, constants, lr), tl.load(meter + ESS))
     examples = _examples(meter, constants, ess)
     tl.store(meter + NEXT, ess)
@@ -301,10 +265,10 @@ def plan(
         tl.store(updates, tl.load(updates) + 1, mask=active)
         rate, decay = tl.load(number + LR), tl.load(number + DECAY)
         beta1, beta2 = tl.load(number + BETA1), tl.load(number + BETA2)
-        debias1, debias2 = _debias(number, BETA1, steps), _debias(number, BETA2, steps)
+        first, second = debias(number, BETA1, steps), debias(number, BETA2, steps)
         fact = facts + FACTS * t
-        tl.store(fact + FACT_RATE, tl.where(active, rate / debias1, 0.0).to(tl.float32), mask=here)
-        tl.store(fact + FACT_ROOT, tl.sqrt(debias2).to(tl.float32), mask=here)
+        tl.store(fact + FACT_RATE, tl.where(active, rate / first, 0.0).to(tl.float32), mask=here)
+        tl.store(fact + FACT_ROOT, tl.sqrt(second).to(tl.float32), mask=here)
         tl.store(fact + FACT_WEIGHT, tl.where(active, 1 - beta1, 0.0).to(tl.float32), mask=here)
         tl.store(fact + FACT_BETA2, tl.where(active, beta2, 1.0).to(tl.float32), mask=here)
         tl.store(fact + FACT_RHO2, tl.where(active, 1 - beta2, 0.0).to(tl.float32), mask=here)
@@ -313,7 +277,7 @@ def plan(
         tl.store(fact + FACT_COUPLED, tl.where(active, tl.load(number + COUPLED), 0.0).to(tl.float32), mask=here)
         tl.store(fact + FACT_ACTIVE, active.to(tl.float32), mask=here)
         tl.store(fact + NEXT_ESS, tl.zeros_like(steps) + ess, mask=here)
-        tl.store(fact + NEXT_FACTOR, (examples / debias2).to(tl.float32), mask=here)
+        tl.store(fact + NEXT_FACTOR, (examples / second).to(tl.float32), mask=here)
         tl.store(fact + NEXT_DELTA, tl.load(deltas + t, mask=here), mask=here)
         a, b = words(row, marks, 0)
         c, d = words(row, marks, 1)

@@ -95,6 +95,30 @@ double adam_effective(const Work *work, int threads) {
     return ordered_sum(work->sums, work->count);
 }
 
+/* Sum eta (g - mean g) g / (sqrt(v) + eps) over all weights, with the v of the coming step; see gap.py. */
+double adam_own_doing(const Work *work, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < work->count; k++) {
+        Block block = find_block(work, k);
+        work->sums[k] = 0;
+        if (!work->gradients[block.t]) continue;
+        const double *number = adam_of(work, block.t);
+        const float *restrict gradient = (float *)work->gradients[block.t] + block.begin;
+        const float *restrict average = words_of(&block, AT_MOMENTUM), *restrict squares = words_of(&block, AT_HESSIAN);
+        double steps = *(float *)block.row[AT_STEP], lanes[LANES] = {0};
+        float before = (float)(1 / (1 - pow(number[ADAM_BETA1], steps))), beta2 = (float)number[ADAM_BETA2];
+        float debias = (float)(1 / (1 - pow(number[ADAM_BETA2], steps + 1))), eps = (float)number[ADAM_EPS];
+        float rho2 = (float)(1 - number[ADAM_BETA2]), parts[BLOCK];
+        for (int j = 0; j < block.size; j++) {
+            float g = gradient[j], v = (squares[j] * beta2 + rho2 * g * g) * debias;
+            parts[j] = (g - average[j] * before) * g / (sqrtf(v) + eps);
+        }
+        for (int j = 0; j < block.size; j++) lanes[j % LANES] += parts[j];
+        work->sums[k] = number[ADAM_LR] * ordered_sum(lanes, LANES);
+    }
+    return ordered_sum(work->sums, work->count);
+}
+
 /* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Sum of noise times gradient. */

@@ -1,0 +1,51 @@
+"""How much better a network predicts the examples that it trains on than others, from gradients alone.
+
+A step moves the weights by −η D ĝ, where D = 1/(√v̂ + ε) for Adam. The mean gradient ĝ of a batch contains that of each
+of its B examples, and so lowers the loss of an example by (η/B) gᵢᵀ D gᵢ that is its own doing: other examples do not
+have this part. A step meets B of N examples. Over all examples the loss falls in a step, by their own doing, by
+
+    s = (η/N) E[(gᵢ − ḡ)ᵀ D gᵢ],     E[(gᵢ − ḡ)ᵀ D gᵢ] ≈ B (ĝ − ḡ)ᵀ D ĝ,
+
+with the average ḡ of gradients before: what all examples agree on is learnt for others too. Summed over training, this
+is the difference between the losses on unseen examples and on those of training, to first order. Later steps overwrite
+what earlier ones have taught, the more the further the weights have moved since, so that the sum forgets:
+
+    G ← G (τ / (τ + η))⁶ + s,     τ = Σ η.
+
+Where G is small, there is little to gain from noise: the data are easy, or training has only begun. Where it is large,
+the network memorises. The budget of the noise is a share of G, between two limits: without any noise there would be no
+posterior, and with too much the network would not learn. G is learnt while the budget is nearly closed: later the noise
+itself would keep gradients large.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FORGETTING = 6  # power of the share of all movement that came before
+UNTIL = 0.6  # of training, when an eighth of the budget is open
+SHARE = 0.25  # of the gap, that noise may cost
+LEAST, MOST = 0.003, 0.1  # nats per example
+UNKNOWN = 0.03  # nats per example where a base does not tell how it steps
+
+
+def remembered(taught: Tensor, before: Tensor, movement: Tensor | float) -> Tensor:
+    """What is left of a gap when the weights have moved on.
+
+    Args:
+        taught: The gap G so far.
+        before: The sum τ of learning rates so far.
+        movement: The learning rates since.
+    """
+    return taught * (before / (before + movement).clamp_min(torch.finfo(before.dtype).tiny)) ** FORGETTING
+
+
+def worth(taught: Tensor) -> Tensor:
+    """The nats per example that noise may cost at a gap G.
+
+    Examples:
+        >>> [round(float(worth(torch.tensor(gap))), 3) for gap in (0.0, 0.04, 2.0)]
+        [0.003, 0.01, 0.1]
+    """
+    return (SHARE * taught).clamp(LEAST, MOST)

@@ -21,32 +21,34 @@ SPEECH = {"expected", "require", "warn", "InvalidInput", "RefusedFile", "Undefin
 
 
 class Mutant(NamedTuple):
-    """An edit of a file: its line, what it is, and the tree of the file with it."""
+    """An edit of a file: its line and what it says, what the edit is, and the tree of the file with it."""
 
     path: Path
     line: int
+    text: str
     edit: str
     tree: ast.Module
 
     @property
     def name(self) -> str:
         """What it is called, wherever its line has moved to."""
-        return f"{self.path.relative_to(SOURCE)}: {self.edit}"
+        return f"{self.path.relative_to(SOURCE)}: {self.edit} in {self.text!r}"
 
     @property
     def key(self) -> str:
         """Its name among all of this state of the source."""
-        return f"line {self.line} of {self.name}"
+        return f"line {self.line} of {self.path.relative_to(SOURCE)}: {self.edit}"
 
 
 def mutant_of(path: Path, number: int) -> Mutant:
     """One mutant of a file, by the number of its place."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
     node, what = list(_places(tree))[number]
-    before = ast.unparse(node)
+    before, text = ast.unparse(node), source.splitlines()[node.lineno - 1].strip()
     _edit(node, what)
     edit = f"{_brief(before)} -> {_brief(ast.unparse(node))}"
-    return Mutant(path, node.lineno, edit, ast.fix_missing_locations(tree))
+    return Mutant(path, node.lineno, text, edit, ast.fix_missing_locations(tree))
 
 
 def _brief(code: str) -> str:
@@ -132,4 +134,4 @@ def chosen(package: str, count: int, seed: int) -> list[Mutant]:
 def known() -> dict[str, str]:
     """Mutants that change nothing that a test could hold, and why: a line of `tests/equivalent.txt` each."""
     lines = (ROOT / "tests" / "equivalent.txt").read_text(encoding="utf-8").splitlines()
-    return dict(line.split("  # ", 1) for line in lines if "  # " in line)
+    return dict(line.rsplit("  ## ", 1) for line in lines if "  ## " in line)

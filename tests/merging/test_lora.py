@@ -11,7 +11,7 @@ from torch import nn
 from networks import perceptron
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging.job import MergeSource
-from posterity.merging.lora import merge_adapters, recompress
+from posterity.merging.lora import cut_rank, merge_adapters, recompress
 from posterity.merging.methods import merge_state_dicts, method_of
 
 
@@ -178,3 +178,17 @@ def test_what_does_not_add_up_is_refused(tmp_path):
         with pytest.raises(InvalidInput, match=r"shape of .*: expected the same in all adapters"):
             merge_adapters({"a": a, "b": MergeSource(tmp_path / "b")}, tmp_path / "out", method=method_of(method))
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_rank_is_cut_where_it_changes_outputs_least():
+    """By any square root of the metric, the closest matrix of a rank comes from the largest singular values."""
+    generator = torch.Generator().manual_seed(0)
+    change = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(30, 4, generator=generator, dtype=torch.float64) * torch.tensor([5.0, 1.0, 0.2, 1.0])
+    root = torch.linalg.cholesky(inputs.T @ inputs)
+    U, sigma, Vh = torch.linalg.svd(change @ root)
+    closest = (U[:, :2] * sigma[:2]) @ Vh[:2] @ torch.linalg.inv(root)
+    B, A = cut_rank(change, 2, inputs.T @ inputs)
+    assert (B.shape, A.shape) == ((5, 2), (2, 4))
+    torch.testing.assert_close(B @ A, closest)
+    assert not torch.allclose(B @ A, torch.matmul(*cut_rank(change, 2)), rtol=0.1)

@@ -124,6 +124,15 @@ def test_an_average_of_weights_that_cancel_is_refused():
             merge_state_dicts(models, method=method, weights={"a": 1.0, "b": -1.0})
 
 
+def test_the_arc_between_tensors_that_are_nearly_parallel_is_a_line():
+    """Above a cosine of 0.9995, that is."""
+    for tilt, on_the_line in ((0.02, True), (0.2, False)):
+        a, b = torch.tensor([1.0, 0.0]), torch.tensor([1.0, tilt])
+        weights = {"a": 3.0, "b": 1.0}
+        merged = merge_state_dicts({"a": {"w": a}, "b": {"w": b}}, method="slerp", weights=weights)["w"]
+        assert torch.equal(merged, 0.75 * a + 0.25 * b) == on_the_line
+
+
 @pytest.mark.parametrize("density", [0.001, 0.3, 0.77])
 def test_thresholds_are_order_statistics(density):
     models, base = torch.randn(3, 1001, generator=torch.Generator().manual_seed(1)), torch.zeros(1001)

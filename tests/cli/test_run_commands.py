@@ -81,6 +81,15 @@ def test_the_story_of_a_newcomer(run, here):
     assert len(table) == 12
 
 
+def test_names_and_numbers_may_be_left_to_the_command(run):
+    pd.DataFrame({"id": [0, 1], "decision": ["drop", "keep"]}).to_csv("exported.csv", index=False)
+    said = posterity("adapt", "run", "--decisions", "exported.csv")  # as the map says after an export
+    assert said.rstrip().endswith("run-2")
+    assert "1 dropped, 0 relabelled; 79 rows now" in said
+    asked = json.loads(posterity("next", "run", "new.csv", "--json"))
+    assert len(asked["rows"]) == len(pd.read_csv("new.csv")) < 20
+
+
 def test_tables_may_end_in_capitals_and_are_refused_before_the_work(run, monkeypatch):
     posterity("predict", "run", "new.csv", "--out", "A.CSV")
     posterity("predict", "run", "new.csv", "--out", "A.Parquet")

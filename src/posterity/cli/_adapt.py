@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, meanings, notes, say, show_table
+from posterity.cli._output import Json, Overwrite, dump, figures, meanings, notes, say, show_table, successor
 from posterity.errors import InvalidInput, expected
 
 
 def adapt(
     run: Annotated[Path, typer.Argument(help="Folder of the run; it is not changed.")],
-    out: Annotated[Path, typer.Option(help="Folder of the adapted run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the adapted run; by default the run's name and a number.")
+    ] = None,
     add: Annotated[Path | None, typer.Option(help="New rows, in the format of the training data.")] = None,
     decisions: Annotated[
         Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
@@ -48,7 +50,7 @@ def adapt(
     from posterity.runs.adapting import adapt_run
     from posterity.runs.decisions import RowDecisions
 
-    opened = RunFolder.open(run)
+    opened, out = RunFolder.open(run), out or Path(successor(run))
     decided = None if decisions is None else RowDecisions.read(decisions)
     changed, report, unusual = adapt_run(
         opened,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def next_rows(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     pool: Annotated[Path, typer.Argument(help="Rows without labels, in the format of the training data.")],
-    k: Annotated[int, typer.Option("-k", help="How many rows to choose.")] = 20,
+    k: Annotated[
+        int | None, typer.Option("-k", help="How many rows to choose; default: 20, or all where there are fewer.")
+    ] = None,
     criterion: Annotated[
         str,
         typer.Option(

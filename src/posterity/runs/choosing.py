@@ -18,6 +18,8 @@ from posterity.runs.predicting import predict_run
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Amount
 
+_SOME = 20  # rows to label at a time
+
 
 @dataclass(frozen=True, eq=False)
 class ChosenRows:
@@ -39,7 +41,7 @@ class ChosenRows:
 def choose_rows(
     run: RunFolder,
     pool: Rows,
-    k: int,
+    k: int | None = None,
     criterion: str = "auto",
     *,
     power: float | None = None,
@@ -51,7 +53,7 @@ def choose_rows(
     Args:
         run: The run.
         pool: Rows in the format of its training data.
-        k: How many to choose.
+        k: How many to choose; by default 20, or all where there are fewer.
         criterion: As for `po.acquire`.
         power: Draw in proportion to score^power.
         samples: Draws of the weights.
@@ -68,14 +70,15 @@ def choose_rows(
     taken = _taken(run, pool, inputs)
     if any(taken):
         notes.append(f"pool: {sum(taken)} rows are in the run already; they are not asked for again")
+    closed = [row for row, why in enumerate(zip(has_label, taken)) if any(why)]
     picks = acquire(
         run.model(),
         run.posterior,
         inputs,
-        k,
+        max(1, min(_SOME, len(pool) - len(closed))) if k is None else k,
         criterion,
         labelled=run.data("train"),
-        exclude=[row for row, closed in enumerate(zip(has_label, taken)) if any(closed)],
+        exclude=closed,
         power=power,
         samples=samples,
         seed=seed,

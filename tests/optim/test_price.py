@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from posterity.optim._meter import Meter
+from posterity.optim import _meter
+from posterity.optim._meter import COLD, Meter
 from posterity.optim.price import FRESH, Price, opening, progress
 
 
@@ -48,3 +49,11 @@ def test_steps_count_for_one_over_their_lambda_and_a_start_for_one_over_the_batc
         amount, total = amount + 1 / ess, total + value / ess
         assert average == pytest.approx(total / amount)
         meter.pay(torch.tensor(0.01), meter.price.ess)
+
+
+def test_widths_are_looked_at_when_the_noise_begins_and_from_then_on_now_and_then(monkeypatch):
+    monkeypatch.setattr(_meter, "REFRESH", 7)
+    meter = Meter.of(100, 10, 50, 0.1, [torch.zeros(3)])
+    rates = [0.1, 0.3, 0.2] * 20
+    assert [k for k, lr in enumerate(rates, 1) if meter.stepped(lr)] == list(range(COLD, 61, 7))
+    assert (meter.steps, meter.peak) == (60, 0.3)

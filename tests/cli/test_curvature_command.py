@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from networks import perceptron
 from posterity.checkpoints import open_checkpoint
 from posterity.cli import app, main
+from posterity.cli._subjects import beside
 from posterity.merging import gram_matrices, merge_state_dicts
 
 FACTORY = """
@@ -158,6 +159,8 @@ def test_sweep(folder):
         (("factory_of_tests:make", "a.npz", "--checkpoint", "a.safetensors", "--kind", "exact"), "kind: expected"),
         (("factory_of_tests:make", "a.npz", "--checkpoint", "wrong.safetensors"), "wrong.safetensors: expected"),
         (("factory_of_tests:make", "empty.npz", "--checkpoint", "a.safetensors"), "expected inputs and one array"),
+        ((".", "a.npz"), "expected"),
+        (("/", "a.npz"), "expected"),
     ],
 )
 def test_mistakes_are_named(folder, monkeypatch, capsys, arguments, message):
@@ -168,6 +171,10 @@ def test_mistakes_are_named(folder, monkeypatch, capsys, arguments, message):
         main()
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_curvature_of_a_model_where_we_are_stands_beside_it(folder):
+    assert beside(".", None, "fisher") == folder.parent / f"{folder.name}.fisher.safetensors"
 
 
 def test_gram_needs_linear_layers():

@@ -59,9 +59,14 @@ def numbered(name: str) -> Iterator[str]:
     return (name if k == 1 else f"{name}-{k}" for k in itertools.count(1))
 
 
+def named(path: Path) -> Path:
+    """A path that ends in a name, also where it was given as the folder where we are."""
+    return path if path.name not in ("", "..") else Path(os.path.abspath(path))
+
+
 def successor(run: Path) -> Path:
     """A name for the run that comes of another: RUN-2, and RUN-3 of that."""
-    run = run if run.name not in ("", "..") else Path(os.path.abspath(run))  # RUN may be where we are
+    run = named(run)
     first = run.with_name(re.sub(r"(?<=.)-\d+$", "", run.name))
     names = numbered(str(first if first.exists() else run))
     return next(path for path in map(Path, names) if not path.exists())

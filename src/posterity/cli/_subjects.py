@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+from posterity.cli._output import named
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def open_model(spec: str, checkpoint: Path | None = None) -> nn.Module:
 
 def beside(spec: str, checkpoint: Path | None, ending: str) -> Path:
     """Where a file about a model belongs: next to its folder or its checkpoint."""
-    home = Path(spec) if checkpoint is None else checkpoint
-    return home.with_name(f"{home.stem if home.is_file() else home.name}.{ending}.safetensors")
+    home = named(Path(spec) if checkpoint is None else checkpoint)
+    return home.parent / f"{home.stem if home.is_file() else home.name}.{ending}.safetensors"
 
 
 def open_data(spec: str, model: str) -> Any:

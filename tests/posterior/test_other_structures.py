@@ -210,3 +210,13 @@ def test_what_varies_and_what_is_fixed(name: str) -> None:
     x = {key: torch.randn_like(m, dtype=torch.float64) for key, m in gaussian.mean.items()}
     found = to_vector(gaussian.precision_times(x)).double()
     torch.testing.assert_close(found, gaussian.precision_matrix().double() @ to_vector(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_mixture_of_one_component_is_that_component() -> None:
+    only = cases.STRUCTURES["diagonal"]()
+    q = Mixture(torch.tensor([3.0]), (component for component in [only]))
+    assert q.components == (only,)
+    for name, t in only.mean.items():
+        torch.testing.assert_close(q.mean[name], t)
+        torch.testing.assert_close(q.variance[name], only.variance[name])
+    torch.testing.assert_close(q.log_prob(only.mean), only.log_prob(only.mean))

@@ -15,6 +15,8 @@ from posterior import cases
 from posterity.errors import InvalidInput
 from posterity.likelihoods import GaussianLikelihood
 from posterity.posterior import Diagonal, FittedModel, Memory, Posterior
+from posterity.posterior.fitted_model import check_belongs
+from posterity.posterior.training import Training
 from posterity.trees import snapshot, to_vector, trainable
 
 
@@ -269,3 +271,34 @@ def test_applied_puts_mean_and_buffers_into_a_model_and_takes_them_out_again() -
     with pytest.raises(KeyboardInterrupt):
         inside()
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_a_prior_that_training_centred_at_its_means_pulls_at_nothing() -> None:
+    q = cases.STRUCTURES["diagonal"]()
+    apart = Diagonal({name: t + 1 for name, t in q.mean.items()}, q.precision)
+    for prior, training, pulls in ((q, None, True), (q, Training(1.0, 1, None), False), (apart, None, True)):
+        posterior = Posterior(q, prior=prior, n=1, ess=1, likelihood="gaussian", training=training)
+        assert posterior.prior_pulls == pulls
+    assert replace(posterior, training=Training(1.0, 1, None)).prior_pulls
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ((0.0, 1, None), "epochs"),
+        ((1.0, 0, None), "batch_size"),
+        ((1.0, 1, 0.0), "lr"),
+    ],
+)
+def test_a_training_that_cannot_have_been_is_refused(training, message) -> None:
+    content = Training(*training)._asdict()
+    with pytest.raises(InvalidInput, match=f"{message}: expected"):
+        Training.read(content)
+
+
+def test_what_is_no_model_and_what_is_no_posterior_are_named() -> None:
+    model = cases.network()
+    with pytest.raises(InvalidInput, match="model: expected a Module, got 'int'"):
+        check_belongs(3, cases.posterior(cases.STRUCTURES["diagonal"]()))
+    with pytest.raises(InvalidInput, match="posterior: expected a Posterior, got 'dict'"):
+        check_belongs(model, {})

@@ -60,7 +60,7 @@ class AdamLauncher(TritonKernels, AdamKernels):
         with self._device():
             every = (table.table, table.marks, table.numbers.tensor, table.keys, self._facts, self._deltas)
             given = (*every, meter.numbers, meter.constants.tensor, len(table.entries), len(table.marks))
-            self._launch(self._meters.widths, 0, 1, given, ADVANCE=int(fresh), KEEP=keep, LANES=256, warps=8)
+            self._launch(self._meters.widths, 0, 1, given, ADVANCE=int(fresh), KEEP=keep, LANES=256)
             self._place(done, keep=keep, summed=False, scaled=True)
 
     def size(self, gradients: Tensors) -> None:
@@ -76,12 +76,12 @@ class AdamLauncher(TritonKernels, AdamKernels):
         which = int(sizes is self._now)
         with self._device():
             given = (self.table.table, self.table.gradients.tensor, sizes)
-            self._launch(self._meters.size, 0, len(sizes), given, which=which, SOME=SOME, LANES=LANES)
+            self._launch(self._meters.size, 0, len(sizes), given, which=which, warps=SOME // 256, SOME=SOME)
 
     def step(
         self, gradients: Tensors, course: Course, *, held: bool = False, ahead: bool = False, done: list[int]
     ) -> bool:
-        self.table.set_gradients(gradients)
+        self._size(gradients, self._now)
         if course.scale is not None:
             self._before /= course.scale.square()  # as if nobody had multiplied the loss
         with self._device():
@@ -97,15 +97,10 @@ class AdamLauncher(TritonKernels, AdamKernels):
         numbers, meter, constants = table.numbers.tensor, self.meter.numbers, self.meter.constants.tensor
         given: tuple[Any, ...]
         for number, (_, _, blocks) in enumerate(table.launches):
-            checks, given = -(-len(blocks) // TOGETHER), (table.table, blocks, table.gradients.tensor)
-            if number:
-                given = (*given, table.flags, len(blocks))
-                self._launch(self._steps.check, number, checks, given, TOGETHER=TOGETHER)
-            else:  # which also takes the sizes of all gradients: one launch fewer
-                given, how = (*given, self._now, table.flags, entries, len(blocks)), {"SOME": SOME, "LANES": LANES}
-                self._launch(kernels.look_at_gradients, number, entries + checks, given, TOGETHER=TOGETHER, **how)
+            given = (table.table, blocks, table.gradients.tensor, table.flags, len(blocks))
+            self._launch(self._steps.check, number, -(-len(blocks) // TOGETHER), given, TOGETHER=TOGETHER)
         given = (self._before, self._now, meter, constants, numbers, table.marks, table.flags, entries, groups)
-        self._launch(kernels.begin_step, 0, 1, given, LANES=256, warps=8)
+        self._launch(kernels.begin_step, 0, 1, given, LANES=256)
         parts, how = len(self._parts), {"PART": PART, "LANES": LANES}
         given = (table.table, self._parts, meter, self._squares)
         self._launch(self._looks.look_at_means, 0, parts, given, HELD=held, **how)
@@ -114,7 +109,7 @@ class AdamLauncher(TritonKernels, AdamKernels):
         self._launch(self._looks.look_at_widths, 0, parts, (*given, self._squares, gradients, *sums), **how)
         given = (table.table, table.marks, numbers, gradients, table.keys, self._facts, self._deltas)
         given = (*given, meter, constants, *sums, table.flags, entries, groups, parts)
-        self._launch(kernels.plan, 0, 1, given, LANES=256, warps=8)
+        self._launch(kernels.plan, 0, 1, given, LANES=256)
 
     def _update(self, held: bool, ahead: bool) -> None:
         """Move everything, and pay for the sample."""

@@ -16,7 +16,6 @@ from posterity.optim import _meter, gap, price
 from posterity.optim.kernels._meter_table import CONSTANTS as _CONSTANTS
 from posterity.optim.kernels._meter_table import METER as _METER
 from posterity.optim.kernels._pointer_table import ADAM_NUMBERS
-from posterity.optim.kernels._triton_step import check_blocks
 from posterity.optim.kernels._triton_table import (
     DRAWS,
     GROUP,
@@ -123,47 +122,14 @@ def widths(
 
 
 @triton.jit
-def size(table, gradients, sizes, SOME: tl.constexpr, LANES: tl.constexpr):
+def size(table, gradients, sizes, SOME: tl.constexpr):
     """Σ gradient² over some weights of each tensor, in whole lines of memory."""
-    _size(tl.program_id(0), table, gradients, sizes, SOME, LANES)
-
-
-@triton.jit
-def _size(t, table, gradients, sizes, SOME: tl.constexpr, LANES: tl.constexpr):
-    """`size` of one tensor."""
+    t = tl.program_id(0)
     length = tl.load(table + t.to(tl.int64) * WIDTH + SIZE) * (tl.load(gradients + t) != 0).to(tl.int64)
-    stride = 1 + (length + LINE - 1) // LINE // (SOME // LINE)
-    address = address_of(gradients + t, 0, tl.float32, False)
-    total = tl.zeros((LANES,), dtype=tl.float32)
-    for begin in tl.static_range(0, SOME, LANES):
-        lane = begin + tl.arange(0, LANES)
-        index = lane // LINE * stride * LINE + lane % LINE
-        gradient = tl.load(address + index, mask=index < length, other=0.0)
-        total += gradient * gradient
-    tl.store(sizes + t, tl.sum(total, axis=0))
-
-
-@triton.jit
-def look_at_gradients(
-    table,
-    blocks,
-    gradients,
-    sizes,
-    flags,
-    tensors,
-    count,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    SOME: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """`size` of all tensors, and `check` of the blocks of one launch by the programs after those."""
-    if tl.program_id(0) < tensors:
-        _size(tl.program_id(0), table, gradients, sizes, SOME, LANES)
-    else:
-        program = tl.program_id(0) - tensors
-        check_blocks(program, table, blocks, gradients, flags, count, DTYPE, ALIGNED, TOGETHER)
+    lane, stride = tl.arange(0, SOME), 1 + (length + LINE - 1) // LINE // (SOME // LINE)
+    index = lane // LINE * stride * LINE + lane % LINE
+    gradient = tl.load(address_of(gradients + t, 0, tl.float32, False) + index, mask=index < length, other=0.0)
+    tl.store(sizes + t, tl.sum(gradient * gradient, axis=0))
 
 
 @triton.jit

@@ -63,26 +63,10 @@ from posterity.optim.kernels._triton_table import (
 @triton.jit
 def check(table, blocks, gradients, flags, count, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, TOGETHER: tl.constexpr):
     """Raise the flag if the square of a gradient is not finite; last blocks first: `step` finds the others cached."""
-    check_blocks(tl.program_id(0), table, blocks, gradients, flags, count, DTYPE, ALIGNED, TOGETHER)
-
-
-@triton.jit
-def check_blocks(
-    program,
-    table,
-    blocks,
-    gradients,
-    flags,
-    count,
-    DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    TOGETHER: tl.constexpr,
-):
-    """`check`, by one program."""
     offset = tl.arange(0, 2 * HALF)
     for k in tl.static_range(TOGETHER):
-        block = count - 1 - program * TOGETHER - k
-        t, _, begin, rest = find_block(blocks, table, tl.maximum(block, 0), ALIGNED)
+        program = count - 1 - tl.program_id(0) * TOGETHER - k
+        t, _, begin, rest = find_block(blocks, table, tl.maximum(program, 0), ALIGNED)
         rest *= (tl.load(gradients + t) != 0).to(tl.int32)
         address = address_of(gradients + t, begin, DTYPE, ALIGNED)
         gradient = tl.load(address + offset, mask=offset < rest, other=0.0).to(tl.float32)

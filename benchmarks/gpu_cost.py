@@ -15,6 +15,7 @@ import importlib.util
 import io
 import pstats
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,7 +29,8 @@ from posterity.optim import IVON, Variational
 Cycle = Callable[[], None]
 WARM_UP = 24  # more than the steps at which IVON looks at its statistics every time, or Variational has no noise
 STEADY = 224  # more than those in which all look for divergence often; as many as there is patience for
-PATIENCE = 3.0  # seconds of repeats, beyond the first three, and of steps beyond the warm-up
+PATIENCE = 3.0  # seconds of repeats, beyond the first three
+BRIEFLY = 1.0  # seconds of steps, beyond the warm-up
 PROFILED = 40  # cycles, two looks of Variational at all widths among them
 TOY = (1, 8, 1, 11, 8)  # layers, width, heads, vocabulary, context
 
@@ -197,7 +199,7 @@ def measure(cycle: Cycle, options: argparse.Namespace) -> tuple[float, float]:
     """Median time of a cycle in ms, and of the host alone."""
     start = time.perf_counter()
     for step in range(1 if options.toy else STEADY):
-        if step >= WARM_UP and time.perf_counter() - start > PATIENCE:
+        if step >= WARM_UP and time.perf_counter() - start > BRIEFLY:
             break
         cycle()
     times, hosts = [], []
@@ -248,15 +250,20 @@ def rows(results: dict[str, tuple[float, float, float]]) -> list[list[str]]:
 
 
 def tables(options: argparse.Namespace) -> str:
-    """All tables as Markdown."""
+    """All tables as Markdown; each is also printed as soon as it is there, should the time run out."""
     columns = ["", "ms", "x AdamW fused", "host, ms", "extra B/param"]
     settings = {"repeats": options.repeats, "cycles_timed_together": options.together}
     text = report.header("The cost of IVON and Variational on a GPU", **settings)
     for size in ("124M", "355M"):
-        text += f"\nFull cycle (sample and step), GPT-2 shapes of {size} parameters, float32:\n\n"
-        text += report.table(columns, optimizer_alone(options, size))
-    text += "\nWhole training step, GPT-2-small, bfloat16 autocast, 16 x 1024 tokens:\n\n"
-    return text + report.table(columns[:-1], (row[:-1] for row in training_step(options)))
+        part = f"\nFull cycle (sample and step), GPT-2 shapes of {size} parameters, float32:\n\n"
+        text += shown(part + report.table(columns, optimizer_alone(options, size)))
+    part = "\nWhole training step, GPT-2-small, bfloat16 autocast, 16 x 1024 tokens:\n\n"
+    return text + shown(part + report.table(columns[:-1], (row[:-1] for row in training_step(options))))
+
+
+def shown(part: str) -> str:
+    print(part, file=sys.stderr, flush=True)
+    return part
 
 
 def profiles(options: argparse.Namespace) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,19 @@ from torch.utils.data import TensorDataset
 Data = tuple[Tensor, Tensor]
 
 
-def pairwise(place: str, model: nn.Module, train: Data, queries: Data, damping: float) -> Tensor:
-    """∇ℓ_q · (EK-FAC + damping)⁻¹ ∇ℓ_t for each query q (rows) and training example t, of a softmax classifier."""
+def pairwise(
+    place: str, model: nn.Module, train: Data, queries: Data, damping: float, layers: Sequence[str] | None = None
+) -> Tensor:
+    """∇ℓ_q · (EK-FAC + damping)⁻¹ ∇ℓ_t for each query q (rows) and training example t, of a softmax classifier.
+
+    Args:
+        place: Where kronfluence is installed.
+        model: The classifier.
+        train: The training examples.
+        queries: The test examples.
+        damping: What is added to every eigenvalue.
+        layers: Names of the linear layers that were trained; all of them by default.
+    """
     sys.path.append(place)
     from kronfluence.analyzer import Analyzer, prepare_model
     from kronfluence.arguments import FactorArguments, ScoreArguments
@@ -30,6 +42,9 @@ def pairwise(place: str, model: nn.Module, train: Data, queries: Data, damping: 
 
         def compute_measurement(self, batch: Any, model: nn.Module) -> Tensor:
             return F.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+        def get_influence_tracked_modules(self) -> list[str] | None:
+            return None if layers is None else [f"0.{name}" for name in layers]
 
     task = Classification()
     ready = prepare_model(nn.Sequential(copy.deepcopy(model)).float(), task)

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import kronfluence_scores
@@ -32,23 +34,26 @@ from text_labels import Data, read
 from torch import Tensor, nn
 
 import posterity as po
+from posterity.memory import MemoryMap
 
 GROUPS, SIZE, PRIOR = 20, 30, 10.0
 PRODUCTS, COSINE, PEER = "gradient products", "cosine of features", "kronfluence, EK-FAC"
 DEFAULT, KRONECKER, FULL = "what_if, default", "what_if, Kronecker, no passes", "what_if, full curvature, no passes"
+KINDS = ("at random", "neighbours")
+Change = Callable[[Tensor], Tensor]  # from a group that goes to the change of every test text's loss
 WAYS = (PRODUCTS, COSINE, KRONECKER, DEFAULT, PEER, FULL)  # those that need much memory last
 
 
-def groups(pool: Data, kind: str, seed: int) -> Iterator[Tensor]:
-    """Texts that go together."""
+def groups(x: Tensor, kind: str, seed: int, count: int = GROUPS, size: int = SIZE) -> Iterator[Tensor]:
+    """Texts that go together, of those with the features x."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(GROUPS):
-        order = torch.randperm(len(pool[1]), generator=generator)
+    for _ in range(count):
+        order = torch.randperm(len(x), generator=generator)
         if kind == "at random":
-            yield order[:SIZE]
+            yield order[:size]
         else:
-            unit = F.normalize(pool[0], dim=1)
-            yield (unit @ unit[order[0]]).topk(SIZE).indices
+            unit = F.normalize(x, dim=1)
+            yield (unit @ unit[order[0]]).topk(size).indices
 
 
 def softmax_regression(x: Tensor, y: Tensor, classes: int, start: nn.Linear | None) -> nn.Linear:
@@ -86,8 +91,8 @@ def _part(data: Data, rows: Tensor) -> Data:
     return data[0][rows], data[1][rows]
 
 
-def prepared(way: str, model: nn.Linear, pool: Data, test: Data, peer: str | None) -> Callable[[Tensor], Tensor]:
-    """From a group that goes to the estimated change of every test text's loss, after what is done once."""
+def prepared(way: str, model: nn.Linear, pool: Data, test: Data, peer: str | None) -> Change:
+    """The estimate of a way, after what is done once."""
     if way == PRODUCTS:
         return lambda group: products(model, pool, test, group)
     if way == COSINE:
@@ -98,13 +103,17 @@ def prepared(way: str, model: nn.Linear, pool: Data, test: Data, peer: str | Non
         return lambda group: scores[:, group].sum(1).double()
     structure, passes = {KRONECKER: ("kron", 0), DEFAULT: ("kron", "auto"), FULL: ("full", 0)}[way]
     posterior = po.laplace(model, pool, structure=structure, prior_precision=PRIOR, likelihood="categorical")
-    memory = po.memory_map(model, posterior, pool)
+    return asked(po.memory_map(model, posterior, pool), test, passes)
 
-    def asked(group: Tensor) -> Tensor:
+
+def asked(memory: MemoryMap, test: Data, passes: int | str) -> Change:
+    """What a memory map says about the loss of every test text without a group."""
+
+    def change(group: Tensor) -> Tensor:
         outcome = memory.what_if(remove=group.tolist(), passes=passes).on(test)
         return (outcome.loss_after - outcome.loss_before).double()
 
-    return asked
+    return change
 
 
 def _cosines(pool: Data, test: Data, group: Tensor) -> Tensor:
@@ -120,34 +129,52 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     classes = int(pool[1].max()) + 1
     model = softmax_regression(*pool, classes, None)
     before = losses(model, test)
-    kinds = [(kind, seed) for seed in options.seeds for kind in ("at random", "neighbours")]
-    truth: dict[tuple[str, int], Tensor] = {}
+
+    def retrained(group: Tensor) -> Tensor:
+        rest = without(len(pool[1]), group)
+        return losses(softmax_regression(*_part(pool, rest), classes, model), test) - before
+
+    ways = [way for way in WAYS if way != PEER or options.kronfluence is not None]
+    estimators = {way: partial(prepared, way, model, pool, test, options.kronfluence) for way in ways}
+    yield from compared(retrained, estimators, lambda kind, seed: groups(pool[0], kind, seed), options.seeds)
+
+
+def compared(
+    retrained: Change,
+    estimators: Mapping[str, Callable[[], Change]],
+    grouped: Callable[[str, int], Iterable[Tensor]],
+    seeds: Iterable[int],
+) -> Iterator[report.Line]:
+    """How well each way predicts what retraining without groups does to the test texts, and what it costs.
+
+    Args:
+        retrained: The real change of every test text's loss without a group.
+        estimators: Of each way, what is done once; it gives the estimate for a group.
+        grouped: The groups of a kind and a seed.
+        seeds: Seeds of the groups.
+    """
+    those = {(kind, seed): list(grouped(kind, seed)) for seed in seeds for kind in KINDS}
     begin = time.process_time()
-    for kind, seed in kinds:
-        rests = (_without(len(pool[1]), group) for group in groups(pool, kind, seed))
-        again = [softmax_regression(*_part(pool, rest), classes, model) for rest in rests]
-        truth[kind, seed] = torch.cat([losses(other, test) - before for other in again])
-    retraining = (time.process_time() - begin) / len(kinds) / GROUPS
-    for way in WAYS:
-        if way == PEER and options.kronfluence is None:
-            continue
+    truth = {key: torch.cat([retrained(group) for group in found]) for key, found in those.items()}
+    retraining = (time.process_time() - begin) / sum(map(len, those.values()))
+    for way, estimator in estimators.items():
         held, begin = _peak(), time.process_time()
-        change_of = prepared(way, model, pool, test, options.kronfluence)
+        change_of = estimator()
         once = time.process_time() - begin
-        for kind, seed in kinds:
+        for (kind, seed), found in those.items():
             begin = time.process_time()
-            change = torch.cat([change_of(group) for group in groups(pool, kind, seed)])
-            seconds = (time.process_time() - begin) / GROUPS
+            change = torch.cat([change_of(group) for group in found])
+            seconds = (time.process_time() - begin) / len(found)
             real = truth[kind, seed]
             yield {
                 "kind": kind, "seed": seed, "way": way, "pearson": _correlation(change, real),
                 "spearman": _correlation(_ranks(change), _ranks(real)), "seconds": seconds, "once": once,
                 "scale": ((change * real).sum() / change.square().sum()).item(), "retraining": retraining,
-                "mebibytes": _peak() - held,
+                "mebibytes": _peak() - held, "groups": len(found), "texts": len(found[0]),
             }  # fmt: skip
 
 
-def _without(n: int, group: Tensor) -> Tensor:
+def without(n: int, group: Tensor) -> Tensor:
     rest = torch.ones(n, dtype=torch.bool)
     rest[group] = False
     return rest.nonzero()[:, 0]
@@ -165,18 +192,11 @@ def _correlation(a: Tensor, b: Tensor) -> float:
     return torch.corrcoef(torch.stack([a, b]))[0, 1].item()
 
 
-def main() -> None:
-    arguments = report.parser(__doc__)
-    arguments.add_argument("--features", help="what text_labels.py --prepare wrote")
-    arguments.add_argument("--kronfluence", help="where kronfluence is installed")
-    arguments.add_argument("--limit", type=int, default=2000, help="training texts")
-    arguments.add_argument("--seeds", nargs="+", type=int, default=(0, 1))
-    options = arguments.parse_args()
-    lines = report.gather(options, runs)
-    if options.raw:
-        return
-    text = report.header("Which texts made this answer", lines, seeds=list(options.seeds), groups=GROUPS, texts=SIZE)
-    text += "\n" + (__doc__ or "").split("\n\n")[2] + "\n"
+def tables(lines: list[report.Line], options: argparse.Namespace, title: str, about: str | None) -> None:
+    """Publish a table for each kind of groups."""
+    facts = {name: lines[0][name] for name in ("groups", "texts") if name in lines[0]}
+    text = report.header(title, lines, seeds=sorted({line["seed"] for line in lines}), **facts)
+    text += "\n" + (about or "").split("\n\n")[2] + "\n"
     for kind in dict.fromkeys(line["kind"] for line in lines):
         rows = []
         for way in dict.fromkeys(line["way"] for line in lines):
@@ -190,7 +210,17 @@ def main() -> None:
         rows.append(["retraining", "1", "1", "1", "", retrained, ""])
         heads = ["estimate", "Pearson", "Spearman", "best factor on the estimate", "CPU s once", "CPU s a group", "MiB"]
         text += f"\n### Groups, {kind}\n\n{report.table(heads, rows)}"
-    report.publish("text_memory", text, options.out)
+    report.publish(Path(sys.argv[0]).stem, text, options.out)
+
+
+def main() -> None:
+    arguments = report.parser(__doc__)
+    arguments.add_argument("--features", help="what text_labels.py --prepare wrote")
+    arguments.add_argument("--kronfluence", help="where kronfluence is installed")
+    arguments.add_argument("--limit", type=int, default=2000, help="training texts")
+    arguments.add_argument("--seeds", nargs="+", type=int, default=(0, 1))
+    title = "Which texts made this answer"
+    report.study(arguments.parse_args(), runs, lambda lines, options: tables(lines, options, title, __doc__))
 
 
 if __name__ == "__main__":

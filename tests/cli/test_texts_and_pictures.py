@@ -126,6 +126,20 @@ def test_another_encoder_is_refused(here, tmp_path):
         posterity("predict", tmp_path / "run", "pool.csv")
 
 
+def test_every_command_takes_empty_texts(tmp_path):
+    table = reviews(40)
+    table.loc[:9, "review"] = None  # each is the nearest of another
+    table.to_csv(tmp_path / "empty.csv", index=False)
+    words = ("--target", "label", "--text", "review", "--encoder", "encoder", "--out", tmp_path / "run")
+    posterity("fit", tmp_path / "empty.csv", *words)
+    posterity("map", tmp_path / "run", "--top", "40", "--decisions", tmp_path / "decisions.csv")
+    assert len(pd.read_csv(tmp_path / "decisions.csv")) == len(RunFolder.open(tmp_path / "run").data("train")[1])
+    table[:15].drop(columns="label").to_csv(tmp_path / "more.csv", index=False)
+    posterity("next", tmp_path / "run", tmp_path / "more.csv", "-k", "4", "--out", tmp_path / "ask.csv")
+    posterity("predict", tmp_path / "run", tmp_path / "more.csv", "--out", tmp_path / "predicted.csv")
+    posterity("report", tmp_path / "run")
+
+
 def test_without_an_encoder_words_are_counted(tmp_path):
     out = ("--out", tmp_path / "run", "--epochs", "1", "--lr", "0.1", "--hess-init", "1", "--model", "linear")
     said = posterity("fit", "reviews.csv", "--target", "label", "--text", "review", *out)

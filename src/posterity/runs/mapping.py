@@ -11,6 +11,7 @@ import torch
 from posterity.errors import InvalidInput, RefusedFile, Undefined
 from posterity.memory import MemoryMap
 from posterity.runs._folder import RunFolder
+from posterity.runs.columns import as_text
 from posterity.runs.targets import Classes, Target
 
 NEIGHBOURS, SHOWN = 10, 80  # most similar rows whose labels are counted; characters of the most similar one
@@ -70,7 +71,7 @@ def _with_neighbours(run: RunFolder, records: pd.DataFrame, ids: list[int]) -> p
     alike = vectors[rows] @ vectors.T
     alike[range(len(rows)), rows] = -torch.inf
     nearest = alike.topk(min(NEIGHBOURS, len(records) - 1), dim=1).indices.tolist()
-    labels, shown = records[target].astype(str).tolist(), records[encoding.column].astype(str).tolist()
+    labels, shown = as_text(records[target]), as_text(records[encoding.column])
     counts = [Counter(labels[k] for k in one).most_common(3) for one in nearest]
     about = {
         "id": ids,

@@ -105,6 +105,7 @@ def header(title: str, lines: Iterable[Line] = (), **facts: object) -> str:
 
 _PRIVATE = (
     "--data",
+    "--pytabkit",
     "--out",
     "--raw",
     "--chosen",

@@ -9,6 +9,7 @@ normalisation, no augmentation) training and leave-one-out NLL are those of 5000
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import report
 import torch
 import torch.nn.functional as F
 from generalisation import Data, cifar10, fashion, mean_nll, split_digits
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 from torch import nn
 from training import Pass, epochs
@@ -108,11 +110,12 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         for (label, values), colour in zip(shown.items(), (MUTED, BLUE, GREEN), strict=True):
             axis.plot(range(1, len(values) + 1), values, color=colour, linewidth=2.2, label=label)
         axis.set(title=f"seed {seed}", xlabel="epoch", ylabel="mean NLL (nats)")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(True, color="#E3E3E3")
     axes[0].legend(frameon=False)
-    figure.suptitle(f"{setting}: leave-one-out, from the training data alone, follows the test NLL")
+    figure.suptitle(f"{setting}: leave-one-out follows the test NLL from above, the training NLL falls below it")
     folder.mkdir(parents=True, exist_ok=True)
-    name = setting.rpartition(", ")[2].lower().replace(" ", "_")
+    name = re.sub(r"\W", "_", setting.rpartition(", ")[2].lower())
     figure.savefig(folder / f"generalisation_{name}.png", dpi=110, bbox_inches="tight")
 
 
@@ -128,8 +131,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
         closer = np.abs(loo - test).mean() / np.abs(train - test).mean()
         stop, best = int(loo.argmin()), int(test.argmin())
         cost = f"{stop + 1} ({best + 1}), {test[stop] / test[best] - 1:+.1%}"
-        rows.append([setting, seed, *ends, f"{closer:.2f}", cost, f"{spearmanr(loo, test)[0]:.2f}"])
-    columns = ["", "seed", "training NLL", "leave-one-out", "test NLL", "distance to test, of training's"]
+        rows.append([setting, seed, len(test), *ends, f"{closer:.2f}", cost, f"{spearmanr(loo, test)[0]:.2f}"])
+    columns = ["", "seed", "epochs", "training NLL", "leave-one-out", "test NLL", "distance to test, of training's"]
     text += report.table([*columns, "stop (truly best), cost", "Spearman"], rows)
     text += "\nRows of settings that were not run again are those of the last run of this script.\n"
     report.publish("generalisation_training", text, options.out)

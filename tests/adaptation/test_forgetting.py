@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
+from sklearn.datasets import load_digits
 from torch import nn
 
 import posterity as po
@@ -189,6 +190,22 @@ def test_a_stream_that_keeps_everything_is_all_data_at_once():
     mean = torch.linalg.solve(precision, phi.T @ y)[:, 0]
     assert torch.allclose(stream.model.weight[0], mean[:2])
     assert stream.posterior.n == 60
+
+
+def test_a_stream_answers_by_the_mean_where_the_average_is_too_wide():
+    """Digits have 650 weights: averaged over what 60 rows a chunk leave open, predictions say little."""
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor((x - x.mean(0)) / np.maximum(x.std(0), 1)), torch.tensor(y)
+    stream = po.Stream(nn.Linear(64, 10).double(), likelihood="categorical", forget=0.2)
+    for rows in torch.arange(240).split(60):
+        stream.learn((x[rows], y[rows]))
+    torch.testing.assert_close(stream.predict(x[:5]).probs, stream.model(x[:5]).softmax(-1).detach())
+    few = po.Stream(nn.Linear(1, 1).double(), likelihood="bernoulli", prior_precision=0.01)
+    for seed in range(6):  # three rows of noise a chunk: the mean is too sure of what they happened to be
+        g = torch.Generator().manual_seed(seed)
+        x = torch.randn(3, 1, generator=g).double()
+        few.learn((x, (torch.rand(3, 1, generator=g) < 0.5).double()))
+    assert not torch.allclose(few.predict(x).probs, few.model(x).sigmoid())
 
 
 def test_a_stream_goes_on_where_it_stopped(tmp_path):

@@ -88,6 +88,24 @@ def test_few_changed_examples_are_in_every_batch_without_bias():
     assert ((mean[:997] == 0) | (mean[:997] - 997 / 1000 / 61 / 16).abs().lt(1e-8)).all()
 
 
+def test_weights_are_trained_with_noise_as_wide_as_the_old_posterior(monkeypatch):
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 3), torch.randint(0, 2, (60,))
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    posterior = po.fit(model, (x, y), epochs=20, progress=False).posterior
+    seen, losses = [], Corrected.losses
+    monkeypatch.setattr(
+        Corrected, "losses", lambda self, m, rows: seen.append(m[0].weight.detach().clone()) or losses(self, m, rows)
+    )
+    result = adapt(model, posterior, data=(x, y), relabel={0: 1 - int(y[0])}, epochs=400, lr=1e-9)
+    kept = 1 - result.model[0].weight.norm() / model[0].weight.norm()
+    assert torch.equal(result.model[0].weight.sign(), model[0].weight.sign())  # the noise is taken back
+    assert kept < 0.4
+    away = torch.stack(seen) - result.model[0].weight
+    assert torch.allclose(away.std(0), posterior.variance["0.weight"].sqrt(), rtol=0.2)
+    assert away.mean(0).abs().max() < 0.2 * posterior.variance["0.weight"].sqrt().max()
+
+
 def test_a_comparison_has_retraining_and_a_plain_warm_start(trained, monkeypatch):
     monkeypatch.setattr(anew, "STEPS", 100)
     model, posterior, (x, y) = trained

@@ -2,7 +2,8 @@
 
     θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the present data
 
-A network whose means no prior has pulled was held by the length of its training. It trains for a share of that length.
+A network whose means no prior has pulled was held by the length of its training and by noise in its weights. It trains
+for a share of that length, with noise as wide as the old posterior: θ + σε in place of θ where gradients are taken.
 Others take half of the steps first. The other half follows if the objective of retraining, loss over all data and
 prior, has fallen. The weights with the lowest objective are kept, those before included.
 """
@@ -12,8 +13,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from posterity.adaptation.report import objective
 from posterity.adaptation.solve.removed_classes import KEPT as KEPT_OF_OTHERS
 from posterity.adaptation.solve.removed_classes import removed_classes, shrink, silence
 from posterity.adaptation.solve.training import Settings, memory_after, training_mode
-from posterity.adaptation.transfer import carried
+from posterity.adaptation.transfer import carried, fits, padded
 from posterity.batches import Batch
 from posterity.inputs import call, move, take
 from posterity.learning.folds import stacks
@@ -35,7 +36,7 @@ from posterity.likelihoods import Likelihood
 from posterity.noise import seeded
 from posterity.posterior import Diagonal, Training
 from posterity.progress import track
-from posterity.trees import only_trainable, snapshot, trainable
+from posterity.trees import Tree, only_trainable, snapshot, trainable
 
 # Networks whose training is known: shares of its length, chosen on four sets of at most 1500 examples, seed 10.
 SMALL_SHARE, LARGE_SHARE, SHRUNK_SHARE = 0.05, 0.4, 0.7
@@ -102,17 +103,20 @@ class Schedule:
 
         A perceptron that classifies sets out from smaller weights and trains longer: its decisions stay, it becomes
         less sure of them, and what it then learns is nearer to what new weights would. Not so where labels go that it
-        contradicts: these have kept it less sure than it will be.
+        contradicts: these have kept it less sure than it will be, and its training short, so that it takes as long
+        again.
         """
         model = problem.new
         shrinks = stacks(model) and problem.posterior.likelihood.has_class_axis
-        share = SMALL_SHARE + size * ((SHRUNK_SHARE if shrinks else LARGE_SHARE) - SMALL_SHARE)
+        wrong = _contradicted(problem) if shrinks else 0.0
+        most = SHRUNK_SHARE + (1 - SHRUNK_SHARE) * wrong if shrinks else LARGE_SHARE
+        share = SMALL_SHARE + size * (most - SMALL_SHARE)
         lr = training.lr or VariationalLearner.usual_lr(model)
         return cls(
             steps=max(1, round(share * training.epochs * each)),
             lr=lr * (SMALL_FACTOR + size * (1 - SMALL_FACTOR)),
             batch_size=batch_size,
-            kept=1 - size * (1 - KEPT) * (1 - _contradicted(problem)) if shrinks else 1.0,
+            kept=1 - size * (1 - KEPT) * (1 - wrong) if shrinks else 1.0,
             halves=False,
         )
 
@@ -135,6 +139,7 @@ class Corrected:
         prior: The prior.
         scale: n/ess, which untempers its precision.
         weights: How much each example counts in training; 1 unless given.
+        widths: Standard deviations of the noise in the weights, by name; none where training has none.
     """
 
     data: Batch
@@ -143,6 +148,7 @@ class Corrected:
     prior: Diagonal
     scale: float
     weights: Tensor | None = None
+    widths: Tree = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: AdaptationProblem) -> Corrected:
@@ -150,7 +156,12 @@ class Corrected:
         data, added = problem.all_data(), problem.change.added
         assert data is not None
         changed = 0 if added is None else len(added)
-        return cls(data, changed, problem.posterior.likelihood, problem.pulling, problem.scale)
+        widths = {}
+        if problem.widths_alone():  # trained with noise before
+            there = dict(problem.new.named_parameters())
+            std = {name: v.sqrt() for name, v in problem.posterior.variance.items() if name in there}
+            widths = padded(std, there, [name for name, s in std.items() if fits(s, there[name])])
+        return cls(data, changed, problem.posterior.likelihood, problem.pulling, problem.scale, widths=widths)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of each batch, and the share of all data that each of them represents.
@@ -269,8 +280,11 @@ def _train(
             for group in adam.param_groups:
                 group["lr"] = schedule.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             adam.zero_grad(set_to_none=True)
+            noise = {name: torch.randn_like(there[name]) * std for name, std in task.widths.items() if name in there}
+            _shift(there, noise, 1)
             losses = task.losses(model, rows)
             (shares.to(losses) * losses).sum().backward()
+            _shift(there, noise, -1)
             with torch.no_grad():
                 for p, m, precision in zip(known.values(), centre, pull):
                     if p.grad is not None:
@@ -279,6 +293,12 @@ def _train(
                 nn.utils.clip_grad_norm_(parameters, clip)
             adam.step()
     model.eval()
+
+
+@torch.no_grad()
+def _shift(there: Mapping[str, nn.Parameter], noise: Tree, sign: int) -> None:
+    for name, step in noise.items():
+        there[name].add_(step, alpha=sign)
 
 
 def plain_warm_start(model: nn.Module, task: Corrected, seconds: float, seed: int) -> nn.Module:

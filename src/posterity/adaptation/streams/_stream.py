@@ -4,9 +4,12 @@ Several posteriors learn side by side, each of which forgets another share γ of
 
     λ_γ ← λ₀ + (1 − γ)(λ_γ − λ₀) + site of the chunk.
 
-Before it learns a chunk, each predicts it. The one whose recent predictions were most likely is used:
+Before it learns a chunk, each predicts it, averaged over the posterior and by its mean alone. What was most likely in
+recent chunks is used:
 
     s_γ ← d s_γ + log p_γ(chunk),    d = 0.8.
+
+With many weights and few rows a posterior at temperature 1 can be so wide that its average says little.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ RATES = (0.0, 0.05, 0.2, 0.5, 0.8, 1.0)
 COLUMNS = ("chunk", "rows", "loss", "accuracy", "forget", "against_keeping", "drift")
 NOISE_ROUNDS = 8  # of expectation maximisation, which gains a factor n/d each
 DECAY = 0.8  # of scores: about five chunks count
+DRAWS = (64, 0)  # the two ways to predict: averaged, and at the mean
 
 
 class Stream:
@@ -114,7 +118,8 @@ class Stream:
         for posterior in kept.posteriors:
             posterior.check(stream._model)
         stream.folder = Path(folder)
-        stream._posteriors, stream._scores = kept.posteriors, kept.scores
+        count = len(DRAWS) * len(kept.posteriors)  # an earlier version had a score for each posterior
+        stream._posteriors, stream._scores = kept.posteriors, (kept.scores * len(DRAWS))[:count]
         stream._rows, stream._linear = kept.rows, kept.linear
         return stream
 
@@ -135,7 +140,7 @@ class Stream:
     def posterior(self) -> Posterior:
         """The posterior that predicts best."""
         require(len(self._posteriors) > 0, "stream", "at least one chunk learnt", "none")
-        return self._posteriors[self._leader]
+        return self._posteriors[self._leader % len(self._posteriors)]
 
     @property
     def model(self) -> nn.Module:
@@ -146,11 +151,18 @@ class Stream:
 
     @property
     def _leader(self) -> int:
+        """Number of the best predictions: of each posterior, averaged, then of each at its mean."""
         return max(range(len(self._scores)), key=lambda k: self._scores[k])
 
-    def predict(self, inputs: Any, samples: int = 64) -> Prediction:
-        """Predict with the posterior whose recent predictions were best."""
-        return self._predicted(self.posterior, inputs, samples)
+    def predict(self, inputs: Any, samples: int = DRAWS[0]) -> Prediction:
+        """Predict as was best recently: with that posterior, averaged over it or at its mean.
+
+        Args:
+            inputs: What to predict.
+            samples: Draws, where predictions are averaged and have no closed form.
+        """
+        posterior = self.posterior
+        return self._predicted(posterior, inputs, samples if self._leader < len(self._posteriors) else 0)
 
     def learn(self, chunk: Any) -> dict[str, Any]:
         """Predict a chunk, then learn from it; an error leaves the stream as it was.
@@ -165,10 +177,10 @@ class Stream:
         row: dict[str, Any] = {"chunk": len(self._rows), "rows": len(batch)}
         if not self._posteriors:
             posteriors = self._first(batch)
-            scores = [0.0] * len(posteriors)
+            scores = [0.0] * (len(DRAWS) * len(posteriors))
             row |= {"loss": None, "accuracy": None, "forget": None, "against_keeping": 0.0, "drift": False}
         else:
-            predictions = [self._predicted(p, batch.inputs) for p in self._posteriors]
+            predictions = [self._predicted(p, batch.inputs, draws) for draws in DRAWS for p in self._posteriors]
             each = [p.log_prob(batch.targets).double() for p in predictions]
             scores = [DECAY * old + new.sum().item() for old, new in zip(self._scores, each)]
             posteriors, drift = self._updated(batch, scores)
@@ -251,7 +263,8 @@ class Stream:
         if len(found) == 1:
             return posteriors, found[0][1] or Drift(0.0, {})
         best = max(scores)
-        evidence = {float(rate): score - best for rate, score in zip(RATES, scores)}
+        either = zip(scores[: len(found)], scores[len(found) :])
+        evidence = {float(rate): max(pair) - best for rate, pair in zip(RATES, either)}
         return posteriors, Drift(max(evidence, key=lambda rate: evidence[rate]), evidence)
 
     def _adapted(self, posterior: Posterior, batch: Batch, rate: float | str) -> tuple[Posterior, Drift | None]:
@@ -276,8 +289,8 @@ class Stream:
         right = self.likelihood.decide(prediction.mean) == self.likelihood.labels(batch.targets)
         return right.double().mean().item()
 
-    def _predicted(self, posterior: Posterior, inputs: Any, samples: int = 64) -> Prediction:
-        """Linear models in closed form, where there is one; draws otherwise."""
-        if self._linear and self.likelihood.is_classification:
-            return predict(self._model, posterior, inputs, method="probit")
-        return predict(self._model, posterior, inputs, samples, method="linearised" if self._linear else "sampled")
+    def _predicted(self, posterior: Posterior, inputs: Any, samples: int = DRAWS[0]) -> Prediction:
+        """Linear models in closed form, where there is one; draws otherwise. Without draws, at the mean."""
+        tangent = "probit" if self.likelihood.is_classification else "linearised"
+        method = tangent if self._linear and samples else "sampled"
+        return predict(self._model, posterior, inputs, samples, method=method)

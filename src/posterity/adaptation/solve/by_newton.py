@@ -79,13 +79,15 @@ def convex_problem(
         mean, pull = old.flat(past.rest.mean), old.flat(past.pull)
         precision = precision + t.T @ rest @ t
         linear = linear + t.T @ (rest @ mean - pull)
-        start = mean if _identity(t) else torch.linalg.lstsq(t, mean).solution
+        same = len(mean) == len(start) and _keeps(t)
+        start = mean if same else torch.linalg.lstsq(t, mean).solution
     likelihood = problem.posterior.likelihood
     rows = _rows(new, past.memory, problem.change.added if new_data else None, likelihood)
     return ConvexProblem(likelihood, *rows, precision, linear), start, t
 
 
-def _identity(t: Tensor) -> bool:
+def _keeps(t: Tensor) -> bool:
+    """Whether the old weights are among the new ones as they are."""
     return torch.equal(t, torch.eye(*t.shape).to(t))
 
 
@@ -111,7 +113,7 @@ def _needs_hessian(problem: AdaptationProblem, t: Tensor | None) -> bool:
     """
     assert problem.heads is not None
     old, new = problem.heads
-    same = t is not None and _identity(t) and old.names == new.names
+    same = t is not None and _keeps(t) and old.names == new.names
     return isinstance(gaussian_of(problem.posterior.structure), Full) or not same
 
 

@@ -146,7 +146,7 @@ def test_leave_one_out_loss_is_that_of_the_map():
     assert np.allclose(m.table["tracked_loo_nll"], m.table["loo_nll"])
     assert np.allclose(m.table["tracked_self_influence"], m.table["self_influence"])
     assert m.ranking == "tracked_self_influence"
-    assert "a diagonal covariance" in m.reliability.warning
+    assert "a diagonal posterior" in m.reliability.warning
 
 
 def test_as_a_callback_of_fit_with_a_shuffled_loader_that_has_ids():

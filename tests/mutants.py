@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -61,7 +62,9 @@ def exchanged(mutant: Mutant) -> dict[Place, CodeType]:
 
 
 def living(folder: Path) -> dict[Place, list[FunctionType]]:
-    """All functions in memory that come from the files of a folder."""
+    """All functions of a package, as they are in memory once each of its modules is imported."""
+    for path in sorted(folder.rglob("*.py")):
+        importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
     found: dict[Place, list[FunctionType]] = {}
     for thing in gc.get_objects():
         if type(thing) is FunctionType and thing.__code__.co_filename.startswith(str(folder)):
@@ -135,9 +138,9 @@ class Package:
         items = {item.nodeid: item for item in session.items if item.nodeid in self.tests}
         functions = living(SOURCE / self.name)
         for mutant in self.mutants:
-            state = "alive" if self._survives(mutant, session, items, functions) else "dead"
+            cause = self._cause_of_death(mutant, session, items, functions)
             with self.results.open("a", encoding="utf-8") as file:
-                file.write(f"{mutant.key}\t{state}\n")
+                file.write(f"{mutant.key}\t{f'dead by {cause}' if cause else 'alive'}\n")
         return True
 
     def _look(self, session: pytest.Session) -> Any:
@@ -146,30 +149,32 @@ class Package:
         run(session, session.items)
         return plugin.failed or plugin.tests
 
-    def _survives(
+    def _cause_of_death(
         self, mutant: Mutant, session: pytest.Session, items: dict[str, pytest.Item], functions: dict[Place, Any]
-    ) -> bool:
+    ) -> str:
+        """The test that fails on a mutant, or in what way it ended; nothing where it lives."""
         codes, file = exchanged(mutant), str(mutant.path)
         if codes and all(place in functions for place in codes):
-            near = self._calling(codes)
+            near = self._calling({(file, name) for file, name, _ in codes})
             tests = self._within([*near, *self._beside(near)])
             if tests:
 
-                def child() -> bool:
+                def child() -> str:
                     for place, code in codes.items():
                         for function in functions[place]:
                             function.__code__ = code
                     return run(session, [items[test] for test in tests])
 
-                return in_a_child(child, self._limit(tests)) is True
-        near = [] if codes else self._calling(place for place in functions if place[0] == file)
+                answer = in_a_child(child, self._limit(tests))
+                return "no answer" if answer is None else str(answer)
+        near = [] if codes else self._calling({(f, name) for f, name, _ in functions if f == file})
         starting = [test for test, known in self.tests.items() if known["starts"] and test not in near]
-        tests = self._within([*near, *starting])
-        return not tests or self._passes(mutant, tests)
+        examples_aside = [test for test in [*near, *starting] if not test.startswith("src")]  # they import no copy
+        tests = self._within(examples_aside)
+        return "a copy of the source" if tests and not self._passes(mutant, tests) else ""
 
-    def _calling(self, places: Iterable[Place]) -> list[str]:
+    def _calling(self, names: set[tuple[str, str]]) -> list[str]:
         """Tests that call one of some functions or what is defined inside, those of quick files first."""
-        names = {(file, name) for file, name, _ in places}
         near = [
             test
             for test, known in self.tests.items()
@@ -216,13 +221,13 @@ class Package:
                 return False
 
 
-def run(session: pytest.Session, items: list[pytest.Item]) -> bool:
-    """Run tests up to the first failure; whether all pass."""
+def run(session: pytest.Session, items: list[pytest.Item]) -> str:
+    """Run tests up to the first that fails; its name, or nothing."""
     for item, following in zip(items, [*items[1:], None]):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
-            return False
-    return True
+            return item.nodeid
+    return ""
 
 
 def in_a_child(work: Callable[[], Any], seconds: float) -> Any:
@@ -272,7 +277,7 @@ def main() -> None:
         if collect(package) == 2:
             sys.exit(2)
         after = package.states()
-        alive = [mutant for mutant in counted if after.get(mutant.key) != "dead"]
+        alive = [mutant for mutant in counted if not after.get(mutant.key, "").startswith("dead")]
         print("", *(f"alive: {mutant.key}" for mutant in alive), sep="\n")
         died, same = len(counted) - len(alive), len(every) - len(counted)
         print(f"{name}: {died} of {len(counted)} mutants died, {same} are equivalent", flush=True)
@@ -285,7 +290,8 @@ def collect(package: Package) -> int:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
     where = [f"tests/{package.name}", f"src/posterity/{package.name}"]  # examples in docstrings are tests too
-    return int(pytest.main(["-q", "-p", "no:cacheprovider", *where], plugins=[package]))
+    scratch = f"--basetemp={package.out / 'scratch'}"  # of one child after the other, and of nobody else
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", scratch, *where], plugins=[package]))
 
 
 if __name__ == "__main__":

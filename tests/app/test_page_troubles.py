@@ -76,7 +76,7 @@ def test_an_address_of_another_map(browser, source, state):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"loo_prediction": [5.5, -2.0]}, "Without it, the model would say 5.5."),
+        ({"loo_prediction": [5.5, -2.0]}, "Without it, the prediction would be 5.5."),
         ({}, "unpredictable."),  # nobody asked the model without it
     ],
 )

@@ -35,7 +35,7 @@ from posterity.runs.record import RowCounts, RunRecord
 from posterity.runs.snapshots import Snapshots
 from posterity.runs.store import LIST, TRAINING, locked
 from posterity.runs.suspicions import suspicions
-from posterity.runs.table_settings import LONG, LONGEST_FOLD, STRETCH
+from posterity.runs.table_settings import LONG, LONGEST_FOLD, STRETCH, bounded
 from posterity.runs.targets import Amount, Classes
 from posterity.runs.tuning import fresh_rows
 from posterity.startup import fitting_threads, put_off_compiler
@@ -262,7 +262,8 @@ def _length(plan: Plan, found: OutOfFold | None) -> int:
     config, n = plan.config, len(plan.train.ids)
     stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method, _lr(plan))
     steps = -(-n // (config.batch_size or USUAL))
-    return best_epochs(found, steps, stretched, config.folds or FOLDS, late=_noise_as_fit(plan))
+    epochs = best_epochs(found, steps, stretched, config.folds or FOLDS, late=_noise_as_fit(plan))
+    return bounded(epochs, steps) if folds_follow(config.model, config.method) else epochs
 
 
 def _noise_as_fit(plan: Plan) -> bool:

@@ -13,6 +13,7 @@ STEPS = 256  # of an epoch, beyond which a table takes larger batches
 LONG, WIDE = 10_000, (128, 128)
 LONGEST_FOLD = 1500  # steps of the folds of such a table, whose weights are averaged
 STRETCH = 2.0  # steps for each of a fold's: the schedule halves the learning rate on average
+MOST_STEPS = 20_000  # of a table that no fold memorises: about five minutes of one core, however many rows there are
 DECAY, MANY = 1.0, 1000  # weight decay, and the rows beyond which it is less in proportion, as a prior counts less
 
 
@@ -41,3 +42,13 @@ def usual_decay(rows: int) -> float:
         [1.0, 0.025]
     """
     return DECAY * min(1.0, MANY / rows)
+
+
+def bounded(epochs: int, steps: int) -> int:
+    """Epochs of so many steps each, as many of them as there is time for.
+
+    Examples:
+        >>> bounded(20, 782), bounded(20, 7813), bounded(20, 78_125)
+        (20, 2, 1)
+    """
+    return max(1, min(epochs, MOST_STEPS // steps))

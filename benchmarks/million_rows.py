@@ -124,7 +124,7 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     steps = next((line["steps"] for line in lines if "steps" in line), None)
     text += report.table(columns, rows)
     if steps is not None:
-        text += f"\n`posterity fit` took {steps:,} steps after the 1500 of cross-validation. More rows get 20,000 at most.\n"
+        text += f"\n`posterity fit` took {steps:,} steps after those of cross-validation; more rows get 20,000.\n"
     report.publish("million_rows", text, options.out)
 
 

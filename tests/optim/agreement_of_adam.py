@@ -30,7 +30,7 @@ def over(fused, base=AdamW, dtype=torch.float32, groups=False, own=None, **setti
     model = Net(dtype)
     first, *rest = model.parameters()
     params = [{"params": [first]}, {"params": rest, "lr": 3e-3, "betas": (0.8, 0.99)}] if groups else [first, *rest]
-    given = {"n": 50, "batch_size": 4, "total_steps": 30, **(own or {})}
+    given = {"n": 50, "batch_size": 4, "total_steps": 60, **(own or {})}
     return Variational(base(params, **{"lr": 1e-2, **settings}), fused=fused, **given), model
 
 

@@ -20,13 +20,13 @@ from posterity.posterior import Posterior
 from posterity.trees import trainable
 
 SMALL = 100_000  # weights, frozen ones included
-BUDGET = 0.03  # nats per example that the noise may cost
+BUDGET = 0.03  # nats per example that the noise may cost, where the length of training comes from folds
 SHARE = 0.3  # of the loss out of fold, that it may cost at most: noise gains little where hardly anything is lost
 
 
-def usual_budget(unseen_loss: float | None) -> float:
-    """Nats per example that noise may cost, by the mean loss of classes out of fold, where it is known."""
-    return BUDGET if unseen_loss is None else max(LEAST, min(BUDGET, SHARE * unseen_loss))
+def usual_budget(unseen_loss: float | None) -> float | None:
+    """Nats per example that noise may cost, by the mean loss of classes out of fold; None where nobody knows it."""
+    return None if unseen_loss is None else max(LEAST, min(BUDGET, SHARE * unseen_loss))
 
 
 class VariationalLearner(Learner):
@@ -39,8 +39,8 @@ class VariationalLearner(Learner):
             decay. By default the prior decides widths alone.
         weight_decay: AdamW's decoupled decay, 0.01 unless there is a prior.
         betas: AdamW's.
-        budget: Largest price of the noise, in nats per example; by default 0.03, and less on data so easy that this is
-            more than three tenths of the loss out of fold.
+        budget: Largest price of the noise, in nats per example; by default that of `Variational`, or where the length
+            of training comes from folds, 0.03 and at most three tenths of the loss out of fold.
         draws: Draws of the weights for each batch.
         watch: Let the validation data, or examples that are left out of training, set the budget; with False the
             validation data are only looked at, and nothing is left out.

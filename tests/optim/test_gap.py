@@ -1,0 +1,93 @@
+"""What examples teach a network about themselves, and the budget that follows it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from networks import perceptron
+from posterity.optim import Variational, gap
+from posterity.optim._bases import own_doing
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: AdamW([p], lr=1e-2, betas=(0.0, 0.9), weight_decay=0.0),
+        lambda p: SGD([p], lr=1e-2),
+        lambda p: SGD([p], lr=1e-2, momentum=1e-12),
+    ],
+    ids=["AdamW", "SGD", "with a buffer"],
+)
+def test_own_doing_is_what_torchs_step_does_along_the_new_part_of_a_gradient(make):
+    """Without momentum the average of earlier gradients is the last one, and steps are those of this gradient alone."""
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(50, dtype=torch.float64))
+    base, last = make(p), torch.zeros(50, dtype=torch.float64)
+    for _ in range(4):
+        p.grad = torch.randn(50, dtype=torch.float64)
+        found, before = own_doing(base, base.param_groups[0], p), p.detach().clone()
+        remembered = last if base.state.get(p) else torch.zeros_like(last)
+        if isinstance(base, SGD) and not base.param_groups[0]["momentum"]:
+            remembered = torch.zeros_like(last)
+        base.step()
+        torch.testing.assert_close(found, (p.grad - remembered) @ (before - p.detach()), rtol=1e-9, atol=0)
+        last = p.grad.clone()
+
+
+def test_a_step_lowers_the_loss_of_its_examples_by_their_own_doing_more_than_that_of_others():
+    """For a linear model the difference is exact: s = (η/N) E[gᵢᵀgᵢ] a step, of squared errors with small rates."""
+    torch.manual_seed(0)
+    n, size, lr = 400, 10, 1e-4
+    x, y = torch.randn(n, 5, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
+    w = torch.randn(5, dtype=torch.float64)
+    gradients = (x @ w - y)[:, None] * x
+    mean, square = gradients.mean(0), gradients.square().sum(1).mean()
+    differences = []
+    for _ in range(4000):
+        rows = torch.randperm(n)[:size]
+        moved = w - lr * gradients[rows].mean(0)
+        fall = 0.5 * ((x @ w - y).square() - (x @ moved - y).square())
+        others = torch.ones(n, dtype=torch.bool)
+        others[rows] = False
+        differences.append((fall[rows].mean() - fall[others].mean()) * size / n)
+    expected = lr / n * (square - mean @ mean)
+    spread = torch.stack(differences).std() / len(differences) ** 0.5
+    assert abs(torch.stack(differences).mean() - expected) < 4 * spread + 1e-2 * expected  # (N − 1)/N, curvature
+    assert expected > 20 * spread
+
+
+def trained(labels, x, steps=800):
+    torch.manual_seed(0)
+    model = perceptron(x.shape[1], 64, 2)
+    optimizer = Variational(AdamW(model.parameters(), lr=3e-3), n=len(x), batch_size=20, total_steps=steps)
+    for _ in range(steps):
+        rows = torch.randint(0, len(x), (20,))
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(x[rows]), labels[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def test_memorised_labels_open_the_budget_and_easy_ones_do_not():
+    torch.manual_seed(1)
+    x = torch.randn(300, 20)
+    easy, random = trained((x[:, 0] > 0).long(), x), trained(torch.randint(0, 2, (300,)), x)
+    assert not easy.meter.by_price
+    taught = [float(o.meter.taught) for o in (easy, random)]
+    assert taught[1] > 5 * taught[0] > 0
+    prices = [o.diagnostics().price for o in (easy, random)]
+    assert prices[1] > 4 * prices[0]
+    assert prices[1] < 2 * gap.MOST
+
+
+def test_a_given_budget_stays_and_other_bases_have_the_usual_one():
+    weight = nn.Parameter(torch.ones(3))
+    given = Variational(AdamW([weight]), n=10**6, budget=0.02).meter
+    other = Variational(torch.optim.Adagrad([nn.Parameter(torch.ones(3))]), n=10**6).meter
+    free = Variational(SGD([nn.Parameter(torch.ones(3))], lr=0.1), n=10**6).meter
+    assert (given.follows, given.price.budget) == (False, 0.02)
+    assert (other.follows, other.price.budget) == (False, gap.UNKNOWN)
+    assert (free.follows, free.price.budget) == (True, gap.MOST)

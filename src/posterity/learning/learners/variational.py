@@ -25,7 +25,7 @@ SHARE = 0.3  # of the loss out of fold, that it may cost at most: noise gains li
 
 
 def usual_budget(unseen_loss: float | None) -> float | None:
-    """Nats per example that noise may cost, by the mean loss of classes out of fold; None where nobody knows it."""
+    """Nats per example that noise may cost, by the mean loss of classes out of fold; None where it is unknown."""
     return None if unseen_loss is None else max(LEAST, min(BUDGET, SHARE * unseen_loss))
 
 

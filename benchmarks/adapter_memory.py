@@ -10,7 +10,8 @@ them, from the same initial weights. The change of every test text's loss is pre
 (`passes=0` is the closed form alone), by products of gradients and by kronfluence (EK-FAC, the prior as damping; FOLDER
 is where it is installed). Correlations are over all test texts and groups of a kind. A best factor of 1 means the right
 size; kronfluence's scores have another unit. Nothing was tuned. Seconds are CPU time of one thread: once for the
-training set, and for each group. MiB are what the process grew by beyond the rows above.
+training set, and for each group. MiB are what the process grew by beyond the rows above: gradient products hold the
+graph of all texts, and what later rows need fits into that.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ text of that seed were looked at first; USPS and text of seed 0 were not. Sets w
 since `po.adapt` trains with noise, nor was `adapt_baselines.md`.
 
 - Without noise in the weights adapted networks become too sure: see the temperatures of what was added.
-- Where labels are corrected, retrainings are closer to each other than to any adapted network, also with the seed of the
-  old one: what is common to them is the length, which cross-validation chooses for the corrected data. Confidence
+- Where labels are corrected, retrainings are closer to each other than to any adapted network. So is one with the seed
+  of the old one. What is common to them is the length, which cross-validation chooses for corrected data. Confidence
   explains little of it. The old training was shorter where labels were wrong, and as many steps again are closer than
   0.7 times as many.
 - From 0.6 times the weights, corrected networks are closer at their best temperature, but not sure enough as they are.

@@ -271,7 +271,7 @@ def test_a_prior_around_the_old_weights_is_not_called_exact():
     x, y = logistic(80)
     torch.manual_seed(0)
     model = nn.Linear(x.shape[1], 1, dtype=x.dtype)
-    posterior = po.fit(model, (x, y), likelihood="bernoulli", epochs=5).posterior
+    posterior = po.fit(model, (x, y), likelihood="bernoulli", epochs=60).posterior
     result = adapt(model, posterior, data=(x, y), remove=range(5))
     assert not result.report.exact
     assert any("a prior around the old weights" in note for note in result.report.notes)

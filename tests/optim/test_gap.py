@@ -91,3 +91,25 @@ def test_a_given_budget_stays_and_other_bases_have_the_usual_one():
     assert (given.follows, given.price.budget) == (False, 0.02)
     assert (other.follows, other.price.budget) == (False, gap.UNKNOWN)
     assert (free.follows, free.price.budget) == (True, gap.MOST)
+
+
+def test_a_resumed_run_keeps_the_kind_of_its_budget():
+    """Also that of an earlier version, whose state has no gap and whose budget was fixed."""
+    runs = {}
+    for kind, budget in (("fixed", 0.02), ("free", None)):
+        weight = nn.Parameter(torch.ones(3))
+        runs[kind] = Variational(AdamW([weight]), n=10**6, budget=budget)
+        for _ in range(2):
+            with runs[kind].sampled_params(train=True):
+                weight.sum().backward()
+            runs[kind].step()
+    for kind, other in (("fixed", "free"), ("free", "fixed")):
+        saved = runs[kind].state_dict()
+        resumed = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6, budget=None if other == "free" else 0.02)
+        resumed.load_state_dict(saved)
+        assert (resumed.meter.follows, resumed.meter.price.budget) == (kind == "free", runs[kind].meter.price.budget)
+    old = runs["fixed"].state_dict()
+    old["meter"] = {name: x for name, x in old["meter"].items() if name not in ("follows", "taught", "moved")}
+    resumed = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6)
+    resumed.load_state_dict(old)
+    assert (resumed.meter.follows, resumed.meter.price.budget) == (False, 0.02)

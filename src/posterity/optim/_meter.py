@@ -248,7 +248,7 @@ class Meter:
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""
-        own = {name: getattr(self, name) for name in ("steps", "measured", "peak", "batch")}
+        own = {name: getattr(self, name) for name in ("steps", "measured", "peak", "batch", "follows")}
         return own | {name: float(getattr(self, name)) for name in MEASURED} | self.price.state()
 
     def load(self, numbers: Mapping[str, Any]) -> None:
@@ -256,6 +256,7 @@ class Meter:
         left = dict(numbers)
         self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
         self.peak, self.batch = left.pop("peak"), left.pop("batch")
+        self.follows = bool(left.pop("follows", False))  # the budgets of earlier versions were fixed
         for name in MEASURED:  # those of earlier versions lack the last ones
             setattr(self, name, torch.full_like(self.scale, left.pop(name, 0.0)))
         self.price.load(left)

@@ -13,7 +13,7 @@ from posterity.startup import put_off_compiler
 STRENGTH = 1.0  # λ of λ/2 ‖W‖², scikit-learn's 1/C and alpha
 LOGISTIC, RIDGE = "logistic regression", "ridge regression"
 STEPS = 100  # of L-BFGS
-ENOUGH = 50_000  # training rows: with more, a linear model would change less than its figures are rounded
+ENOUGH = 50_000  # training rows, for a linear model that is only compared with
 
 
 def baseline(train: Examples, test: Examples | None, target: Target) -> dict[str, dict[str, float]]:

@@ -154,6 +154,19 @@ def test_ste_hands_over_its_signs():
     assert torch.equal(posterior.mean["weight"].abs(), torch.ones(1, 3))
 
 
+def test_a_loaded_state_brings_the_means_that_follow_from_it():
+    torch.manual_seed(0)
+    weight, target = nn.Parameter(torch.randn(40)), torch.randn(40)
+    optimizer = BayesBiNN([weight], lr=0.1, ess=10, natural_init=0.5)
+    for _ in range(20):
+        optimizer.step(lambda: ((weight - target) ** 2).sum().backward())
+    resumed = nn.Parameter(weight.detach().clone())
+    again = BayesBiNN([resumed], lr=0.1, ess=10, natural_init=0.5)  # which writes tanh(±0.5)
+    assert not torch.equal(resumed, weight)
+    again.load_state_dict(optimizer.state_dict())
+    assert torch.equal(resumed, weight)
+
+
 def test_bad_input():
     with pytest.raises(InvalidInput, match=r"bfloat16 or wider .*got torch\.float16"):
         BayesBiNN([torch.nn.Parameter(torch.zeros(2).half())], lr=0.1, ess=10)

@@ -138,7 +138,7 @@ def test_hooks_around_state_dicts(make):
     problem = Problem()
     optimizer = make(problem.parameters)
     train(problem, optimizer)
-    calls = []
+    calls, rates = [], []
     optimizer.register_state_dict_pre_hook(lambda o: calls.append("before save"))
 
     def after_save(_, state_dict):
@@ -154,10 +154,11 @@ def test_hooks_around_state_dicts(make):
     optimizer.register_state_dict_post_hook(after_save)
     optimizer.register_load_state_dict_pre_hook(before_load)
     optimizer.register_load_state_dict_post_hook(lambda o: calls.append("second after load"))
+    optimizer.register_load_state_dict_post_hook(lambda o: rates.append(o.param_groups[0]["lr"]))
     optimizer.register_load_state_dict_post_hook(lambda o: calls.append("first after load"), prepend=True)
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["before save", "after save", "before load", "first after load", "second after load"]
-    assert optimizer.param_groups[0]["lr"] == 0.123
+    assert rates == [optimizer.param_groups[0]["lr"]] == [0.123]  # hooks after the loading see what was loaded
     assert len(optimizer._optimizer_load_state_dict_pre_hooks) == 1
 
 

@@ -99,6 +99,19 @@ def test_nothing_happens_without_gradients(make):
     optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(problem.parameters, before[0], strict=True))
     assert not optimizer.state
+    assert optimizer.step(lambda: torch.tensor(1.5)) == 1.5
+    assert all(torch.equal(p, q) for p, q in zip(problem.parameters, before[0], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.* no parameter requires a gradient")
+@all_optimizers
+def test_nothing_happens_where_all_is_frozen(make):
+    problem = Problem()
+    optimizer = make([p.requires_grad_(False) for p in problem.parameters])
+    before = [p.clone() for p in problem.parameters]
+    optimizer.step()
+    optimizer.step(problem.loss)
+    assert all(torch.equal(p, q) for p, q in zip(problem.parameters, before, strict=True))
 
 
 @real_optimizers
@@ -259,3 +272,5 @@ def test_torchs_words_for_bad_arguments(make):
 def test_torchs_words_for_bad_weight_decay(make):
     with pytest.raises(ValueError, match=r"Invalid weight_decay value: .*-1"):
         make([nn.Parameter(torch.zeros(2))], weight_decay=-1)
+    with pytest.raises(ValueError, match="Invalid weight_decay value"):
+        make(None, weight_decay=-1)  # which torch looks at first

@@ -212,7 +212,7 @@ def _follow(base: Optimizer) -> None:
 
 @contextmanager
 def hooked(register: Callable[..., Any], hook: Callable[..., Any]) -> Iterator[None]:
-    """Hold a hook in place, after those that users have registered."""
+    """Hold a hook in place."""
     handle = register(hook)
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -104,14 +105,17 @@ class OverBases(VariationalOptimizer):
             self.check_own_state(found)
             final.append(found)
 
-        with _bases.hooked(self.register_load_state_dict_pre_hook, check):
+        def load(_: Optimizer) -> None:
+            _bases.load(self.bases, final[0])
+            for group in self.param_groups:
+                for name in OWN:
+                    group.setdefault(name, self.defaults[name])
+            self.load_own_state(final[0])
+            self._owners = {}
+
+        after = partial(self.register_load_state_dict_post_hook, prepend=True)  # users' hooks see what was loaded
+        with _bases.hooked(self.register_load_state_dict_pre_hook, check), _bases.hooked(after, load):
             super().load_state_dict(state_dict)
-        _bases.load(self.bases, final[0])
-        for group in self.param_groups:
-            for name in OWN:
-                group.setdefault(name, self.defaults[name])
-        self.load_own_state(final[0])
-        self._owners = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"bases": self.bases}

@@ -139,8 +139,9 @@ class TwoPass(VariationalOptimizer):
             super().zero_grad()
         with self.sampled_params(train=True), torch.enable_grad():
             loss = closure()
-        with self.perturbed_params(), torch.enable_grad():
-            closure()
+        if self._first:  # a closure without gradients changes nothing, as everywhere in torch
+            with self.perturbed_params(), torch.enable_grad():
+                closure()
         return loss
 
     def attach(self, model: nn.Module, *, ahead: bool = False) -> Attachment:

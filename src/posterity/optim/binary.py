@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from posterity.errors import InvalidInput, Undefined, expected
 from posterity.likelihoods import Likelihood
@@ -118,6 +118,14 @@ class BayesBiNN(Received):
             self.param_groups.pop()
             raise
         _write_signs(group["params"], math.tanh(group["natural_init"]))
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state dict, and write the means that follow from it: the weights were made signs before."""
+        super().load_state_dict(state_dict)
+        for p, state in self.state.items():
+            if "natural" in state:
+                p.copy_(state["natural"].tanh())
 
     def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]
         """Take yesterday's signs as today's prior."""

@@ -148,6 +148,8 @@ class VariationalNewton(Paired):
     # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def perturb(self, pieces: list[Piece], overwritten: list[Piece]) -> None:
+        if not pieces:
+            return
         noise = torch.cat([normal(q.key, q.size, device=q.tensors["p"].device, dtype=torch.float64) for q in pieces])
         factor = cholesky(self._matrix(), "precision")
         steps = torch.linalg.solve_triangular(factor.mT, noise[:, None], upper=True).squeeze(-1)

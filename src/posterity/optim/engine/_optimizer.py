@@ -17,7 +17,7 @@ from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
 from posterity.optim._distributed import Noise, Replicas, whole
 from posterity.optim._growth import DIVERGES, Growth
-from posterity.optim._options import Options, check_lr, check_memory, check_parameters, check_torch_options
+from posterity.optim._options import Options, check_memory, check_parameters, check_torch_options
 from posterity.optim.engine import _priors
 from posterity.optim.engine._attach import Attachment
 from posterity.optim.engine._backend import Eager, Work
@@ -78,7 +78,7 @@ class VariationalOptimizer(Equations, Optimizer):
         torch_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_torch_options(type(self).__name__, torch_options or {}, capturable=self.capturable)
-        check_lr(vars(options).get("lr", 0.0))  # before the parameters, as torch does
+        options.check()  # before the parameters, as torch does
         require_whole("mc_samples", mc_samples)
         self.mc_samples, self.fused = mc_samples, fused
         self._replicas = Replicas(noise, process_group)

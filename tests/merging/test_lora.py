@@ -166,6 +166,7 @@ def test_what_does_not_add_up_is_refused(tmp_path):
     refuses("expected a LoRA adapter", peft_type="IA3")
     refuses("base_model_name_or_path of 'b'", InvalidInput, base_model_name_or_path="another")
     refuses("layers_to_transform of 'b'", InvalidInput, layers_to_transform=[1])
+    refuses("target_modules: expected the same pattern in all adapters", InvalidInput, target_modules=".*2")
     make_adapter(tmp_path / "b", 2)
     path = tmp_path / "b" / "adapter_model.safetensors"
     tensors = load_file(path)

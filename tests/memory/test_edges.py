@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
@@ -9,9 +10,10 @@ from torch.distributions import MultivariateNormal
 import posterity as po
 from memory.problems import diabetes, linear, ridge
 from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
-from posterity.memory import dual
+from posterity.memory import MemoryTracker, dual
 from posterity.memory.groups import Part, conjugate_gradients, shift
 from posterity.memory.leave_one_out import LeaveOneOut
+from posterity.memory.perturbation import change_of_outputs
 from posterity.memory.tracker import _scores
 
 X, Y = diabetes()
@@ -60,5 +62,21 @@ def test_the_predictive_of_several_outputs_is_a_gaussian_with_correlations():
 def test_a_notebook_shows_ten_rows():
     model = linear(ridge(X, Y, 1.0))
     posterior = po.laplace(model, (X, Y), structure="full", prior_precision=1.0, noise_precision=1.0)
-    shown = po.memory_map(model, posterior, (X, Y))._repr_html_()
-    assert shown.count("<tr") == 11  # one of them names the columns
+    m = po.memory_map(model, posterior, (X, Y))
+    assert m._repr_html_().count("<tr") == 11  # one of them names the columns
+    assert "trust: sizes and rankings" in m._repr_html_()
+    assert np.allclose(m.table["label"], Y[:, 0])
+
+
+def test_each_example_loses_its_own_share_of_curvature():
+    generator = torch.Generator().manual_seed(2)
+    roots = 0.5 * torch.randn(2, 3, 2, 2, generator=generator, dtype=torch.float64)
+    variance, curvature = roots @ roots.mT
+    push, lost = torch.randn(3, 2, generator=generator, dtype=torch.float64), torch.tensor([0.2, 0.5, 1.0])
+    found = change_of_outputs(variance, curvature, push, lost, deflate=True)
+    for v, c, p, share, change in zip(variance, curvature, push, lost.tolist(), found, strict=True):
+        torch.testing.assert_close(change - share * v @ c @ change, v @ p)
+
+
+def test_a_tracker_knows_nobody_before_its_first_snapshot():
+    assert len(MemoryTracker(linear(ridge(X, Y, 1.0)), None, (X, Y), likelihood="gaussian").ids) == 0

@@ -29,6 +29,12 @@ def test_share_and_sharpness_are_recovered():
         assert rate == pytest.approx(stated, abs=5 * (0.25 / int(some.sum())) ** 0.5)
 
 
+def test_predictions_are_sharpened_sixteen_times_at_most():
+    logits, labels, _ = drawn(2000, 3, 0.0)
+    found = label_errors(1e-3 * logits, 1e-3 * logits, labels)
+    assert 15 < found.sharpness <= 16
+
+
 def test_bayes_rule(monkeypatch):
     logits, labels, _ = drawn(50, 3, 0.2)
     monkeypatch.setattr("posterity.memory.label_errors._SHARPNESSES", torch.tensor([1.5], dtype=torch.float64))

@@ -91,6 +91,7 @@ def test_groups_of_all_three_kinds_at_once():
     change = what_if(d.trained, d.ids, 0.0, remove=range(44), reweight={50: 3.0, 60: 0.5}, relabel={60: 1.0, 61: 1.5})
     expected = ridge(X, y, 1.0, weights)
     assert (change.parameters["weight"][0] - (expected - model.weight[0])).abs().max() < 1e-12
+    assert change.passes == 0
     outcome = change.on((X, Y))
     assert (outcome.outputs + outcome.change - X @ expected.unsqueeze(1)).abs().max() < 1e-12
     assert torch.allclose(outcome.loss_before, 0.5 * (model(X) - Y).square()[:, 0] + 0.5 * np.log(2 * np.pi))
@@ -118,6 +119,20 @@ def test_group_leverage():
     assert first.leverage == pytest.approx(((x @ g @ x) / (x @ precision @ x)).item(), abs=1e-10)
     largest = torch.linalg.eigvals(torch.linalg.solve(precision, g)).real.max().item()
     assert shift(d.trained, [part], deflate=True).leverage == pytest.approx(largest, abs=1e-8)
+
+
+def test_leverage_of_one_example_is_its_own_times_how_far_it_changes():
+    model, posterior = fitted(1.0)
+    d = dual(model, posterior, (X, Y))
+
+    def leverage(**change):
+        return what_if(d.trained, d.ids, 0.0, **change).reliability.max_leverage
+
+    own = d.leverage[7].item()
+    assert leverage(remove=[7]) == pytest.approx(own, rel=1e-9)
+    assert leverage(reweight={7: 0.75}) == pytest.approx(own / 4, rel=1e-9)
+    for slightly in (1e-3, 1.0):  # how far a label is moved makes no difference
+        assert leverage(relabel={7: Y[7].item() + slightly}) == pytest.approx(own, rel=1e-9)
 
 
 def test_statsmodels():

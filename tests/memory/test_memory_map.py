@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -201,6 +203,7 @@ def test_saved_maps_answer_again(problem, tmp_path):
     posterior = po.laplace(model, (x, y), structure="kron", prior_precision=1.0)
     m = memory_map(model, posterior, (x, y), scores=("cook",)).with_guides(0.8, 0.7)
     m.save(tmp_path / "map")
+    assert all(json.loads(file.read_text())["version"] == 1 for file in (tmp_path / "map").glob("*.json"))
     alone = MemoryMap.load(tmp_path / "map")
     pd.testing.assert_frame_equal(alone.table, m.table)
     assert alone.reliability == m.reliability
@@ -229,7 +232,9 @@ def test_parquet(problem, tmp_path, monkeypatch):
 def test_last_layer_moves_only_the_last_layer(problem):
     model, x, y = problem
     posterior = po.laplace(model, (x, y), structure="last_layer", prior_precision=1.0)
-    change = memory_map(model, posterior, (x, y)).what_if(remove=[1])
+    m = memory_map(model, posterior, (x, y))
+    assert m.reliability.posterior == "last_layer/full"
+    change = m.what_if(remove=[1])
     assert list(change.parameters) == ["2.weight", "2.bias"]
     assert change.reliability.deflated
     assert "last layer" in change.reliability.warning

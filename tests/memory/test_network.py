@@ -83,6 +83,7 @@ def test_small_changes_of_bent_outputs_are_in_doubt():
     changes = 0.1 + 0.2 * around / around.std()
     assert sure.about(changes, bend=0.29) is sure  # linear enough
     assert sure.about(changes[:1], bend=0.9) is sure  # one example has no spread
+    assert not sure.about(torch.tensor([1.0, -1.0]), bend=0.9).clear  # two have one
     assert sure.about(changes + 0.051, bend=0.9) is sure  # 1.51 standard errors
     doubted = sure.about(changes + 0.049, bend=0.9)
     assert "standard errors" in doubted.warning

@@ -105,6 +105,15 @@ def test_convolutions_have_two_factors() -> None:
     assert q.sample(0)["w"].shape == (2, 3, 2, 2)
 
 
+def test_there_may_be_a_factor_for_each_axis() -> None:
+    mean = {"w": torch.randn(2, 3, 4, dtype=torch.float64)}
+    factors = tuple(cases.positive_definite(size, size) for size in (2, 3, 4))
+    q = Kronecker(mean, {"w": factors}, {"w": torch.tensor(0.1)})
+    torch.testing.assert_close(q.entropy(), reference(q).entropy())
+    torch.testing.assert_close(to_vector(q.variance), reference(q).variance)
+    torch.testing.assert_close(to_vector(q.precision_diagonal()), reference(q).precision_matrix.diagonal())
+
+
 def test_factors_in_either_memory_order() -> None:
     b, a = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
     q = Kronecker({"w": torch.zeros(2, 2).double()}, {"w": (b, torch.linalg.inv(a))}, {"w": torch.tensor(0.1)})
@@ -265,6 +274,28 @@ def test_what_cannot_be_right_is_refused(build, message: str) -> None:
 
 
 def test_dense_matrices_of_large_models_are_refused_with_their_size() -> None:
-    q = Diagonal.isotropic({"w": torch.zeros(200_000)}, 1.0)
-    with pytest.raises(InvalidInput, match=r"at most 20000 parameters for a dense matrix, got 200000 \(298 GiB"):
-        q.precision_matrix()
+    mean = {"w": torch.zeros(200_000)}
+    wide = {"w": torch.zeros(200, 1000)}
+    eye = {"w": (torch.eye(200), torch.eye(1000))}
+    for q in (
+        Diagonal.isotropic(mean, 1.0),
+        LowRank(mean, {"w": torch.ones(200_000)}, {"w": torch.ones(1, 200_000)}),
+        Kronecker(wide, eye, {"w": torch.tensor(1.0)}),
+        Rotated(wide, eye, {"w": torch.ones(200, 1000)}),
+    ):
+        for matrix in (q.precision_matrix, q.covariance_matrix):
+            with pytest.raises(
+                InvalidInput, match=r"at most 20000 parameters for a dense matrix, got 200000 \(298 GiB"
+            ):
+                matrix()
+
+
+def test_the_density_of_another_models_weights_is_refused(q: GaussianStructure) -> None:
+    with pytest.raises(InvalidInput, match="log_prob"):
+        q.log_prob({name: t[..., :1] for name, t in point().items()})
+
+
+def test_a_gaussian_that_counts_for_three() -> None:
+    q = cases.diagonal()
+    torch.testing.assert_close(to_vector(q.times(3.0).precision), 3.0 * to_vector(q.precision))
+    assert torch.equal(to_vector(q.times(3.0).mean), to_vector(q.mean))

@@ -178,6 +178,8 @@ def test_signs_against_torch() -> None:
     assert torch.equal(to_vector(q.mode), to_vector(q.natural).sign())
     with pytest.raises(Undefined, match="−1 or 1"):
         q.kl(cases.diagonal())
+    with pytest.raises(InvalidInput, match="kl"):
+        q.kl(Signs({name: t[..., :1] for name, t in q.natural.items()}))
 
 
 def test_nearly_certain_signs_keep_their_digits() -> None:

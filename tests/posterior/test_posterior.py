@@ -153,6 +153,13 @@ def test_another_temperature_changes_the_width_alone() -> None:
         posterior.tempered(0.0)
 
 
+def test_as_a_prior_a_posterior_is_at_temperature_one() -> None:
+    cold = cases.posterior(n=50, ess=200.0)
+    prior = cold.as_prior()
+    torch.testing.assert_close(to_vector(prior.precision), to_vector(cold.structure.precision_diagonal()) / 4)
+    assert torch.equal(to_vector(prior.mean), to_vector(cold.mean))
+
+
 def test_the_likelihood_can_be_a_name_or_an_object() -> None:
     q = cases.diagonal()
     posterior = Posterior(q, prior=q, n=1, ess=1, likelihood=GaussianLikelihood(3.0))
@@ -203,6 +210,10 @@ def test_memories_are_checked(change: dict[str, object], message: str) -> None:
         Memory(**{**arguments, **change})
 
 
+def test_examples_of_a_memory_may_count_for_nothing() -> None:
+    assert len(Memory(torch.zeros(2, 3), torch.zeros(2), torch.tensor([0, 1]), torch.tensor([1.0, 0.0]))) == 2
+
+
 def test_memory_as_a_batch() -> None:
     memory = Memory({"a": torch.zeros(2, 3)}, torch.tensor([1, 0]), torch.tensor([8, 9]))
     batch = memory.batch()
@@ -240,6 +251,22 @@ def test_a_fitted_model_belongs_together():
     assert torch.equal(model.weight, before + 1)
     with pytest.raises(InvalidInput, match="weight"):
         FittedModel.of(nn.Linear(3, 1), posterior, (torch.ones(4, 3), torch.zeros(4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.Unflatten(1, (1, 1)), r"one row of outputs for each example, \(B, K\)"),
+        (nn.Threshold(1e9, torch.nan), "finite"),
+    ],
+)
+def test_outputs_of_a_fitted_model_are_rows_of_numbers(layer, message):
+    model = nn.Sequential(nn.Linear(2, 1), layer)
+    prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    posterior = Posterior.of(model, prior, prior=prior, n=6, ess=6, likelihood="gaussian")
+    fitted = FittedModel.of(model, posterior, (torch.ones(4, 2), torch.zeros(4, 1)))
+    with pytest.raises(InvalidInput, match=f"model output: expected .*{message}"):
+        fitted.outputs(torch.ones(4, 2))
 
 
 @pytest.mark.parametrize("loader", [False, True])

@@ -152,9 +152,7 @@ def _system(gram: Tensor, curvature: Tensor, right: Tensor) -> tuple[Tensor, Ten
 def _untempered_prior(trained: FittedModel) -> Diagonal:
     """The prior of the uncertain parameters, at temperature 1: precision times n/ess."""
     posterior = trained.posterior
-    prior = posterior.prior.restrict(tuple(trained.covariance.names))
-    scale = posterior.temperature
-    return Diagonal(prior.mean, {name: scale * p for name, p in prior.precision.items()})
+    return posterior.prior.restrict(tuple(trained.covariance.names)).times(posterior.temperature)
 
 
 def _prior_mean(trained: FittedModel) -> dict[str, Tensor]:

@@ -220,8 +220,7 @@ class Posterior:
 
     def as_prior(self) -> Diagonal:
         """The prior that this posterior leaves for other data: the diagonal of its precision, at temperature 1."""
-        found = diagonal(self.structure, "prior")
-        return Diagonal(found.mean, {name: self.temperature * p for name, p in found.precision_diagonal().items()})
+        return diagonal(self.structure, "prior").times(self.temperature)
 
     def prune(self, fraction: float | None = None, *, below: float | None = None, cost: float | None = None) -> Pruned:
         """Set weights with a low signal-to-noise ratio |m|/σ to zero, and report the cost.

@@ -64,9 +64,9 @@ def cut(structure: Structure, ess: float, fraction: float | None, below: float |
         require(below >= 0, "below", "a signal-to-noise ratio >= 0", below)
         count = int((ranked < below).sum())
     else:
-        allowed = 0.0 if cost is None else cost
-        require(allowed >= 0, "cost", "nats for each example >= 0", cost)
-        count = int((prices <= allowed).sum())
+        assert cost is not None  # one of the three is given
+        require(cost >= 0, "cost", "nats for each example >= 0", cost)
+        count = int((prices <= cost).sum())
     gone = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
     gone[order[:count]] = True
     price, largest = (prices[count - 1].item(), ranked[count - 1].item()) if count else (0.0, 0.0)

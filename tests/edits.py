@@ -21,10 +21,11 @@ SPEECH = {"expected", "require", "warn", "InvalidInput", "RefusedFile", "Undefin
 
 
 class Mutant(NamedTuple):
-    """An edit of a file: its line and what it says, what the edit is, and the tree of the file with it."""
+    """An edit of a file: where it is, what its line says, what the edit is, and the tree of the file with it."""
 
     path: Path
     line: int
+    column: int  # in its line without the blanks before it
     text: str
     edit: str
     tree: ast.Module
@@ -32,12 +33,12 @@ class Mutant(NamedTuple):
     @property
     def name(self) -> str:
         """What it is called, wherever its line has moved to."""
-        return f"{self.path.relative_to(SOURCE)}: {self.edit} in {self.text!r}"
+        return f"{self.path.relative_to(SOURCE)}: {self.edit} at {self.column} in {self.text!r}"
 
     @property
     def key(self) -> str:
         """Its name among all of this state of the source."""
-        return f"line {self.line} of {self.path.relative_to(SOURCE)}: {self.edit}"
+        return f"line {self.line} of {self.path.relative_to(SOURCE)}: {self.edit} at {self.column}"
 
 
 def mutant_of(path: Path, number: int) -> Mutant:
@@ -45,10 +46,11 @@ def mutant_of(path: Path, number: int) -> Mutant:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     node, what = list(_places(tree))[number]
-    before, text = ast.unparse(node), source.splitlines()[node.lineno - 1].strip()
+    before, text = ast.unparse(node), source.splitlines()[node.lineno - 1]
+    column = len(text.encode()[: node.col_offset].decode()) - (len(text) - len(text.lstrip()))
     _edit(node, what)
     edit = f"{_brief(before)} -> {_brief(ast.unparse(node))}"
-    return Mutant(path, node.lineno, text, edit, ast.fix_missing_locations(tree))
+    return Mutant(path, node.lineno, column, text.strip(), edit, ast.fix_missing_locations(tree))
 
 
 def _brief(code: str) -> str:

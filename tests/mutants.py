@@ -7,8 +7,9 @@ goes on where another into the same folder stopped; `--again` also gives those a
 
 One process imports everything and collects the tests. A child of it runs them all and notes which functions each of
 them calls. Each mutant is another child, in which the code of one function is exchanged: it runs the tests that call
-the function, quick ones first, up to the first that fails. An edit of what runs at the import alone, or of what only
-processes call that tests start, needs a changed copy of the source and an interpreter of its own.
+the function, quick ones first, up to the first that fails. What they let live is given to those tests that start
+processes, with a changed copy of the source; and an edit of what runs at the import alone goes there at once. Triton's
+interpreter judges the kernels that it can run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,6 +39,8 @@ import pytest
 from edits import ROOT, SOURCE, Mutant, chosen, known
 
 PACKAGES = ("optim", "posterior", "memory", "adaptation", "merging")
+BESIDE = {"optim": ["tests/distributed"]}  # tests of a package that are elsewhere
+INTERPRETED = ["tests/optim/interpreted.py", "tests/optim/interpreted_adam.py"]
 Place = tuple[str, str, int]  # file, qualified name and first line of a function
 
 
@@ -72,6 +76,12 @@ def living(folder: Path) -> dict[Place, list[FunctionType]]:
     return found
 
 
+def processor_time() -> float:
+    """Seconds that this process has computed, and those that it started and has seen end."""
+    started = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + started.ru_utime + started.ru_stime
+
+
 class Calls:
     """A plugin of pytest: which functions each test calls, how long it takes, and whether it starts processes."""
 
@@ -86,13 +96,13 @@ class Calls:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._now, self._starts = set(), False
-        began = time.process_time()
+        began = processor_time()
         sys.settrace(self._called)
         threading.settrace(self._called)
         yield
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        seconds = time.process_time() - began
+        seconds = processor_time() - began
         self.tests[item.nodeid] = {"seconds": seconds, "calls": sorted(self._now), "starts": self._starts}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -154,36 +164,57 @@ class Package:
     ) -> str:
         """The test that fails on a mutant, or in what way it ended; nothing where it lives."""
         codes, file = exchanged(mutant), str(mutant.path)
+        if mutant.path.name.startswith("_triton"):
+            return "" if self._passes(mutant, INTERPRETED, 3600.0, TRITON_INTERPRET="1") else "the interpreter"
+        starting = self._starting()
         if codes and all(place in functions for place in codes):
             near = self._calling({(file, name) for file, name, _ in codes})
-            tests = self._within([*near, *self._beside(near)])
-            if tests:
+            cause = self._cause_in_a_child(codes, self._within([*near, *self._beside(near)]), session, items, functions)
+            if cause:
+                return cause
+        elif not codes:
+            near = self._calling({(f, name) for f, name, _ in functions if f == file})
+            starting = [*near, *(test for test in starting if test not in near)]
+        tests = self._within([test for test in starting if not test.startswith("src")])  # examples import no copy
+        return "a copy of the source" if tests and not self._passes(mutant, tests, self._limit(tests)) else ""
 
-                def child() -> str:
-                    for place, code in codes.items():
-                        for function in functions[place]:
-                            function.__code__ = code
-                    return run(session, [items[test] for test in tests])
+    def _cause_in_a_child(
+        self,
+        codes: dict[Place, CodeType],
+        tests: list[str],
+        session: pytest.Session,
+        items: dict[str, pytest.Item],
+        functions: dict[Place, Any],
+    ) -> str:
+        def child() -> str:
+            for place, code in codes.items():
+                for function in functions[place]:
+                    function.__code__ = code
+            return run(session, [items[test] for test in tests])
 
-                answer = in_a_child(child, self._limit(tests))
-                return "no answer" if answer is None else str(answer)
-        near = [] if codes else self._calling({(f, name) for f, name, _ in functions if f == file})
-        starting = [test for test, known in self.tests.items() if known["starts"] and test not in near]
-        examples_aside = [test for test in [*near, *starting] if not test.startswith("src")]  # they import no copy
-        tests = self._within(examples_aside)
-        return "a copy of the source" if tests and not self._passes(mutant, tests) else ""
+        answer = in_a_child(child, self._limit(tests)) if tests else ""
+        return "no answer" if answer is None else str(answer)
 
     def _calling(self, names: set[tuple[str, str]]) -> list[str]:
         """Tests that call one of some functions or what is defined inside, those of quick files first."""
-        near = [
+        return self._quick_first(
             test
             for test, known in self.tests.items()
             if any((file, name.split(".<locals>")[0]) in names for file, name, _ in known["calls"])
-        ]
+        )
+
+    def _starting(self) -> list[str]:
+        """Tests that start processes, or look at what those found that a fixture has started; likewise."""
+        elsewhere = tuple(BESIDE.get(self.name, []))
+        return self._quick_first(
+            test for test, known in self.tests.items() if known["starts"] or test.startswith(elsewhere)
+        )
+
+    def _quick_first(self, tests: Iterable[str]) -> list[str]:
         cost: Counter[str] = Counter()
-        for test in near:
+        for test in (chosen := list(tests)):
             cost[test.split("::")[0]] += self.tests[test]["seconds"]
-        return sorted(near, key=lambda test: cost[test.split("::")[0]])
+        return sorted(chosen, key=lambda test: cost[test.split("::")[0]])
 
     def _beside(self, near: list[str]) -> list[str]:
         """Other tests of the same files: the fixture of a file calls functions in the first test of it alone."""
@@ -202,20 +233,21 @@ class Package:
     def _limit(self, tests: Iterable[str]) -> float:
         return 60.0 + 20.0 * sum(self.tests[test]["seconds"] for test in tests)
 
-    def _passes(self, mutant: Mutant, tests: list[str]) -> bool:
+    def _passes(self, mutant: Mutant, tests: list[str], seconds: float, **settings: str) -> bool:
         """Whether tests pass in an interpreter that imports a changed copy of the source."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "src"
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
             (source / mutant.path.relative_to(ROOT / "src")).write_text(ast.unparse(mutant.tree), encoding="utf-8")
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT / "tests")])}
+            path = os.pathsep.join([str(source), str(ROOT / "tests")])
+            environment = {**os.environ, "PYTHONPATH": path, **settings}
             work = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
             try:
-                return work.wait(self._limit(tests)) == 0
+                return work.wait(seconds) == 0
             except subprocess.TimeoutExpired:
                 os.killpg(work.pid, signal.SIGKILL)
                 return False
@@ -290,6 +322,7 @@ def collect(package: Package) -> int:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
     where = [f"tests/{package.name}", f"src/posterity/{package.name}"]  # examples in docstrings are tests too
+    where += BESIDE.get(package.name, [])
     scratch = f"--basetemp={package.out / 'scratch'}"  # of one child after the other, and of nobody else
     return int(pytest.main(["-q", "-p", "no:cacheprovider", scratch, *where], plugins=[package]))
 

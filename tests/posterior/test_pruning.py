@@ -56,7 +56,8 @@ def test_pruned_weights_stay_at_zero_in_every_draw(tmp_path):
 
 def test_a_cost_is_never_exceeded():
     _, posterior, _ = regression()
-    assert posterior.prune(cost=0.0).removed == 0
+    nothing = posterior.prune(cost=0.0)
+    assert (nothing.removed, nothing.cost, nothing.snr) == (0, 0.0, 0.0)
     for allowed in (0.001, 0.01, 0.1, 1.0):
         assert posterior.prune(cost=allowed).cost <= allowed
 

@@ -146,6 +146,23 @@ def test_gradients_are_read_and_never_written(make):
 
 
 @all_optimizers
+def test_a_sample_to_predict_with_is_not_learnt_from(make):
+    one, other = Problem(), Problem()
+    optimizers = [make(problem.parameters) for problem in (one, other)]
+    with optimizers[0].sampled_params():
+        one.gradients()
+    gradients = [p.grad for p in one.parameters]
+    for p, gradient in zip(other.parameters, gradients, strict=True):
+        p.grad = gradient.clone()
+    for optimizer in optimizers:
+        optimizer.step()
+    for p, q in zip(one.parameters, other.parameters, strict=True):
+        assert torch.equal(p, q)
+        state, wanted = optimizers[0].state[p], optimizers[1].state[q]
+        assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+
+
+@all_optimizers
 def test_dtypes_side_by_side_train_as_they_do_alone(make):
     alone = Problem(dtype=torch.float64), Problem(seed=1)
     together = Problem(dtype=torch.float64), Problem(seed=1)

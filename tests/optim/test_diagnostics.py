@@ -34,6 +34,7 @@ def test_widths_and_divergence():
     assert found.elbo == pytest.approx(-50 * 0.7 - kl, rel=1e-5)
     levels = torch.tensor([0.05, 0.5, 0.95]).double()
     assert found.sigma == pytest.approx(torch.quantile(sigma, levels).tolist(), rel=1e-4)
+    assert optimizer.median_sigma() == found.sigma[1]
     assert found.signal_to_noise == pytest.approx(torch.quantile(mean.abs() / sigma, levels).tolist(), rel=1e-4)
     assert (found.parameters, found.steps, found.skipped) == (len(mean), 20, 0)
 

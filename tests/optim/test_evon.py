@@ -184,3 +184,5 @@ def test_bad_input():
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     with pytest.raises(InvalidInput, match="refresh: expected a whole number >= 1"):
         EVON([weight], lr=0.1, ess=10, refresh=0)
+    with pytest.raises(InvalidInput, match="Invalid beta parameter at index 2"):  # after the two of `betas`
+        EVON([weight], lr=0.1, ess=10, basis_beta=1.0)

@@ -83,6 +83,22 @@ def test_an_exception_in_backward_leaves_the_mean(fused, then):
     assert same(model, mean)
 
 
+@pytest.mark.parametrize("noise", ["shared", "per_rank"])
+def test_an_abandoned_sample_leaves_nothing_to_the_next_one(noise):
+    failed, other = network(), network()
+    optimizers = [IVON(model.parameters(), lr=0.1, ess=50, fused=False, noise=noise) for model in (failed, other)]
+    with pytest.raises(ZeroDivisionError), optimizers[0].sampled_params(train=True):
+        raise ZeroDivisionError
+    with optimizers[1].sampled_params(train=True):
+        other(INPUTS).square().mean().backward()
+    optimizers[1].zero_grad()  # thinks better of it
+    for model, optimizer in zip((failed, other), optimizers, strict=True):
+        train(model, optimizer)
+    assert same(failed, weights(other))
+    for p, q in zip(failed.parameters(), other.parameters(), strict=True):
+        assert torch.equal(optimizers[0].state[p]["hessian"], optimizers[1].state[q]["hessian"])
+
+
 def test_a_gradient_penalty_keeps_the_sample():
     model = network()
     optimizer = IVON(model.parameters(), lr=0.1, ess=50, fused=False)

@@ -53,6 +53,22 @@ def test_micro_batches_in_separate_contexts():
         watched.optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("fused", [None, False])
+def test_gradients_scaled_between_two_samples_count_as_scaled(fused):
+    watched = Watched(fused=fused)
+    for _ in range(3):
+        for part in range(3):
+            with watched.optimizer.sampled_params(train=True):
+                watched.backward(part)
+            if part == 1:  # two samples are in the sum, and a third will be
+                for p in watched.parameters:
+                    p.grad.mul_(0.5)
+                watched.seen = [[(theta, 0.5 * g) for theta, g in seen] for seen in watched.seen]
+        watched.optimizer.step()
+        watched.check()
+        watched.optimizer.zero_grad()
+
+
 def test_micro_batches_of_an_attached_model():
     watched = Watched()
     watched.optimizer.attach(watched.model)

@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 from posterity.errors import require, require_whole
 from posterity.optim._auto import FIRST, Auto, HeldPrice, decided
 from posterity.optim._auto import usual_start as usual_start
-from posterity.optim._distributed import Noise, every, local, sharded, summed
+from posterity.optim._distributed import Noise, every, local, summed
 from posterity.optim._meter import UNCLEAR, check_numbers
 from posterity.optim._options import (
     GaussianOptions,
@@ -343,7 +343,7 @@ class IVON(VariationalOptimizer):
         group = next(g for g, q in self._parameters if q is p)
         view = {name: local(t) for name, t in self._parameters.tensors(p).items() if t.ndim == p.ndim}
         share = (view["hessian"] / (view["hessian"] + delta(view, self.numbers(p, self.options_of(group))))).sum()
-        return float(summed(share, p) if sharded(p) else share)
+        return float(summed(share, p))
 
     def clipped(self, p: Tensor, options: IVONOptions) -> int:
         numbers, view = self.numbers(p, options), self._parameters.tensors(p)

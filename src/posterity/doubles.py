@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -28,6 +29,12 @@ def exclusive(model: nn.Module) -> Iterator[None]:
         lock = _LOCKS.setdefault(model, threading.RLock())
     with lock:
         yield
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy, made while no other thread has hooks in the model or drawn weights."""
+    with exclusive(model):
+        return copy.deepcopy(model)
 
 
 def double(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module | None:

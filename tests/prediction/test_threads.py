@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.doubles import double
+from posterity.doubles import double, duplicate
 from posterity.learning import laplace
 from posterity.memory import memory_map
 from posterity.posterior import Posterior
@@ -119,6 +119,49 @@ def test_maps_and_predictions_and_curvature_at_once():
             torch.testing.assert_close(answer.probs, probs, rtol=1e-12, atol=1e-12)
     assert not model.training
     assert all(type(p) is nn.Parameter and p.requires_grad for p in model.parameters())
+
+
+def test_what_ifs_of_several_maps_leave_the_posterior_as_it_is():
+    model, posterior = make("diagonal")
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.arange(20) % 3
+    before = snapshot(posterior.mean)
+
+    def question(remove):
+        return memory_map(model, posterior, (x, y)).what_if(remove=remove, passes=6).parameters
+
+    removed = [[k, k + 1] for k in range(6)]
+    one = [question(remove) for remove in removed]
+    for found, wanted in zip(asked([partial(question, remove) for remove in removed]), one, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert all(torch.equal(posterior.mean[name], t) for name, t in before.items())
+
+
+class Meanwhile(nn.Module):
+    """Lets another thread do something in the middle of the first forward pass, and gives it some time."""
+
+    def __init__(self):
+        super().__init__()
+        self.work = self.found = None
+
+    def forward(self, x):
+        if self.work is not None:
+            work, self.work = self.work, None
+            self.found = ThreadPoolExecutor(1).submit(work)
+            time.sleep(0.05)
+        return x
+
+    def __deepcopy__(self, memo):
+        return nn.Identity()  # what a thread has found is not copied
+
+
+def test_a_model_is_copied_when_nobody_has_hooks_in_it():
+    pause = Meanwhile()
+    model, _ = make("diagonal", pause)
+    pause.work = partial(duplicate, model)
+    laplace(model, (torch.randn(20, 4).double(), torch.arange(20) % 3), likelihood="categorical", structure="diag")
+    twin = pause.found.result(60)
+    assert not any(module._forward_hooks for module in twin.modules())
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
 
 
 class Odd(nn.Module):

@@ -18,6 +18,7 @@ from posterity.adaptation.penalties.quadratic import gaussian_of
 from posterity.adaptation.problem import WARM, AdaptationProblem, one_example
 from posterity.adaptation.selection import select
 from posterity.batches import Batch, batches
+from posterity.doubles import duplicate
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import attempt, move, take
 from posterity.learning.checks import check_inputs
@@ -78,7 +79,7 @@ def resolve(
 
 def at_mean(model: nn.Module, posterior: Posterior) -> nn.Module:
     """A copy of the model at the posterior mean, in evaluation mode."""
-    old = copy.deepcopy(model)
+    old = duplicate(model)
     posterior.apply(old)
     return old.eval()
 

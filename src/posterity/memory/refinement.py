@@ -112,18 +112,19 @@ class ChangedObjective:
 
 @contextmanager
 def shifted(model: nn.Module, step: Tree) -> Iterator[None]:
-    """The model with weights that are moved by a step; afterwards they are to the bit as they were."""
+    """The model with weights that are moved by a step; afterwards it holds the very tensors that it held before.
+
+    Nothing is written into those: a double shares them with the posterior, which other threads read.
+    """
     there = dict(model.named_parameters())
-    before = {name: there[name].detach().clone() for name in step}
+    before = {name: there[name].data for name in step}
     try:
-        with torch.no_grad():
-            for name, t in step.items():
-                there[name].add_(t.to(there[name]))
+        for name, t in step.items():
+            there[name].data = before[name] + t.to(before[name])
         yield
     finally:
-        with torch.no_grad():
-            for name, t in before.items():
-                there[name].copy_(t)
+        for name, t in before.items():
+            there[name].data = t
 
 
 def affordable(trained: FittedModel, passes: int | str) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from posterity.doubles import exclusive
+from posterity.doubles import duplicate, exclusive
 from posterity.inputs import Inputs, call
 from posterity.posterior import Posterior
 from posterity.prediction._draws import Draws
@@ -52,7 +51,7 @@ class PredictiveModule(nn.Module):
         class_axis: int | None = None,
     ) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.model = duplicate(model).eval().requires_grad_(False)
         posterior.apply(self.model)
         self._question = Question(self.model, posterior, samples, seed, False, class_axis)
         self._networks = _Stored(Draws(self.model, posterior, samples, seed))

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
+from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
 from memory.problems import diabetes, linear, ridge
+from posterity.errors import InvalidInput
 from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
-from posterity.memory import MemoryTracker, dual
+from posterity.memory import MemoryTracker, dual, leave_one_out
 from posterity.memory.groups import Part, conjugate_gradients, shift
 from posterity.memory.leave_one_out import LeaveOneOut
 from posterity.memory.perturbation import change_of_outputs
@@ -76,6 +78,14 @@ def test_each_example_loses_its_own_share_of_curvature():
     found = change_of_outputs(variance, curvature, push, lost, deflate=True)
     for v, c, p, share, change in zip(variance, curvature, push, lost.tolist(), found, strict=True):
         torch.testing.assert_close(change - share * v @ c @ change, v @ p)
+
+
+def test_an_id_that_occurs_twice_is_refused():
+    model = linear(ridge(X, Y, 1.0))
+    posterior = po.laplace(model, (X, Y), structure="full", prior_precision=1.0, noise_precision=1.0)
+    rows = DataLoader(TensorDataset(X, Y, torch.arange(len(X)) // 2), batch_size=64)
+    with pytest.raises(InvalidInput, match="ids"):
+        leave_one_out(model, posterior, rows)
 
 
 def test_a_tracker_knows_nobody_before_its_first_snapshot():

@@ -76,6 +76,13 @@ def test_no_more_passes_are_made_than_allowed(network, monkeypatch, passes):
     assert found.passes == passes
 
 
+def test_nothing_is_left_where_nothing_changes(network):
+    m, (_, y) = network
+    change = m.what_if(relabel={3: y[3].item()}, passes=5)
+    assert change.reliability.rest == 0.0
+    assert all((t == 0).all() for t in change.parameters.values())
+
+
 def test_passes_by_default_are_as_many_as_the_work_allows(network, monkeypatch):
     trained = network[0].trained
     one = 60 * sum(p.numel() for p in trained.model.parameters())

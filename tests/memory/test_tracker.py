@@ -40,14 +40,15 @@ def one_step(optimizer, model, x, y):
     optimizer.step()
 
 
-def test_adam_state():
+@pytest.mark.parametrize(("decay", "precision"), [(0.1, 4.0), (0.0, 1.0)])
+def test_adam_state(decay, precision):
     model, x, y = problem()
-    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=decay)
     one_step(optimizer, model, x, y)
     squares = torch.cat([optimizer.state[p]["exp_avg_sq"].reshape(-1) for p in model.parameters()])
     tracker = MemoryTracker(model, optimizer, (x, y), batch_size=16)
     tracker.snapshot()
-    expected = (gradients(model, x, y) ** 2 / (40 * squares.sqrt() + 4.0)).sum(1)
+    expected = (gradients(model, x, y) ** 2 / (40 * squares.sqrt() + precision)).sum(1)
     assert np.allclose(tracker.table["self_influence"], expected)
 
 
@@ -158,6 +159,9 @@ def test_as_a_callback_of_fit_with_a_shuffled_loader_that_has_ids():
     assert tracker.history["step"].tolist() == [10, 20, 30]
     assert tracker.table["id"].tolist() == list(range(100, 140))
     assert run.steps == 30
+    each = MemoryTracker(model, None, loader)  # after every epoch
+    po.fit(model, (x, y), method="adamw", epochs=2, batch_size=8, callbacks=[each])
+    assert each.snapshots == 2
 
 
 def test_regression_has_no_confidence():

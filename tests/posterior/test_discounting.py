@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from posterity.errors import InvalidInput
 from posterity.posterior import Diagonal, Memory, Posterior
 
 
@@ -26,3 +27,6 @@ def test_examples_of_a_memory_count_for_what_is_not_forgotten():
     posterior = Posterior(diagonal, prior=diagonal, n=5, ess=5.0, likelihood="gaussian", memory=memory)
     assert posterior.discounted(0.25).memory.weights.tolist() == [1.5, 2.25]
     assert posterior.memory.weights.tolist() == [2.0, 3.0]
+    for forget in (-0.1, 1.1):
+        with pytest.raises(InvalidInput, match=r"forget: expected a number in \[0, 1\]"):
+            posterior.discounted(forget)

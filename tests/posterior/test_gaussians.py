@@ -249,6 +249,7 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         (lambda m: Kronecker(m, {"w": (torch.eye(2),)}, {"w": torch.ones(())}), "sizes that multiply to 6, got 2"),
         (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.ones(3, 2))}, {"w": torch.ones(())}), "square matrices"),
         (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.ones(2)}), "one number"),
+        (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": -torch.ones(())}), "a number >= 0"),
         (
             lambda m: Kronecker(m, {"w": (torch.zeros(2, 2), torch.eye(3))}, {"w": torch.zeros(())}).entropy(),
             "precision of 'w': expected a positive-definite matrix",

@@ -198,6 +198,11 @@ def test_signs_come_by_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize("name", cases.STRUCTURES)
+def test_one_matrix_alone_can_hold_the_curvature_of_each_example(name: str) -> None:
+    assert cases.STRUCTURES[name]().is_dense == (name == "full")
+
+
+@pytest.mark.parametrize("name", cases.STRUCTURES)
 def test_what_varies_and_what_is_fixed(name: str) -> None:
     q = cases.STRUCTURES[name]()
     assert {*q.varying.names, *q.fixed} == set(q.names)

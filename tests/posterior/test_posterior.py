@@ -149,6 +149,8 @@ def test_another_temperature_changes_the_width_alone() -> None:
         to_vector((cold - cold.prior).precision), 4.0 * to_vector((posterior - posterior.prior).precision)
     )
     torch.testing.assert_close(to_vector(cold.tempered(1.0).variance), to_vector(posterior.variance))
+    for build, kind in ((cases.full, "full"), (cases.last_layer, "last_layer"), (cases.kronecker, "diagonal")):
+        assert replace(posterior, structure=build()).tempered(0.5).structure.kind == kind
     with pytest.raises(InvalidInput, match="temperature"):
         posterior.tempered(0.0)
 
@@ -298,6 +300,11 @@ def test_applied_puts_mean_and_buffers_into_a_model_and_takes_them_out_again() -
     with pytest.raises(KeyboardInterrupt):
         inside()
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    with (
+        pytest.raises(InvalidInput, match="expected the architecture"),
+        posterior.applied(nn.Sequential(*model, nn.Tanh())),
+    ):
+        pass
 
 
 def test_a_prior_that_training_centred_at_its_means_pulls_at_nothing() -> None:

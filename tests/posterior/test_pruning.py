@@ -58,6 +58,8 @@ def test_a_cost_is_never_exceeded():
     _, posterior, _ = regression()
     nothing = posterior.prune(cost=0.0)
     assert (nothing.removed, nothing.cost, nothing.snr) == (0, 0.0, 0.0)
+    half = posterior.prune(fraction=0.5)
+    assert posterior.prune(cost=half.cost).removed == half.removed
     for allowed in (0.001, 0.01, 0.1, 1.0):
         assert posterior.prune(cost=allowed).cost <= allowed
 

@@ -249,12 +249,9 @@ class Posterior:
             temperature: T, n over the new ess.
         """
         require_positive("temperature", temperature)
-        factor = self.temperature / temperature
-        simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
-        whole = self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
-        prior = Diagonal(self.prior.mean, {name: factor * p for name, p in self.prior.precision.items()})
+        factor, whole = self.temperature / temperature, self._scalable()
         structure = gaussian(natural(whole.structure).scaled(factor), whole.structure)
-        return replace(whole, structure=structure, prior=prior, ess=self.n / temperature)
+        return replace(whole, structure=structure, prior=self.prior.times(factor), ess=self.n / temperature)
 
     def discounted(self, forget: float) -> Posterior:
         """The posterior with a share γ of its data forgotten: λ₀ + (1 − γ)(λ − λ₀), λ₀ the prior's natural parameters.
@@ -269,13 +266,16 @@ class Posterior:
         require(0 <= forget <= 1, "forget", "a number in [0, 1]", forget)
         if forget == 0:
             return self
-        simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
-        whole = self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
-        prior = self.prior_without_data
+        whole, prior = self._scalable(), self.prior_without_data
         known = natural(prior.restrict(tuple(natural(whole.structure).linear)))
         data = (natural(whole.structure) - known).scaled(1 - forget)
         memory = self.memory and replace(self.memory, weights=(1 - forget) * self.memory.weights)
         return replace(whole, structure=gaussian(known + data, whole.structure), prior=prior, memory=memory)
+
+    def _scalable(self) -> Posterior:
+        """Itself, or its diagonal where a multiple of its precision is not of its structure."""
+        simple = self.structure.inner if isinstance(self.structure, LastLayer) else self.structure
+        return self if isinstance(simple, Diagonal | Full) else self.project("diagonal")
 
     def natural(self) -> Site:
         """Natural parameters as a site that represents all n examples and the prior."""

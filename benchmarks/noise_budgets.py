@@ -1,11 +1,11 @@
-"""How much noise is worth: the test loss of `Variational` at fixed budgets, beside the gap that gradients tell.
+"""How much noise is worth: the test loss of `Variational` at fixed budgets, beside the one that follows the gap.
 
     python benchmarks/untuned.py --data DATA --prepare PACKED
-    python benchmarks/noise_budgets.py --packed PACKED --raw results.jsonl
+    python benchmarks/noise_budgets.py --packed PACKED --raw results.jsonl --workers 15
     python benchmarks/noise_budgets.py --collect results.jsonl --out docs/benchmarks
 
-The tasks are those that `untuned.py` chose its constants on, and nine further networks for their data, with seed 100.
-The rule of `posterity.optim.gap` was chosen on this table.
+The tasks are those that `untuned.py` chose its constants on, and twenty further ones, with seed 100. The rule of
+`posterity.optim.gap` was chosen on this table.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import untuned
-from report import gather, header, machine, parser, table
+import workers
+from report import header, parser, publish, table
 from torch import nn
 from untuned_data import Arrays
-from untuned_tasks import TASKS, Encoder, Recurrent, Task, outputs, words
+from untuned_tasks import GPT, TASKS, Encoder, Recurrent, Task, outputs, words
+from untuned_tasks import table as perceptron
 
-from networks import mlp
-from posterity.optim import Variational
+from networks import lenet, mlp
 
 SEED = 100
-BUDGETS: tuple[float | None, ...] = (0.01, 0.03, 0.1, 0.3, None)
+BUDGETS: tuple[float | None, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, None)
 
 
 def flat(widths: tuple[int, ...]) -> Any:
@@ -51,29 +52,43 @@ FURTHER = {
     "TREC, GRU": Task("trec", lambda d: Recurrent(words(d), 6, nn.GRU), 64, 1500),
     "SST-2, transformer": Task("sst2", lambda d: Encoder(words(d), 2), 64, 2000, half=True),
     "SST-2, transformer, 150 steps (too short)": Task("sst2", lambda d: Encoder(words(d), 2), 64, 150, half=True),
+    "digits 1200, perceptron": Task("all_digits", perceptron((100,)), 50, 360),
+    "MNIST 3000, perceptron": Task("mnist", flat((256,)), 64, 1000),
+    "MNIST 3000, perceptron, 85 epochs": Task("mnist", flat((256, 256)), 64, 4000),
+    "MNIST 3000, LeNet": Task("mnist", lambda d: lenet(), 64, 1500),
+    "Adult 6000, perceptron": Task("some_adult", perceptron((256, 256)), 128, 1500),
+    "breast cancer 300, perceptron": Task("cancer", perceptron((64,)), 32, 500),
+    "banking77, transformer": Task("banking", lambda d: Encoder(words(d), 77), 64, 2500, half=True),
+    "Amazon reviews, GRU": Task("amazon", lambda d: Recurrent(words(d), outputs(d), nn.GRU), 64, 1200),
+    "power, perceptron": Task("power", perceptron((128, 128)), 64, 3000, "amounts"),
+    "concrete, perceptron": Task("concrete", perceptron((64, 64)), 32, 1500, "amounts"),
+    "names, GPT": Task("names", lambda d: GPT(words(d), 128, 3), 32, 1500, "tokens", half=True),
 }
 NAMES = [*(name for name, task in TASKS.items() if task.chosen_on), *FURTHER]
 
 
-def runs(options: Any) -> Any:
+def jobs() -> list[tuple[str, str, float | None]]:
     """AdamW, and `Variational` at each budget, on every task."""
-    TASKS.update(FURTHER)
-    for name in NAMES:
-        found = untuned.run(Path(options.packed), name, "AdamW", SEED, options.toy)
-        yield {"task": name, "budget": "AdamW", "nll": found["scores"][1], "machine": machine()}
-        for budget in BUDGETS:
-            untuned.Variational = functools.partial(Variational, budget=budget)  # type: ignore[misc,assignment]
-            found = untuned.run(Path(options.packed), name, "Variational(AdamW)", SEED, options.toy)
-            yield {"task": name, "budget": budget, "nll": found["scores"][1], "machine": machine()}
+    alone = [(name, "AdamW", None) for name in NAMES]
+    return alone + [(name, "Variational(AdamW)", budget) for budget in BUDGETS for name in NAMES]
 
 
-def publish(lines: list[dict[str, Any]], out: str | None) -> None:
+def run(packed: Path, toy: int | None, name: str, method: str, budget: float | None) -> dict[str, Any]:
+    """One training."""
+    found = untuned.run(packed, toy, name, method, SEED, budget)
+    accuracy, nll, _ = found["scores"]
+    kind = "AdamW" if method == "AdamW" else budget
+    return {"task": name, "budget": kind, "accuracy": accuracy, "nll": nll, "machine": found["machine"]}
+
+
+def page(lines: list[dict[str, Any]]) -> str:
     """The ratio to AdamW of each budget."""
     found = {(line["task"], line["budget"]): line for line in lines}
     known = dict.fromkeys(line["budget"] for line in lines if line["budget"] != "AdamW")
     budgets = sorted(known, key=lambda b: (isinstance(b, str), b is None, b or 0))  # words name rules that were tried
     rows: list[list[object]] = []
     logs: dict[float | str | None, list[float]] = {b: [] for b in budgets}
+    gains: dict[float | str | None, list[float]] = {b: [] for b in budgets}
     for name in NAMES:
         if (name, "AdamW") not in found:
             continue
@@ -82,27 +97,29 @@ def publish(lines: list[dict[str, Any]], out: str | None) -> None:
             if (name, budget) in found:
                 ratios[budget] = found[name, budget]["nll"] / nll
                 logs[budget].append(math.log(ratios[budget]))
+                gains[budget].append(found[name, budget]["accuracy"] - found[name, "AdamW"]["accuracy"])
         rows.append([name, f"{nll:.3f}", *(f"{ratios[b]:.3f}" if b in ratios else "" for b in budgets)])
     rows.append(["geometric mean", "", *(f"{math.exp(sum(x) / len(x)):.3f}" for x in logs.values())])
+    rows.append(["largest", "", *(f"{math.exp(max(x)):.3f}" for x in logs.values())])
+    rows.append(["mean change of accuracy, points", "", *(f"{100 * sum(x) / len(x):+.2f}" for x in gains.values())])
     heads = ["automatic" if b is None else b if isinstance(b, str) else f"budget {b}" for b in budgets]
     text = header("How much noise is worth", lines, seeds=str(SEED))
     text += (
         "\nNLL of `Variational(AdamW)` as a multiple of AdamW's, one seed. These runs chose the automatic budget.\n\n"
     )
     text += table(["task", "NLL of AdamW", *heads], rows)
-    print(text)
-    if out:
-        (Path(out) / "noise_budgets.md").write_text(text)
+    return text
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = workers.options(parser(__doc__))
     arguments.add_argument("--packed", help="the packed data of untuned.py")
-    arguments.add_argument("--toy", type=int, help="steps of every run, to try the script")
     options = arguments.parse_args()
-    lines = gather(options, runs)
-    if not options.raw:
-        publish(lines, options.out)
+    if options.collect:
+        publish("noise_budgets", page(workers.results(options.collect)), options.out)
+    else:
+        TASKS.update(FURTHER)
+        workers.share(jobs(), functools.partial(run, Path(options.packed), options.toy), options)
 
 
 if __name__ == "__main__":

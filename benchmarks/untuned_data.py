@@ -16,6 +16,7 @@ from torch import Tensor
 
 Arrays = dict[str, Tensor]
 WORDS = 32  # words of a sentence that text classifiers see
+VOCABULARY = 32_000  # words that they know at most
 
 
 def prepare(root: Path, out: Path) -> None:
@@ -74,6 +75,28 @@ def _pictures(name: str) -> Callable[[Path], Arrays]:
     return make
 
 
+def _kmnist(root: Path) -> Arrays:
+    x, y = digits_like(root, "KMNIST_test", "t10k")
+    images = (x * 255).byte()
+    return {"x": images[:8000], "y": y[:8000], "test_x": images[8000:], "test_y": y[8000:]}
+
+
+def _mnist(root: Path) -> Arrays:
+    (x, y), (test_x, test_y) = digits_like(root, "MNIST", "train"), digits_like(root, "MNIST", "t10k")
+    return {
+        "x": (x[:3000] * 255).byte(), "y": y[:3000],
+        "test_x": (test_x[:5000] * 255).byte(), "test_y": test_y[:5000],
+    }  # fmt: skip
+
+
+def _all_digits(_: Path) -> Arrays:
+    from sklearn.datasets import load_digits
+
+    x, y = (torch.from_numpy(a) for a in load_digits(return_X_y=True))
+    x, y = x.float() / 16, y.long()
+    return {"x": x[:1200], "y": y[:1200], "test_x": x[1200:], "test_y": y[1200:]}
+
+
 def _digits(_: Path) -> Arrays:
     from sklearn.datasets import load_digits
 
@@ -108,7 +131,8 @@ def _sentences(name: str) -> Callable[[Path], Arrays]:
         for sentence, _ in train:
             for word in sentence.lower().split():
                 counts[word] = counts.get(word, 0) + 1
-        known = {w: i + 2 for i, (w, c) in enumerate(sorted(counts.items(), key=lambda item: -item[1])) if c > 1}
+        common = sorted(counts.items(), key=lambda item: -item[1])[:VOCABULARY]
+        known = {w: i + 2 for i, (w, c) in enumerate(common) if c > 1}
         labels = sorted({str(label) for _, label in train})
 
         def encode(rows: list[tuple[str, object]]) -> tuple[Tensor, Tensor]:
@@ -171,6 +195,44 @@ def _adult(root: Path) -> Arrays:
     return _standardised(x[train], y[train], x[~train], y[~train])
 
 
+def _some_adult(root: Path) -> Arrays:
+    whole = _adult(root)
+    return {name: t[: 8000 if name.startswith("test") else 6000].clone() for name, t in whole.items()}
+
+
+def _cut(take: int, load: Callable[[Path], tuple[np.ndarray, np.ndarray]]) -> Callable[[Path], Arrays]:
+    """A table with classes, the first `take` rows of a shuffled order to train on."""
+
+    def make(root: Path) -> Arrays:
+        x, y = load(root)
+        order = np.random.default_rng(0).permutation(len(y))
+        inputs, labels = torch.from_numpy(x[order]).float(), torch.from_numpy(y[order]).long()
+        return _standardised(inputs[:take], labels[:take], inputs[take:], labels[take:])
+
+    return make
+
+
+def _cancer(_: Path) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_breast_cancer
+
+    return load_breast_cancer(return_X_y=True)
+
+
+def _abalone(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    z = tabular(root, "abalone_scale")
+    return z["X"], np.digitize(z["y"], (9, 11))  # young, middle and old: rings up to 8, up to 10, more
+
+
+def _biopsies(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    z = tabular(root, "breast_cancer_scale")
+    return z["X"][:, 1:], z["y"] > 0  # the first column is an id
+
+
+def _banana(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    z = tabular(root, "banana")
+    return z["X"], z["y"] > 0
+
+
 def _a7a(root: Path) -> Arrays:
     z = tabular(root, "adult_a7a")
     parts = [torch.from_numpy(z[k].astype("float32")) for k in ("X_train", "X_test")]
@@ -191,5 +253,10 @@ _SOURCES: dict[str, Callable[[Path], Arrays]] = {
     "digits": _digits, "usps": _usps, "sst2": _sentences("sst2"), "sst5": _sentences("sst5"),
     "trec": _sentences("trec"), "rotten": _sentences("rotten_tomatoes"), "clinc": _sentences("clinc150"),
     "wikitext": _characters(("wikitext2_valid.txt.xz", "wikitext2_test.txt.xz")),
-    "shakespeare": _characters("tinyshakespeare.txt"),
+    "shakespeare": _characters("tinyshakespeare.txt"), "names": _characters("names.txt"),
+    "some_adult": _some_adult, "mnist": _mnist, "all_digits": _all_digits, "kmnist": _kmnist,
+    "cancer": _cut(300, _cancer), "abalone": _cut(3000, _abalone), "biopsies": _cut(400, _biopsies),
+    "banana": _cut(1000, _banana), "banking": _sentences("banking77"), "amazon": _sentences("amazon_multidomain"),
+    "imdb": _sentences("imdb"), "sentences": _sentences("uci_sentiment_sentences"), "power": _regression("power"),
+    "concrete": _regression("concrete"), "quality": _regression("wine"),
 }  # fmt: skip

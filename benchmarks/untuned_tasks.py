@@ -242,4 +242,11 @@ TASKS: dict[str, Task] = {
         "shakespeare", lambda d: GPT(words(d), 256, 4), 64, 200, "tokens", half=True
     ),
     "protein 10 000, perceptron": Task("protein", table((128, 128)), 64, 4000, "amounts"),
+    "KMNIST 8000, LeNet": Task("kmnist", lambda d: lenet(), 128, 2000),
+    "IMDB, transformer": Task("imdb", lambda d: Encoder(words(d), 2), 64, 2000, half=True),
+    "UCI sentences, GRU": Task("sentences", lambda d: Recurrent(words(d), 2, nn.GRU), 64, 800),
+    "abalone 3000, perceptron": Task("abalone", table((128, 128)), 64, 1500),
+    "banana 1000, perceptron": Task("banana", table((64, 64)), 32, 1500),
+    "biopsies 400, perceptron (easy)": Task("biopsies", table((64,)), 32, 600),
+    "wine quality 1400, perceptron": Task("quality", table((64, 64)), 32, 1500, "amounts"),
 }

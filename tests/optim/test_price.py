@@ -5,14 +5,14 @@ import torch
 
 from posterity.optim import _meter
 from posterity.optim._meter import COLD, Meter
-from posterity.optim.price import FRESH, Price, opening, progress
+from posterity.optim.price import AJAR, FRESH, Price, opening, progress
 
 
 def test_the_budget_opens_with_the_steps_and_with_what_has_been_seen_again():
-    assert opening(0.0, 10) == 0
+    assert opening(0.0, 1000) == opening(0.5, 1000) == pytest.approx(AJAR)
+    assert opening(0.75, 1000) == pytest.approx(1 / 4)
     assert opening(1.0, 1000) == pytest.approx(1)
     assert opening(1.0, 1.0) == pytest.approx(FRESH)
-    assert opening(0.5, 1000) == pytest.approx(1 / 16)
 
 
 def test_without_a_length_warm_up_is_not_the_end_and_a_constant_rate_opens():

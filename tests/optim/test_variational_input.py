@@ -155,14 +155,14 @@ def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(other):
 
 
 def test_without_a_length_the_budget_follows_the_learning_rate():
-    """Where λ > N, the temperature N/λ is proportional to the share of the budget that is open."""
+    """Where λ > N, the price P̂ / 2λ is the share of the budget that is open."""
     x, y = classes(200)
     factors = {
         "constant": lambda t: 1.0,
         "warm-up": lambda t: (t + 1) / 100,
         "up and down": lambda t: min(1.0, t / 20, 2 - t / 50),
     }
-    temperatures = {}
+    opened = {}
     for kind, factor in factors.items():
         model = network()
         base = AdamW(model.parameters(), lr=1e-3)
@@ -170,11 +170,16 @@ def test_without_a_length_the_budget_follows_the_learning_rate():
         schedule = torch.optim.lr_scheduler.LambdaLR(base, factor)
         for r in rows(200, 20, 100):
             train(optimizer, model, F.cross_entropy, [(x[r], y[r])])
+            rate = base.param_groups[0]["lr"]
             schedule.step()
-        temperatures[kind] = optimizer.temperature
-    # Ten epochs at a constant rate open (1 - 1/e)⁴ = 0.16 of the budget, as a warm-up does; the end of a decay all.
-    assert temperatures["warm-up"] == pytest.approx(temperatures["constant"], rel=0.5)
-    assert temperatures["up and down"] > 3 * temperatures["constant"]
+        ess = float(optimizer.meter.following(rate, 1.0))  # of the next sample
+        opened[kind] = optimizer.diagnostics().effective_parameters / (2 * ess * 0.03)
+    # Ten epochs at a constant rate open (1 - 2/e)² = 0.07 of the budget, as a warm-up does; the end of a decay nearly
+    # all: its last rate is a fiftieth of the peak.
+    seen_again = 0.1 + 0.9 * (1 - math.exp(-4.5))
+    assert opened["constant"] == pytest.approx((1 - 2 / math.e) ** 2 * seen_again)
+    assert opened["warm-up"] == pytest.approx(opened["constant"])
+    assert opened["up and down"] == pytest.approx((2 * 0.98 - 1) ** 2 * seen_again)
 
 
 def test_behind_batch_normalisation_the_mean_predicts_with_and_without_new_statistics():

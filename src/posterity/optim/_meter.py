@@ -13,7 +13,7 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.optim import gap, watch
 from posterity.optim._distributed import Replicas, local, sharded, summed
-from posterity.optim.price import Price, opening, progress
+from posterity.optim.price import SHUT, Price, opening, progress
 
 if TYPE_CHECKING:
     from posterity.optim.engine._statistics import Statistics
@@ -22,7 +22,7 @@ COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
-MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved")
+MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "allowed")
 ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
 SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
 TOO_LARGE = (
@@ -61,6 +61,7 @@ class Meter:
     total: Tensor  # Σ h/(h + δ) at the last look
     taught: Tensor  # the gap G between examples of training and others
     moved: Tensor  # the sum τ of learning rates
+    allowed: Tensor  # the nats per example that follow from it
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
@@ -91,7 +92,7 @@ class Meter:
         price = Price.of(n, gap.MOST if follows else usual, weights[0].device)
         zero, known = torch.zeros_like(price.ess), batch_size is not None
         kinds = (price, batch, known, total_steps, by_price, follows)
-        return cls(*kinds, zero + batch, zero, zero.clone(), zero.clone(), zero.clone())
+        return cls(*kinds, zero + batch, zero, zero.clone(), zero.clone(), zero + gap.LEAST, zero.clone())
 
     @property
     def silent(self) -> bool:
@@ -194,7 +195,7 @@ class Meter:
         if self.watched:
             return share
         share = share * opening(done, epochs)
-        return share * gap.worth(self.taught) / gap.MOST if self.follows else share
+        return share * self.allowed / gap.MOST if self.follows else share
 
     def learn_gap(self, own_doing: Tensor, lr: float) -> None:
         """Take in what examples do for their own loss in a step, for all steps until the next look.
@@ -204,11 +205,12 @@ class Meter:
             lr: The largest learning rate.
         """
         self.progress(lr)
-        if self.done > gap.UNTIL:
+        if self.done > SHUT:
             return
         per_step = own_doing.to(self.total).clamp_min(0) * self.examples() / self.price.n
         self.taught = gap.remembered(self.taught, self.moved, REFRESH * lr) + REFRESH * per_step
         self.moved = self.moved + REFRESH * lr
+        self.allowed = gap.worth(self.taught, self.total / self.price.n)
 
     def progress(self, lr: float) -> float:
         """Note how much of training is done; how often each example has been seen, on average."""

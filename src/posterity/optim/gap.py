@@ -10,12 +10,16 @@ with the average ḡ of gradients before: what all examples agree on is learnt f
 is the difference between the losses on unseen examples and on those of training, to first order. Later steps overwrite
 what earlier ones have taught, the more the further the weights have moved since, so that the sum forgets:
 
-    G ← G (τ / (τ + η))⁶ + s,     τ = Σ η.
+    G ← G (τ / (τ + η))³ + s,     τ = Σ η.
 
-Where G is small, there is little to gain from noise: the data are easy, or training has only begun. Where it is large,
-the network memorises. The budget of the noise is a share of G, between two limits: without any noise there would be no
-posterior, and with too much the network would not learn. G is learnt while the budget is nearly closed: later the noise
-itself would keep gradients large.
+At the optimum of a model that fits its data this gap would be P/N, with the effective number of parameters P (Akaike,
+Takeuchi). Where G is far below, there is little to gain from noise: the data are easy, or training has only begun.
+Where it is above, the network memorises. The budget of the noise is a share of G that falls with the cube of N G / P,
+
+    b = ½ G min(1, N G / 1.2 P)³,
+
+between two limits: without any noise there would be no posterior, and with too much the network would not learn. G is
+learnt in the first half of training, while the budget is closed: later the noise itself would keep gradients large.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FORGETTING = 6  # power of the share of all movement that came before
-UNTIL = 0.6  # of training, when an eighth of the budget is open
-SHARE = 0.25  # of the gap, that noise may cost
+FORGETTING = 3  # power of the share of all movement that came before
+SHARE = 0.5  # of the gap, that noise may cost
+USUAL = 1.2  # times P/N: the gap from which on a network memorises
+POWER = 3  # with which the share falls below that
 LEAST, MOST = 0.003, 0.1  # nats per example
 UNKNOWN = 0.03  # nats per example where a base does not tell how it steps
 
@@ -41,11 +46,17 @@ def remembered(taught: Tensor, before: Tensor, movement: Tensor | float) -> Tens
     return taught * (before / (before + movement).clamp_min(torch.finfo(before.dtype).tiny)) ** FORGETTING
 
 
-def worth(taught: Tensor) -> Tensor:
-    """The nats per example that noise may cost at a gap G.
+def worth(taught: Tensor, per_example: Tensor) -> Tensor:
+    """The nats per example that noise may cost.
+
+    Args:
+        taught: The gap G.
+        per_example: P/N, the gap at an optimum.
 
     Examples:
-        >>> [round(float(worth(torch.tensor(gap))), 3) for gap in (0.0, 0.04, 2.0)]
-        [0.003, 0.01, 0.1]
+        >>> gaps = torch.tensor([0.0, 0.04, 0.1, 2.0])
+        >>> [round(float(b), 3) for b in worth(gaps, torch.tensor(0.1))]
+        [0.003, 0.003, 0.029, 0.1]
     """
-    return (SHARE * taught).clamp(LEAST, MOST)
+    memorised = (taught / (USUAL * per_example).clamp_min(1e-12)).clamp_max(1.0)
+    return (SHARE * taught * memorised**POWER).clamp(LEAST, MOST)

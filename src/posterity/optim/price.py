@@ -10,9 +10,9 @@ best average of P = 2λc weighs each step by 1/λ:
 
     P̂ = Σₜ 2cₜ / Σₜ (1/λₜ)    over a window,       λ = max(N, P̂ / 2bₜ).
 
-The budget bₜ opens as training proceeds (`opening`), because noise from the start slows learning, and noise that grows
-while the learning rate falls does not. It is smaller while the examples are seen for the first time: nothing can have
-been memorised then. λ > N is a cold posterior, of temperature N/λ.
+The budget bₜ opens in the second half of training (`opening`), because noise from the start slows learning, and noise
+that grows while the learning rate falls does not. It is smaller while the examples are seen for the first time: nothing
+can have been memorised then. λ > N is a cold posterior, of temperature N/λ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from torch import Tensor
 WINDOW = 50  # steps that P̂ averages over
 LEAST, MOST = 0.02, 3.0  # bounds of P̂, as shares of the number that the squares of gradients give
 FRESH = 0.1  # share of the budget before any example is seen again
-EXPONENT = 4  # how late the budget opens
+SHUT = 0.5  # of training, in which the budget stays closed but for a gap
+AJAR = 1e-3  # that gap, as a share of the budget: P̂ is known when the budget opens
 
 
 def opening(done: float, epochs: float) -> float:
@@ -37,7 +38,8 @@ def opening(done: float, epochs: float) -> float:
         epochs: How often each example has been seen, on average.
     """
     seen_again = -math.expm1(-max(0.0, epochs - 1) / 2)
-    return float(min(1.0, max(0.0, done)) ** EXPONENT * (FRESH + (1 - FRESH) * seen_again))
+    late = max(0.0, min(1.0, done) - SHUT) / (1 - SHUT)
+    return max(late**2, AJAR) * (FRESH + (1 - FRESH) * seen_again)
 
 
 def progress(lr: float, peak: float, epochs: float) -> float:

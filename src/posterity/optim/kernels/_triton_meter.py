@@ -39,7 +39,7 @@ CLIPPING, SPENT, OWED, TOLD, STEPS, MEASURED = (
 PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = (
     tl.constexpr(_METER.index(name)) for name in ("peak", "batch", "clip", "due", "drawn", "next", "examples")
 )
-TAUGHT, MOVED = (tl.constexpr(_METER.index(name)) for name in ("taught", "moved"))
+TAUGHT, MOVED, ALLOWED = (tl.constexpr(_METER.index(name)) for name in ("taught", "moved", "allowed"))
 N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED, FOLLOWS = map(tl.constexpr, range(len(_CONSTANTS)))
 LR, BETA1, BETA2, EPS, DECAY, COUPLED = map(tl.constexpr, range(len(ADAM_NUMBERS)))
 NUMBERED = tl.constexpr(len(ADAM_NUMBERS))
@@ -50,8 +50,9 @@ FACTS = tl.constexpr(16)
 COLD, SMALLEST, LOG_KEPT = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST, math.log(_meter.DECAY)))
 KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
 WINDOW, LEAST, MOST, FRESH = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.FRESH))
+SHUT, AJAR = map(tl.constexpr, (price.SHUT, price.AJAR))
 GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
-FORGETTING, UNTIL = map(tl.constexpr, (gap.FORGETTING, gap.UNTIL))
+FORGETTING, GAP_USUAL, GAP_POWER = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER))
 TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
 
 
@@ -196,11 +197,12 @@ def _done(meter, constants, lr):
 @triton.jit
 def _following(meter, constants, lr):
     """`Meter.following`."""
-    epochs, done = _epochs(meter, constants), tl.minimum(tl.maximum(_done(meter, constants, lr), 0.0), 1.0)
+    epochs, done = _epochs(meter, constants), tl.minimum(_done(meter, constants, lr), 1.0)
     seen_again = 1 - tl.exp(-tl.maximum(epochs - 1, 0.0) / 2)
-    opened = done * done * done * done * (seen_again * (1 - FRESH) + FRESH)
-    worth = tl.minimum(tl.maximum(tl.load(meter + TAUGHT) * GAP_SHARE, GAP_LEAST), GAP_MOST) / GAP_MOST
-    opened = tl.where(tl.load(constants + FOLLOWS) > 0, opened * worth.to(tl.float64), opened)
+    late = tl.maximum(done - SHUT, 0.0) / (1 - SHUT)
+    opened = tl.maximum(late * late, AJAR) * (seen_again * (1 - FRESH) + FRESH)
+    allowed = tl.load(meter + ALLOWED).to(tl.float64) / GAP_MOST
+    opened = tl.where(tl.load(constants + FOLLOWS) > 0, opened * allowed, opened)
     opened = tl.where(tl.load(constants + WATCHED) > 0, 1.0, opened)
     budget = tl.maximum(tl.load(constants + BUDGET) * tl.load(constants + SHARE) * opened, 1e-12)
     return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), tl.load(constants + N))
@@ -215,8 +217,14 @@ def _learn_gap(meter, constants, own_doing, lr):
     for _ in tl.static_range(FORGETTING):
         taught = taught * left
     own = tl.maximum(own_doing, 0.0).to(tl.float32) * tl.load(meter + EXAMPLES) / tl.load(constants + N)
-    tl.store(meter + TAUGHT, taught + tl.load(constants + REFRESH) * own)
+    taught = taught + tl.load(constants + REFRESH) * own
+    usual = tl.maximum(GAP_USUAL * tl.load(meter + TOTAL) / tl.load(constants + N), 1e-12)
+    worth = GAP_SHARE * taught
+    for _ in tl.static_range(GAP_POWER):
+        worth = worth * tl.minimum(taught / usual, 1.0)
+    tl.store(meter + TAUGHT, taught)
     tl.store(meter + MOVED, moved + way)
+    tl.store(meter + ALLOWED, tl.minimum(tl.maximum(worth, GAP_LEAST), GAP_MOST))
 
 
 @triton.jit
@@ -245,7 +253,8 @@ def plan(
         lr = tl.maximum(lr, tl.load(numbers + group * NUMBERED + LR))
     if tl.load(meter + DUE) > 0:
         tl.store(meter + TOTAL, sum_of(effective, parts, LANES).to(tl.float32))
-        if _done(meter, constants, lr) <= UNTIL:
+        tl.debug_barrier()
+        if _done(meter, constants, lr) <= SHUT:
             _learn_gap(meter, constants, sum_of(own_doing, parts, LANES), lr)
     tl.debug_barrier()
     ess = tl.where(flag == 0, _following(meter, constants, lr), tl.load(meter + ESS))

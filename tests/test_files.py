@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -196,6 +197,16 @@ for attempt in range(20):
     assert (record.tensors["x"] == value).all()
 print("whole every time")
 """
+
+
+def test_a_disk_that_is_full_is_said_with_the_file(tmp_path: Path, monkeypatch) -> None:
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*a\.json"):
+        files.write_json(tmp_path / "a.json", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

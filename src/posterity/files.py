@@ -70,8 +70,10 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as why:
         temporary.unlink(missing_ok=True)
+        if isinstance(why, OSError) and why.filename is None:
+            why.filename = str(path)  # a full disk is an error without a name
         raise
     sync_folder(path.parent)
 

@@ -27,7 +27,7 @@ class Work:
 
 
 class Backend(ABC):
-    """Draws samples and takes steps. A method that returns False has changed nothing: the next backend is to do it."""
+    """Draws samples and takes steps. A method that returns False leaves its work to the next backend, ready for it."""
 
     @abstractmethod
     def place(self, work: Work, fresh: bool) -> bool:

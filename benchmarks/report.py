@@ -115,6 +115,7 @@ _PRIVATE = (
     "--bayespy",
     "--river",
     "--cleanlab",
+    "--results",
 )
 
 

@@ -126,10 +126,15 @@ def _edit(node: ast.AST, what: str) -> None:
     ast.fix_missing_locations(node)
 
 
+def places_of(package: str) -> list[tuple[Path, int]]:
+    """Every place of a package that can be edited: a file, and a number for `mutant_of`."""
+    files = sorted((SOURCE / package).rglob("*.py"))
+    return [(path, k) for path in files for k in range(len(list(_places(ast.parse(path.read_text("utf-8"))))))]
+
+
 def chosen(package: str, count: int, seed: int) -> list[Mutant]:
     """So many mutants of a package, each place as likely as any other."""
-    files = sorted((SOURCE / package).rglob("*.py"))
-    every = [(path, k) for path in files for k in range(len(list(_places(ast.parse(path.read_text("utf-8"))))))]
+    every = places_of(package)
     return [mutant_of(*place) for place in random.Random(f"{seed}{package}").sample(every, min(count, len(every)))]
 
 

@@ -98,6 +98,11 @@ def test_unknown_questions(raw):
         assert json.loads(content)["error"]
 
 
+def test_decisions_are_kept_in_a_path(maps):
+    with pytest.raises(InvalidInput, match=r"decisions: expected a Path, got 'marks\.csv'"):
+        Source(maps[0].table, decisions="marks.csv")
+
+
 def test_a_table_without_the_columns(maps):
     with pytest.raises(InvalidInput, match="table without leverage"):
         Source(maps[1].table.drop(columns="leverage"))

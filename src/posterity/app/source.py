@@ -136,6 +136,7 @@ class Source:
         _columns("curves", self.curves, ("epoch",))
         _columns("beside", self.beside, REQUIRED)
         _columns("outcome", self.outcome, ("id", "predicted", "actual"))
+        require(self.decisions is None or isinstance(self.decisions, Path), "decisions", "a Path", self.decisions)
         ids = self.table["id"].to_numpy()
         whole = ids.dtype.kind in "iu" and bool((np.abs(ids.astype(np.float64)) < LARGEST).all())
         require(whole, "ids of the table", "whole numbers below 2**53, which a browser can hold", ids[:3].tolist())

@@ -156,6 +156,7 @@ def test_hooks_around_state_dicts(make):
     optimizer.register_load_state_dict_post_hook(lambda o: calls.append("second after load"))
     optimizer.register_load_state_dict_post_hook(lambda o: rates.append(o.param_groups[0]["lr"]))
     optimizer.register_load_state_dict_post_hook(lambda o: calls.append("first after load"), prepend=True)
+    optimizer.register_load_state_dict_post_hook(lambda o: o.state.update({"a note": True}))
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["before save", "after save", "before load", "first after load", "second after load"]
     assert rates == [optimizer.param_groups[0]["lr"]] == [0.123]  # hooks after the loading see what was loaded

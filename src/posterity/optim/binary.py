@@ -123,9 +123,9 @@ class BayesBiNN(Received):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict, and write the means that follow from it: the weights were made signs before."""
         super().load_state_dict(state_dict)
-        for p, state in self.state.items():
-            if "natural" in state:
-                p.copy_(state["natural"].tanh())
+        for _, p in self._parameters:
+            if "natural" in self.state.get(p, {}):
+                p.copy_(self.state[p]["natural"].tanh())
 
     def set_prior(self, prior: Signs | Posterior) -> None:  # type: ignore[override]
         """Take yesterday's signs as today's prior."""

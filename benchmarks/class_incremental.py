@@ -102,19 +102,24 @@ def draw(lines: list[report.Line], folder: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7, 4.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
     known = [2, 4, 6, 8, 10]
+    ends: list[tuple[float, str, str]] = []  # height, label and colour of the end of each curve
     for number, method in enumerate(METHODS):
         mine = torch.tensor([line["along"] for line in lines if line["method"] == method])
         if len(mine):
-            style = "k--" if method == "joint" else "-o"
-            colour = {} if method == "joint" else {"color": f"C{number}"}
-            axis.plot(known, mine.mean(0), style, label=method, **colour)
-    axis.set(xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 102))
-    axis.set_title(
-        "Two classes at a time: replay and K-priors keep the earlier ones, penalties on weights do not", fontsize=10
+            colour = "k" if method == "joint" else f"C{number}"
+            axis.plot(known, mine.mean(0), "--" if method == "joint" else "-o", color=colour, markersize=5)
+            ends.append((mine.mean(0)[-1].item(), f"{method} {mine.mean(0)[-1]:.1f}", colour))
+    below = float("inf")
+    for height, name, colour in sorted(ends, key=lambda end: -end[0]):
+        below = min(height, below - 4.5)  # no label covers another
+        axis.text(10.15, below, name, color=colour, fontsize=9, va="center")
+    axis.set(
+        xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 104), xlim=(1.8, 12.6)
     )
-    axis.legend(fontsize=8, loc="lower left")
+    axis.set_title("Two classes at a time: memories keep the earlier ones, penalties on weights do not", fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "class_incremental.png", dpi=110, bbox_inches="tight")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import digits, save, size
+from common import digits, record, save, size
 from torch import nn
 
 import posterity as po
@@ -25,10 +25,21 @@ def main() -> None:
     ivon = po.fit(network(), train, method="ivon", epochs=size(60, 1), beta2="auto")
     weights = dict(point.named_parameters())
     figure = po.plots.filter_distributions(ivon.posterior, "1.weight", weights, count=size(10, 3))
-    figure.suptitle("Ten filters of the first layer: AdamW's, IVON's mean, and how sure IVON is of each weight")
+    signal = {
+        name: (m.square().mean() / ivon.posterior.variance[name].mean()).sqrt().item()
+        for name, m in ivon.posterior.mean.items()
+        if m.dim() > 1
+    }
+    figure.suptitle(
+        f"AdamW's filters are numbers; IVON's have an uncertainty, here {1 / signal['1.weight']:.0%} of their size"
+    )
+    record("filters", mean_over_standard_deviation=signal)
     save(figure, "filters")
     figure = po.plots.weight_distributions(ivon.posterior, weights)
-    figure.suptitle("All weights of each layer: a point, and networks drawn from the posterior")
+    figure.suptitle(
+        "The data decide the first layer: its weights are "
+        f"{signal['1.weight']:.0f} times as large as their uncertainty, of the last {signal['7.weight']:.1f} times"
+    )
     save(figure, "weight_distributions")
 
 

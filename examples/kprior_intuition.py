@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import save, size
+from common import record, save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -49,6 +49,7 @@ def main() -> None:
     ticks = torch.linspace(-4.2, 4.2, 200)
     grid = torch.cartesian_prod(ticks, ticks)
     figure, axes = plt.subplots(1, 4, figsize=(16, 4.3), sharex=True, sharey=True, layout="constrained")
+    found = {}
     for axis, (title, model) in zip(axes, models.items(), strict=True):
         with torch.no_grad():
             p = model(grid).softmax(1)[:, 1].reshape(200, 200).T
@@ -64,9 +65,11 @@ def main() -> None:
             axis.legend(loc="upper right", fontsize=8)
         with torch.no_grad():
             right = [(model(x).argmax(1) == y).float().mean().item() for x, y in (first, second)]
+        found[title] = right
         axis.set_title(f"{title}\nfirst task {right[0]:.0%}, second {right[1]:.0%}", fontsize=11)
         axis.set(xlim=(-4.2, 4.2), ylim=(-4.2, 4.2))
     figure.suptitle("A K-prior keeps the old predictions where they were, with a memory of 6 % of the old inputs")
+    record("kprior_intuition", accuracy_of_both_tasks=found)
     save(figure, "kprior_intuition")
 
 

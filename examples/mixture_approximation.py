@@ -7,7 +7,7 @@ from collections.abc import Callable
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
-from common import save, size
+from common import record, save, size
 
 from posterity.algorithms import mixture_vi
 from posterity.families import Gaussian, MixtureOfGaussians
@@ -49,6 +49,7 @@ def main() -> None:
     cell = float(ticks[1] - ticks[0]) ** 2
     shades = [mpl.colormaps["Blues"](depth) for depth in (0.15, 0.35, 0.55, 0.75, 0.95)]
     figure, axes = plt.subplots(2, 4, figsize=(13, 6.6), sharex=True, sharey=True, layout="constrained")
+    found: dict[str, list[float]] = {}
     for row, (name, loss) in zip(axes, (("double well", double_well), ("banana", banana)), strict=True):
         target = density(-loss(grid), cell)
         levels = (target.max() * torch.tensor([0.02, 0.1, 0.3, 0.6, 0.9])).tolist()
@@ -57,6 +58,7 @@ def main() -> None:
             q = approximate(loss, components)
             log_q = q.log_prob(grid)
             kl = float((log_q.exp() * (log_q - target.log())).sum() * cell)
+            found.setdefault(name, []).append(kl)
             panels.append((f"{components} Gaussian{'s' * (components > 1)}: KL {kl:.3f}", log_q.exp(), q))
         for axis, (title, p, q) in zip(row, panels, strict=True):
             axis.contourf(ticks, ticks, p.reshape(160, 160).T, levels=levels, colors=shades, extend="max")
@@ -68,6 +70,7 @@ def main() -> None:
                 axis.scatter(*means.T, s=400 * weights, c="tab:red", edgecolor="w", alpha=0.8)
             axis.set_title(title)
     figure.suptitle("KL(q ‖ p) falls as components are added (red: their means, sized by weight; dotted: the target)")
+    record("mixture_approximation", kl=found)
     save(figure, "mixture_approximation")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import save
+from common import record, save
 
 from posterity import BayesianLearningRule
 from posterity.families import Gaussian
@@ -40,11 +40,15 @@ def main() -> None:
     y = truth(x) + NOISE * torch.randn(60, generator=generator, dtype=torch.float64)
     grid = torch.linspace(-1, 1, 200, dtype=torch.float64)
     figure, axes = plt.subplots(1, 4, figsize=(14, 3.6), sharey=True, layout="constrained")
+    found = {}
     for axis, count in zip(axes, (0, 3, 10, 60), strict=True):
         q = posterior(x[:count], y[:count]) if count else Gaussian.standard(DEGREE + 1)
         curves = q.sample(30, generator) @ features(grid).T
         mean = features(grid) @ q.mean
         std = (features(grid) @ q.covariance * features(grid)).sum(-1).sqrt()
+        if count:
+            near = (grid[:, None] - x[:count]).abs().amin(1) < 0.05
+            found[count] = {"near": std[near].mean().item(), "elsewhere": std[~near].mean().item()}
         axis.plot(grid, curves.T, color="tab:blue", alpha=0.15, lw=1)
         axis.fill_between(grid, mean - 2 * std, mean + 2 * std, color="tab:blue", alpha=0.2, label="mean ± 2 std")
         axis.plot(grid, mean, color="tab:blue", lw=2)
@@ -54,6 +58,7 @@ def main() -> None:
     axes[0].set_ylabel("y")
     axes[-1].legend(loc="lower right", fontsize=8)
     figure.suptitle(f"Posterior over degree-{DEGREE} polynomials: sure where the data are, unsure elsewhere")
+    record("polynomial_regression", standard_deviation=found)
     save(figure, "polynomial_regression")
 
 

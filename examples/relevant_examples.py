@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from common import digits, save, size
+from common import digits, record, save, size
 from torch import nn
 
 import posterity as po
@@ -21,13 +23,17 @@ def main() -> None:
     run = po.fit(model, (x, y), method="ivon", epochs=size(40, 1))
     m = po.memory_map(model, run.posterior, (x, y))
     figure, axes = panels(2, COUNT, width=1.0, height=1.45)
+    found: dict[str, float] = {}
     for row, (name, least) in zip(axes, (("least", True), ("most", False)), strict=True):
-        for axis, (_, example) in zip(row, m.top(COUNT, by="relevance", ascending=least).iterrows(), strict=True):
+        shown = m.top(COUNT, by="relevance", ascending=least)
+        for axis, (_, example) in zip(row, shown.iterrows(), strict=True):
             axis.imshow(x[int(example["id"])].reshape(8, 8).numpy(), cmap="gray_r")
             empty(axis)
             axis.set_title(f"{example['label']}", fontsize=10, loc="center", fontweight="normal")
+        found[f"{name} relevant"] = (-shown["loss"]).map(math.exp).mean()
         row[0].set_ylabel(f"{name}\nrelevant", rotation=0, ha="right", va="center", fontsize=11)
     figure.suptitle("Ordered by tr Λ: clear cases decide nothing, doubtful ones decide where the boundary runs")
+    record("relevant_examples", mean_probability_of_the_label=found)
     save(figure, "relevant_examples")
 
 

@@ -91,3 +91,92 @@ def test_street_scenes_are_doubted_where_they_are_wrong():
     found = numbers("camvid")
     assert found["errors_in_most_doubtful_fifth"] > 0.6  # chance would have a fifth
     assert found["error"] < 0.15
+
+
+def test_two_curves_fit_earthquakes_equally_well_and_differ_about_a_magnitude_9():
+    found = numbers("earthquakes")
+    line, kinked = found["a straight line"], found["a line with a kink"]
+    assert abs(line["log_likelihood"] - kinked["log_likelihood"]) < 0.5
+    (low, middle, high), (lower, other, higher) = (fit["years_between_magnitude_9"] for fit in (line, kinked))
+    assert 4 < other / middle < 5  # "a factor of four"
+    assert higher / lower > 100 * high / low
+
+
+def test_doubt_is_near_the_data_small_and_far_away_large():
+    for found in numbers("polynomial_regression")["standard_deviation"].values():
+        assert found["elsewhere"] > 2 * found["near"]
+    far = numbers("logistic_regression")["mean_probability_of_the_other_class_far_away"]
+    assert far["average"] > 2 * far["one"]
+
+
+def test_pixels_are_doubted_where_they_are_wrong_and_a_cross_more_than_known_shapes():
+    found = numbers("segmentation")
+    assert found["errors_in_most_doubtful_twentieth"] > 0.9
+    assert found["doubt_of_crosses_over_known_shapes"] > 1.2
+
+
+def test_fine_tuning_forgets_and_priors_on_functions_do_not():
+    found = numbers("forgetting")
+    assert found["fine-tuning"]["forgetting"] > 0.5
+    for name in ("K-prior, 40 examples a task", "FROMP, 40 examples a task"):
+        assert found[name]["forgetting"] < 0.1
+        assert found[name]["average"] > 0.85
+
+
+def test_a_k_prior_learns_the_second_task_and_keeps_the_first():
+    found = numbers("kprior_intuition")["accuracy_of_both_tasks"]
+    before, alone, kept = (found[name] for name in list(found)[:3])
+    assert alone[0] < 0.6
+    assert kept[0] > before[0] - 0.01
+    assert kept[1] > alone[1] - 0.01
+
+
+def test_clear_examples_are_irrelevant_and_few_examples_carry_a_posterior():
+    label = numbers("relevant_examples")["mean_probability_of_the_label"]
+    assert label["least relevant"] > 0.999
+    assert label["most relevant"] < 0.6
+    assert numbers("model_and_data")["share_of_the_largest_tenth"] > 0.6
+
+
+def test_suspects_have_wrong_labels():
+    assert numbers("memory_map")["share_of_wrong_labels_among_the_first"] > 0.75
+
+
+def test_one_equation_tells_nearly_what_training_again_does_and_passes_the_rest():
+    """The equation is compared where retraining changes the prediction by a hundredth at least."""
+    for name, found in numbers("what_if").items():
+        first, taken_out, passes = list(found)[1:]
+        ratios = {way: [e / t for e, t in zip(found[way], found["retrained"]) if abs(t) > 0.01] for way in found}
+        most = 1.1 if name == "Softmax regression" else 1.6
+        assert all(1 / most < ratio < most for ratio in ratios[taken_out]), name
+        assert statistics.median(ratios[first]) < statistics.median(ratios[taken_out]), name
+        assert all(0.98 < ratio < 1.02 for ratio in ratios[passes]), name
+
+
+def test_the_weight_of_a_merge_hardly_matters_by_curvature():
+    found = numbers("merging")
+    some = [i for i, alpha in enumerate(found["weights"]) if alpha >= 0.5]
+    spread = {
+        way: max(values[i] for i in some) - min(values[i] for i in some) for way, values in found["accuracy"].items()
+    }
+    assert spread["gradient matching (posteriors)"] < 3
+    assert min(spread["task arithmetic"], spread["TIES"]) > 10
+
+
+def test_ivon_reaches_the_wide_valley_and_sam_stops_between():
+    found = numbers("sam_and_bayes")
+    assert all(abs(place - 1.2) < 0.05 for name, place in found["minima"].items() if name != "the loss")
+    sam, ivon = found["ends"].values()
+    far = [i for i, scale in enumerate(found["looked"]) if scale > 0.3]
+    assert all(abs(ivon[i] - 1.2) < 0.2 and -0.8 < sam[i] < 0.2 for i in far)
+
+
+def test_components_lower_the_divergence():
+    for kl in numbers("mixture_approximation")["kl"].values():
+        assert kl[0] > 2 * kl[1] > 4 * kl[2]
+
+
+def test_the_first_layer_is_decided_and_the_last_is_not():
+    sizes = numbers("filters")["mean_over_standard_deviation"]
+    assert sizes["1.weight"] > 3
+    assert max(sizes["4.weight"], sizes["7.weight"]) < 1

@@ -223,6 +223,7 @@ def picture(lines: list[report.Line], path: Path) -> None:
             axes.plot([each[REMOVED] for each in swept], rest, ".-", color=colour, lw=1, ms=4, label=label)
     axes.axvline(sum(levels) / len(levels), color="0.5", ls=":", label="never read him")
     axes.set(xlabel="loss on Shakespeare", ylabel="loss on the rest")
+    axes.set_title("Shakespeare is subtracted: weighted by curvature, the rest suffers less", fontsize=10)
     axes.legend(frameon=False, loc="upper left")
     figure.savefig(path, dpi=120)
 

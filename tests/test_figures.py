@@ -106,3 +106,29 @@ def test_leave_one_out_follows_the_test_loss_during_training():
         assert training < loo
         if "ResNet" in row[0]:
             assert test < loo
+
+
+def test_streams_follow_the_best_linear_baseline():
+    """The title of their picture."""
+    text = (DOCS / "benchmarks" / "streams.md").read_text(encoding="utf-8").partition("### Beside the best")[2]
+    gaps = [float(line.strip("|").split("|")[-1]) for line in text.splitlines() if re.search(r"[+-]\d\.\d \|$", line)]
+    assert len(gaps) == 7
+    assert min(gaps) > -1
+
+
+def test_curvature_spares_the_rest_where_shakespeare_is_subtracted():
+    text = (DOCS / "benchmarks" / "merge_removal.md").read_text(encoding="utf-8")
+    plain, curved = (
+        next(line for line in text.splitlines() if line.startswith(f"| {name} |")).strip("|").split("|")
+        for name in ("task arithmetic", "gradient matching")
+    )
+    for ours, theirs in zip(curved[3:5], plain[3:5]):  # the two other texts
+        assert float(ours.split("±")[0]) < float(theirs.split("±")[0]) - 0.3
+
+
+def test_memories_keep_earlier_classes_and_penalties_on_weights_do_not():
+    text = (DOCS / "benchmarks" / "class_incremental.md").read_text(encoding="utf-8").partition("### 100 epochs")[2]
+    rows = {line.split("|")[1].strip(): line.split("|") for line in text.splitlines() if line.startswith("| ")}
+    last = {name: float(row[6].split("±")[0]) for name, row in rows.items() if "±" in row[6]}
+    assert max(last[name] for name in ("fine-tuning", "EWC", "VCL")) < 30
+    assert min(last[name] for name in ("replay", "K-prior", "FROMP")) > 90

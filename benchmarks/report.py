@@ -111,6 +111,7 @@ _PRIVATE = (
     "--chosen",
     "--picture",
     "--pictures",
+    "--state",
     "--mergekit",
     "--bayespy",
     "--river",

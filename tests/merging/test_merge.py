@@ -1,11 +1,13 @@
 """`merge` on posteriors: diagonal quadratics, where merging, joint training and removal can be solved exactly."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from posterity.errors import InvalidInput
 from posterity.merging import merge
-from posterity.posterior import Diagonal, Ensemble, Full, Posterior
+from posterity.posterior import Diagonal, Ensemble, Full, Posterior, Training
 
 SHAPES = {"w": (3, 2), "b": (2,)}
 EXACT = {"atol": 1e-10, "rtol": 0}
@@ -93,6 +95,18 @@ def test_a_share_for_each_task_is_the_geometric_mean_of_the_posteriors():
         linear = sum(p * q.mean[k] for p, q in zip(precisions, fine_tuned.values(), strict=True))
         torch.testing.assert_close(merged.structure.precision[k], sum(precisions) / 2, **EXACT)
         torch.testing.assert_close(merged.mean[k], linear / sum(precisions), **EXACT)
+
+
+def test_networks_that_were_trained_count_one_over_their_number():
+    solved = {name: trained(BASE.structure, task) for name, task in {"a": A, "b": B}.items()}
+    shares = dict.fromkeys(solved, 0.5)
+    wanted = merge(solved, BASE, weights=shares)
+    record = Training(epochs=5, batch_size=10, lr=1e-3)
+    assert_same(merge({name: replace(q, training=record) for name, q in solved.items()}, BASE), wanted)
+    elsewhere = {name: trained(PRIOR, task) for name, task in {"a": A, "b": B}.items()}  # another prior than the base
+    assert_same(merge(elsewhere, BASE), merge(elsewhere, BASE, weights=shares))
+    plain = merge(elsewhere, BASE, method="task_arithmetic")
+    assert_same(plain, merge(elsewhere, BASE, method="task_arithmetic", weights=dict.fromkeys(elsewhere, 1.0)))
 
 
 def colder(posterior, times):

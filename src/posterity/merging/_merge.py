@@ -10,6 +10,7 @@ import torch
 
 from posterity.errors import expected, require
 from posterity.merging._method import Method, check_named
+from posterity.merging.gradient_matching import GradientMatching
 from posterity.merging.methods import merge_state_dicts, method_of, weights_of
 from posterity.posterior import Diagonal, Posterior, Site
 from posterity.posterior.projection import diagonal
@@ -31,15 +32,18 @@ def merge(
 
         P = P₀ + Σ_t α_t N_t H_t,    m = m₀ + P⁻¹ Σ_t α_t (P₀ + N_t H_t)(m_t − m₀)
 
-    For models trained with the base as their prior this is the base plus their sites, times α. With α = −1 a task is
-    removed. Other methods choose another mean; the precision is the same. Averages, which have no base, start from
-    the prior of the first posterior and count every model's data once.
+    For models solved with the base as their prior α is 1: the result is the base plus their sites, which is what all
+    data together give. Networks that were trained for some epochs move farther than such a solution, and their sum
+    goes too far. For them α is one over the number of tasks: a mean weighted by what each is sure of. With α = −1 a
+    task is removed. Other methods choose another mean; the precision is the same. Averages, which have no base, start
+    from the prior of the first posterior and count every model's data once.
 
     Args:
         posteriors: The fine-tuned posteriors, by name. Structures that are not diagonal are projected.
         base: The posterior that all were fine-tuned from; averages ("linear", "fisher", "slerp") take none.
         method: Name of a method, or a `Method`.
-        weights: For each posterior a number α_t, 1 unless given.
+        weights: For each posterior a number α_t. By default gradient matching chooses it as above, and other methods
+            take 1, as does a name that is missing.
         **options: Options of the method ("density", "convention", ...).
 
     Returns:
@@ -61,6 +65,8 @@ def merge(
     chosen = method_of(method, options)
     _check_alike(posteriors, base)
     start = next(iter(posteriors.values())) if base is None else base
+    if weights is None and base is not None and isinstance(chosen, GradientMatching) and not _solved(posteriors, base):
+        weights = dict.fromkeys(posteriors, 1 / len(posteriors))
     numbers = weights_of(weights, list(posteriors))
     sites = {name: _site(posterior, start) for name, posterior in posteriors.items()}
     ground = start.prior if base is None else diagonal(base.structure, "structure")
@@ -102,6 +108,15 @@ def _check_alike(posteriors: Mapping[str, Posterior], base: Posterior | None) ->
                 raise expected(f"{what} of {name!r}", f"{wanted!r} as in the others", found)
         wanted, found = like.likelihood.settings(), other.likelihood.settings()
         require(found == wanted, f"likelihood of {name!r}", f"{wanted} as in the others", found)
+
+
+def _solved(posteriors: Mapping[str, Posterior], base: Posterior) -> bool:
+    """Whether all were solved, not trained for some epochs, with the base as prior: then what they learnt adds up."""
+    return all(
+        other.training is None
+        and all(torch.equal(m.to(base.mean[name]), base.mean[name]) for name, m in other.prior.mean.items())
+        for other in posteriors.values()
+    )
 
 
 def _site(posterior: Posterior, start: Posterior) -> Site:

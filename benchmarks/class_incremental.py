@@ -5,7 +5,8 @@ A 64-100-100-10 network with one head, scikit-learn's digits (75 % for training)
 pair an image is from. A pair has 270 images: 30 epochs are about 150 steps, too few also for joint training. The
 strength of the K-prior was chosen among 0.3, 1, 3 and 10 by test accuracy on the seeds 0 and 1, with a memory of 40 and
 30 epochs; strengths of EWC between 10 and 1000 made no difference there. FROMP and VCL have their settings for permuted
-digits, untuned here. The table has the seeds 2 to 4.
+digits, untuned here. The table has the seeds 2 to 4. "joint" goes on from the weights of the pairs before; the last row
+starts anew for each pair. The 450 test images leave a standard error of 0.8 points at 97 %.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import report
 import torch
 from permuted_digits import digits
 
+import posterity as po
 from networks import mlp
 from posterity.adaptation import (
     EWC,
@@ -37,6 +39,8 @@ from posterity.adaptation import (
 
 OPTIONS = {"lr": 2e-3, "batch_size": 64, "schedule": "cosine"}
 WIDTH = {"options": {**OPTIONS, "lr": 5e-3, "epochs": 60}, "prior_precision": 10.0}
+ANEW = "joint, from new weights"
+Data = tuple[torch.Tensor, torch.Tensor]
 GROUPS = [(2 * i, 2 * i + 1) for i in range(5)]
 
 
@@ -59,12 +63,25 @@ METHODS: dict[str, Callable[[int, float], Strategy]] = {
 }
 
 
+def anew(train: Data, test: Data, epochs: int, seed: int, classes: int) -> float:
+    """Accuracy of a new network that is trained on the first classes at once."""
+    (x, y), (x_test, y_test) = ((x[y < classes], y[y < classes]) for x, y in (train, test))
+    model = mlp([64, 100, 100, 10])
+    po.fit(model, (x, y), method="adamw", prior=0.0, epochs=epochs, seed=seed, progress=False, **OPTIONS)
+    with torch.no_grad():
+        return 100 * (model(x_test).argmax(1) == y_test).double().mean().item()
+
+
 def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
     train, test = digits()
     for epochs, method, seed in itertools.product(options.epochs, options.methods, options.seeds):
         torch.manual_seed(seed)
         tasks = split(train, test, GROUPS, scenario="single-head")
+        if method == ANEW:
+            along = [anew(train, test, epochs, seed, count) for count in range(2, 11, 2)]
+            yield {"method": method, "epochs": epochs, "seed": seed, "strength": 0.0, "along": along}
+            continue
         strategy = METHODS[method](epochs, options.strength)
         scores = learn_stream(mlp([64, 100, 100, 10]), tasks, strategy, seed=seed)
         sizes = torch.tensor([len(task.test[1]) for task in tasks], dtype=torch.float64)
@@ -82,11 +99,12 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     text += "\n" + (__doc__ or "").strip() + "\n\nAccuracy, %, on all classes seen so far.\n"
     for epochs in sorted({line["epochs"] for line in lines}):
         rows = []
-        for method in METHODS:
+        for method in (*METHODS, ANEW):
             mine = [line for line in lines if (line["method"], line["epochs"]) == (method, epochs)]
             if mine:
                 cells = (report.spread([line["along"][i] for line in mine], 1) for i in range(5))
-                rows.append([method, *cells, report.spread([line["forgetting"] for line in mine], 1)])
+                forgotten = [line["forgetting"] for line in mine if "forgetting" in line]
+                rows.append([method, *cells, report.spread(forgotten, 1) if forgotten else ""])
         text += f"\n### {epochs} epochs\n\n"
         text += report.table(["", *(f"{2 * i + 2} classes" for i in range(5)), "forgetting"], rows)
     report.publish("class_incremental", text, options.out)
@@ -126,7 +144,7 @@ def draw(lines: list[report.Line], folder: Path) -> None:
 
 def main() -> None:
     arguments = report.parser(__doc__)
-    arguments.add_argument("--methods", nargs="+", default=list(METHODS))
+    arguments.add_argument("--methods", nargs="+", default=[*METHODS, ANEW])
     arguments.add_argument("--epochs", nargs="+", type=int, default=[30, 100])
     arguments.add_argument("--seeds", nargs="+", type=int, default=[2, 3, 4])
     arguments.add_argument("--strength", type=float, default=0.0, help="in place of the chosen one")

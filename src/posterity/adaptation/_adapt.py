@@ -23,14 +23,17 @@ from posterity.adaptation.solve.dispatch import solve
 from posterity.adaptation.solve.drift import Drift
 from posterity.adaptation.solve.forgetting import checked, drift_of
 from posterity.adaptation.solve.removed_classes import removed_classes
+from posterity.adaptation.solve.schedule import BATCH
 from posterity.adaptation.solve.structure import structure_after
 from posterity.adaptation.solve.training import Settings
 from posterity.batches import Batch
 from posterity.errors import expected, require
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.posterior.fitted_model import check_belongs
+from posterity.startup import fitting_threads
 
 METHODS = (WARM, "kprior", "ewc", "combined")
+FROM = (", from the old weights", ", from mostly new weights")
 WORSE = 0.01  # share of the objective
 
 
@@ -68,9 +71,9 @@ def adapt(
 
     The method depends on what is available. Generalised linear models and last layers are solved by Newton's method:
     with all old data the result is that of retraining, unless the old training centred the prior at its weights.
-    Networks whose old data are given are trained on the corrected data from the old weights; the length follows the
-    size of the change. Without the old data a K-prior represents them: the old predictions on a memory, and a quadratic
-    for everything that is not in it. `report.why` gives the reason.
+    Networks whose old data are given are trained on the corrected data; the length follows the size of the change, and
+    perceptrons set out from mostly new weights where it is large. Without the old data a K-prior represents them: the
+    old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the reason.
 
     Args:
         model: The trained model; it is not changed.
@@ -135,7 +138,8 @@ def adapt(
         nothing = drift.forget == 0  # found by "auto": then the old data count as they are
         problem = resolve(model, posterior, request, method, seed) if nothing else problem.forgetting(drift.forget)
     past = represent(problem)
-    solved = solve(problem, past, settings)
+    with fitting_threads(problem.new, settings.batch_size or BATCH):
+        solved = solve(problem, past, settings)
     structure, why = structure_after(problem, solved.past, solved.precision)
     adapted = Posterior.of(
         solved.model,
@@ -147,7 +151,7 @@ def adapt(
         class_names=problem.change.class_names,
         memory=solved.memory,
         predictive="linearised",  # its precision is a curvature at the new optimum
-        training=posterior.training,
+        training=solved.training or posterior.training,
     )
     seconds, used = time.perf_counter() - started, time.process_time() - used
     others, notes = alternatives(problem, used, seed) if compare else ({}, [])
@@ -191,7 +195,7 @@ def _report(
     memory = problem.memory
     return Report(
         method=problem.way,
-        why=problem.why,
+        why=problem.why + (FROM[solved.training is not None] if problem.way == WARM else ""),
         exact=solved.exact,
         steps=solved.steps,
         seconds=seconds,

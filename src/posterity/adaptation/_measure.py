@@ -23,8 +23,8 @@ from posterity.adaptation.heads import solvable_alone
 from posterity.adaptation.problem import AdaptationProblem
 from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve.by_newton import retrained
-from posterity.adaptation.solve.training import Settings
-from posterity.adaptation.solve.warm_start import SMALL_STEPS, Corrected, Schedule, train_on
+from posterity.adaptation.solve.schedule import Schedule
+from posterity.adaptation.solve.warm_start import Corrected, train_on
 from posterity.batches import Batch, batches
 from posterity.errors import expected, require, require_whole
 from posterity.inputs import call
@@ -125,8 +125,7 @@ def measure(
         pair = [_scores(retrained(problem, rows), trained, test) for rows in (data, now)]
         return replace(_summary([pair, pair], len(test)), repeats=0)
     changed, held = _tasks(problem, data)
-    schedule = Schedule.of(problem, len(data), False, Settings())
-    schedule = replace(schedule, steps=max(schedule.steps, SMALL_STEPS))  # both trainings are as long: time to differ
+    schedule = Schedule.measuring(problem, len(data))
     found = []
     for r in range(repeats):
         pair = []

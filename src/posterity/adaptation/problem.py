@@ -14,7 +14,7 @@ from posterity.adaptation.past import Past
 from posterity.adaptation.transfer import fits
 from posterity.batches import Batch
 from posterity.errors import expected
-from posterity.posterior import Diagonal, Memory, Posterior
+from posterity.posterior import Diagonal, Memory, Posterior, Training
 from posterity.trees import Tree
 
 WARM, ANEW = "warm_start", "anew"
@@ -150,6 +150,7 @@ class Solved:
     steps: int
     looked_at: float
     residual: float | None
+    training: Training | None = None  # where it is to be recorded as another than the old one
 
 
 def one_example(*sources: Batch | Memory | None) -> Any:

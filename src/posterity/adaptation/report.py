@@ -25,7 +25,7 @@ MEANINGS = {
     "loss on removed": "the same loss on the removed examples; it rises as they are forgotten",
     "accuracy on removed": "share of the removed examples that are still predicted as they were labelled",
     "divergence on memory": "KL from the old model's predictions on remembered examples, in nats; 0 is no change",
-    "objective": "what retraining minimises: the loss summed over the present data, and the prior; lower is closer",
+    "objective": "loss summed over the present data, and the prior; networks stop before its minimum, which memorises",
     "gradient": "length of the slope of the objective; 0 is where retraining ends",
     "distance": "from the retrained weights, ‖θ − θ_retrained‖",
 }

@@ -138,7 +138,7 @@ def _way(
         require(not forgets, "method", "a K-prior where the past is forgotten (`forget`)", WARM)
         require(whole is not None, "method", "data beside a warm start", "none")
         require(into is None, "method", "a K-prior where another model is trained (`into`)", WARM)
-        return WARM, "the old data were given: trained on the corrected data from the old weights"
+        return WARM, "the old data were given: trained on the corrected data"
     if method is not None:
         return method, "asked for"
     gone = "the weights are those of another model" if into is not None else "a part of the past is forgotten"

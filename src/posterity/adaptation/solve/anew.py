@@ -9,8 +9,9 @@ from torch import nn
 
 from posterity.adaptation.past import Past
 from posterity.adaptation.problem import AdaptationProblem, Solved
+from posterity.adaptation.solve.schedule import BATCH, LARGE_RATE, Schedule
 from posterity.adaptation.solve.training import Settings, memory_after
-from posterity.adaptation.solve.warm_start import BATCH, LARGE_RATE, Corrected, Schedule, descend
+from posterity.adaptation.solve.warm_start import Corrected, descend
 from posterity.adaptation.transfer import carried
 from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.starts import reinitialised

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -15,7 +13,7 @@ from posterity.adaptation.penalties.penalty import Penalty
 from posterity.adaptation.penalties.replay import NewData
 from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.solve.removed_classes import removed_classes, without_classes
-from posterity.adaptation.solve.training import Settings, memory_after, training_mode
+from posterity.adaptation.solve.training import Adam, Settings, memory_after, training_mode
 from posterity.adaptation.transfer import carried, fits
 from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.seeding import own_randomness, seed_step
@@ -39,18 +37,14 @@ def descend(model: nn.Module, objective: Penalty, steps: int, settings: Settings
     lr = settings.lr or RATE
     parameters = list(trainable(model).values())
     device = parameters[0].device
-    optimizer = torch.optim.Adam(parameters, lr=lr)
+    adam = Adam(parameters, lr, settings.clip)
     training_mode(model)
     with own_randomness(device):
         for step in track(range(steps), "adapt"):
             seed_step(settings.seed, step, device)
-            for group in optimizer.param_groups:
-                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
-            optimizer.zero_grad(set_to_none=True)
+            adam.begin(step / steps)
             objective.penalty(model).backward()
-            if settings.clip is not None:
-                nn.utils.clip_grad_norm_(parameters, settings.clip)
-            optimizer.step()
+            adam.step()
     model.eval()
 
 

@@ -33,6 +33,8 @@ class Drift:
     def __str__(self) -> str:
         if not self.evidence:
             return f"{self.forget:.0%} of the past is forgotten, as asked for"
+        if self.forget == 0:
+            return "no change: keeping everything explains the new data best"
         verdict = "the data have changed" if self.found else "no clear change"
         better = f"{self.against_keeping:.1f} nats better than keeping everything"
         return f"{verdict}: {self.forget:.0%} of the past is forgotten, which explains the new data {better}"

@@ -11,9 +11,9 @@ prior, has fallen. The weights with the lowest objective are kept, those before 
 from __future__ import annotations
 
 import copy
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,109 +23,27 @@ from posterity.adaptation.past import Past
 from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.report import objective
-from posterity.adaptation.solve.removed_classes import KEPT as KEPT_OF_OTHERS
 from posterity.adaptation.solve.removed_classes import removed_classes, shrink, silence
-from posterity.adaptation.solve.training import Settings, memory_after, training_mode
+from posterity.adaptation.solve.schedule import BATCH, Schedule
+from posterity.adaptation.solve.training import Adam, Settings, memory_after, training_mode
 from posterity.adaptation.transfer import carried, fits, padded
 from posterity.batches import Batch
 from posterity.inputs import call, move, take
-from posterity.learning.folds import stacks
-from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.seeding import own_randomness, seed_step
+from posterity.learning.starts import reinitialised
 from posterity.likelihoods import Likelihood
-from posterity.noise import seeded
-from posterity.posterior import Diagonal, Training
+from posterity.noise import LARGE, Key, normal, seeded
+from posterity.posterior import Diagonal
 from posterity.progress import track
+from posterity.startup import step_of
 from posterity.trees import Tree, only_trainable, snapshot, trainable
 
-# Networks whose training is known: shares of its length, chosen on four sets of at most 1500 examples, seed 10.
-SMALL_SHARE, LARGE_SHARE, SHRUNK_SHARE = 0.05, 0.4, 0.7
-SMALL_FACTOR = 0.3  # of the learning rate, for a single example
-KEPT = 0.6  # of the weights of a perceptron, before a large change
-# Others: lengths chosen on digits and USPS with the seeds 10 and 11.
-SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 250, 5
-SMALL_RATE, LARGE_RATE = 1e-3, 3e-3
-LARGE = 0.08  # share of the data from which on a change counts as large
-BATCH = 64
 SEEN = 8  # changed examples in every batch, where there are so many
 LOOKED_AT = 8192  # examples that tell whether the objective falls
 FOREVER = 1_000_000_000
 FELL = 1e-3  # share of the objective below which it counts as no longer falling
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long to train, how fast and on how many examples at a time.
-
-    Args:
-        steps: Steps of Adam.
-        lr: Learning rate.
-        batch_size: Examples a step.
-        kept: How much of the weights to set out from.
-        halves: Whether to take the second half of the steps only if the first has lowered the objective.
-        anew: Whether the weights are new: then running statistics are learnt with them.
-    """
-
-    steps: int
-    lr: float
-    batch_size: int
-    kept: float = 1.0
-    halves: bool = True
-    anew: bool = False
-
-    @classmethod
-    def of(cls, problem: AdaptationProblem, rows: int, lost: bool, settings: Settings) -> Schedule:
-        """What a change of this size needs; explicit settings override it.
-
-        A change below 8 % of the data takes a share of the steps and a smaller rate: a large rate over few steps moves
-        weights that had no reason to move. So does a large rate where a class is lost, whose output is silenced first.
-        """
-        change, training = problem.change, problem.posterior.training if problem.widths_alone() else None
-        batch_size = settings.batch_size or (BATCH if training is None else training.batch_size)
-        touched = [batch.ids.cpu() for batch in (change.added, change.removed) if batch is not None]
-        changed = len(torch.cat(touched).unique()) if touched else 0  # what gets another label has one id
-        otherwise = change.classes is not None or problem.other_prior()
-        size = 1.0 if otherwise else min(1.0, changed / (LARGE * rows))
-        each = -(-rows // batch_size)
-        if training is not None:
-            found = cls._like(training, problem, each, size, batch_size)
-        else:
-            large = max(LARGE_STEPS, LARGE_EPOCHS * each) * (1 if change.classes is None else 2)
-            lr = SMALL_RATE + (0.0 if lost else size) * (LARGE_RATE - SMALL_RATE)
-            kept = KEPT_OF_OTHERS if lost else 1.0
-            found = cls(round(SMALL_STEPS + size * (large - SMALL_STEPS)), lr, batch_size, kept)
-        steps = settings.epochs * each if settings.epochs else found.steps
-        return replace(found, steps=steps, lr=settings.lr or found.lr)
-
-    @classmethod
-    def _like(cls, training: Training, problem: AdaptationProblem, each: int, size: float, batch_size: int) -> Schedule:
-        """A share of the old training, which was as long as it could be without memorising its data.
-
-        A perceptron that classifies sets out from smaller weights and trains longer: its decisions stay, it becomes
-        less sure of them, and what it then learns is nearer to what new weights would. Not so where labels go that it
-        contradicts: these have kept it less sure than it will be, and its training short, so that it takes as long
-        again.
-        """
-        model = problem.new
-        shrinks = stacks(model) and problem.posterior.likelihood.has_class_axis
-        wrong = _contradicted(problem) if shrinks else 0.0
-        most = SHRUNK_SHARE + (1 - SHRUNK_SHARE) * wrong if shrinks else LARGE_SHARE
-        share = SMALL_SHARE + size * (most - SMALL_SHARE)
-        lr = training.lr or VariationalLearner.usual_lr(model)
-        return cls(
-            steps=max(1, round(share * training.epochs * each)),
-            lr=lr * (SMALL_FACTOR + size * (1 - SMALL_FACTOR)),
-            batch_size=batch_size,
-            kept=1 - size * (1 - KEPT) * (1 - wrong) if shrinks else 1.0,
-            halves=False,
-        )
-
-
-def _contradicted(problem: AdaptationProblem) -> float:
-    """The share of the targets to be removed that the old model does not predict."""
-    gone, likelihood = problem.change.removed, problem.posterior.likelihood
-    right = None if gone is None else likelihood.correct(outputs_of(problem.old, gone), gone.targets)
-    return 0.0 if right is None else 1 - right.double().mean().item()
+MOSTLY_NEW = 0.5  # share of the old weights below which nothing has to be undone in them
+AT_ONCE = 2 * LARGE  # normals that are drawn at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +78,9 @@ class Corrected:
         if problem.widths_alone():  # trained with noise before
             there = dict(problem.new.named_parameters())
             std = {name: v.sqrt() for name, v in problem.posterior.variance.items() if name in there}
-            widths = padded(std, there, [name for name, s in std.items() if fits(s, there[name])])
+            known = padded(std, there, [name for name, s in std.items() if fits(s, there[name])])
+            # rows of new classes as wide as the others are
+            widths = {name: torch.where(s > 0, s, std[name].square().mean().sqrt().to(s)) for name, s in known.items()}
         return cls(data, changed, problem.posterior.likelihood, problem.pulling, problem.scale, widths=widths)
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,29 +134,40 @@ def warm_start(problem: AdaptationProblem, past: Past, settings: Settings) -> So
     data = task.data
     lost = removed_classes(problem, past)
     schedule = Schedule.of(problem, len(data), len(lost) > 0, settings)
-    shrink(problem, schedule.kept)
-    if len(lost):
+    set_out(problem, schedule, settings.seed)
+    if len(lost) and schedule.kept > MOSTLY_NEW:  # otherwise training teaches it, as it does from the start
         silence(problem, outputs_of(problem.old, data.take(torch.arange(min(len(data), 1024)))), lost)
     with only_trainable(model, problem.prior.names):
         steps = descend(model, task, schedule, settings.seed, settings.clip)
         past = carried(past, model)
         memory = memory_after(problem, past, settings.seed)
     looked_at = float(steps * min(schedule.batch_size, len(data)))
-    return Solved(model, past, None, memory, False, steps, looked_at, None)
+    return Solved(model, past, None, memory, False, steps, looked_at, None, schedule.training)
+
+
+@torch.no_grad()
+def set_out(problem: AdaptationProblem, schedule: Schedule, seed: int) -> None:
+    """Bring the weights nearer to where training started, in place: the prior's mean, or new weights."""
+    if not problem.widths_alone():
+        shrink(problem, schedule.kept)
+    elif schedule.kept < 1:
+        there, new = dict(problem.new.named_parameters()), dict(reinitialised(problem.new, seed, 1).named_parameters())
+        for name in problem.prior.mean:
+            there[name].lerp_(new[name], 1 - schedule.kept)
 
 
 def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, clip: float | None = None) -> int:
     """Lower the objective, in place; returns the number of steps taken."""
     there = trainable(model)
-    adam = _adam(list(there.values()), schedule.lr)
+    adam = Adam(list(there.values()), schedule.lr, clip)
     if not schedule.halves:
-        _train(model, adam, task, schedule, seed, clip)
+        _train(model, adam, task, schedule, seed)
         return schedule.steps
     best, lowest, taken = snapshot(there), task.value(model), 0
     first = -(-schedule.steps // 2)
     for steps in (first, schedule.steps - first):
         part = replace(schedule, steps=steps)
-        _train(model, adam, task, part, seed + taken, clip)
+        _train(model, adam, task, part, seed + taken)
         taken += steps
         value = task.value(model)
         fell = value < lowest - FELL * abs(lowest)
@@ -250,61 +181,89 @@ def descend(model: nn.Module, task: Corrected, schedule: Schedule, seed: int, cl
     return taken
 
 
-def _adam(parameters: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """Adam in one kernel where there is one: on small networks it is most of a step otherwise."""
-    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
-    return torch.optim.Adam(parameters, lr=lr, fused=fused)
-
-
 def train_on(model: nn.Module, task: Corrected, schedule: Schedule, seed: int) -> None:
     """All steps of a schedule, in place, even where the objective rises."""
-    adam = _adam(list(trainable(model).values()), schedule.lr)
-    _train(model, adam, task, schedule, seed, None)
+    _train(model, Adam(list(trainable(model).values()), schedule.lr), task, schedule, seed)
 
 
-def _train(
-    model: nn.Module, adam: torch.optim.Optimizer, task: Corrected, schedule: Schedule, seed: int, clip: float | None
-) -> None:
-    """Some steps of Adam, at a rate that falls to zero along a cosine."""
+def _train(model: nn.Module, adam: Adam, task: Corrected, schedule: Schedule, seed: int) -> None:
+    """Some steps of Adam, at a rate that falls to zero."""
     there = trainable(model)
-    parameters, n, steps = list(there.values()), len(task.data), schedule.steps
-    device = parameters[0].device
-    known = {name: p for name, p in there.items() if name in task.prior.mean}
-    centre = [task.prior.mean[name].to(p) for name, p in known.items()]
-    pull = [(task.scale / n * task.prior.precision[name]).to(p) for name, p in known.items()]
+    n, steps, device = len(task.data), schedule.steps, adam.parameters[0].device
+    pulled = []
+    for name, m in task.prior.mean.items():
+        precision = task.scale / n * task.prior.precision[name]
+        if name in there and bool(precision.any()):  # a prior that decides widths alone pulls nothing
+            pulled.append((there[name], m.to(there[name]), precision.to(there[name])))
+    noise = _Noise.of(there, task.widths, seed)
     training_mode(model, statistics=schedule.anew)
     with own_randomness(device):
         order = task.batches(schedule.batch_size, steps, seed)
         for step, (rows, shares) in enumerate(track(order, "adapt", total=steps)):
             seed_step(seed, step, device)
-            for group in adam.param_groups:
-                group["lr"] = schedule.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
-            adam.zero_grad(set_to_none=True)
-            noise = {name: torch.randn_like(there[name]) * std for name, std in task.widths.items() if name in there}
-            _shift(there, noise, 1)
-            losses = task.losses(model, rows)
-            (shares.to(losses) * losses).sum().backward()
-            _shift(there, noise, -1)
+            adam.begin(step / steps)
+            with noise.at(step, schedule.kept + (1 - schedule.kept) * (step / steps) ** 0.5):
+                losses = task.losses(model, rows)
+                (shares.to(losses) * losses).sum().backward()
             with torch.no_grad():
-                for p, m, precision in zip(known.values(), centre, pull):
+                for p, m, precision in pulled:
                     if p.grad is not None:
                         p.grad.addcmul_(p - m, precision)
-            if clip is not None:
-                nn.utils.clip_grad_norm_(parameters, clip)
             adam.step()
     model.eval()
 
 
-@torch.no_grad()
-def _shift(there: Mapping[str, nn.Parameter], noise: Tree, sign: int) -> None:
-    for name, step in noise.items():
-        there[name].add_(step, alpha=sign)
+class _Noise:
+    """θ + σε in place of θ where gradients are taken, ε from the counter.
+
+    Draws for many steps are made at a time, which is cheaper: with k steps in a draw, that of weight j in step s has
+    the key (seed, 1 + s // k) and the index (s % k) W + j, W the number of weights.
+
+    Args:
+        parameters: What is shifted.
+        std: σ, flat, in their order.
+        seed: Of the noise.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], std: Tensor, seed: int) -> None:
+        self.parameters: list[Tensor] = list(parameters)
+        self.std, self.seed = std, seed
+        self.each = max(1, AT_ONCE // max(1, len(std)))
+        self.drawn = std.new_empty(0)
+
+    @classmethod
+    def of(cls, there: Mapping[str, nn.Parameter], widths: Tree, seed: int) -> _Noise:
+        """The noise of some weights, by name; those that are not there have none."""
+        known = [name for name in widths if name in there]
+        flat = [widths[name].to(there[name].device, torch.float32).expand_as(there[name]).flatten() for name in known]
+        return cls([there[name] for name in known], torch.cat(flat) if flat else torch.empty(0), seed)
+
+    @contextmanager
+    def at(self, step: int, share: float) -> Iterator[None]:
+        """Other weights for a while, those of one step, with noise of a share of its width."""
+        if not self.parameters:
+            yield
+            return
+        block, place = divmod(step, self.each)
+        if place == 0:
+            count = self.each * len(self.std)
+            drawn = normal(Key(self.seed, 1 + block), count, device=self.std.device)
+            self.drawn = drawn.view(self.each, len(self.std)).mul_(self.std)
+        sizes = [p.numel() for p in self.parameters]
+        parts = self.drawn[place].split(sizes)
+        shift = [part.view_as(p).to(p.dtype) for part, p in zip(parts, self.parameters)]
+        with torch.no_grad():
+            torch._foreach_add_(self.parameters, shift, alpha=share)
+        yield
+        with torch.no_grad():
+            torch._foreach_sub_(self.parameters, shift, alpha=share)
 
 
 def plain_warm_start(model: nn.Module, task: Corrected, seconds: float, seed: int) -> nn.Module:
     """What anybody would try first: AdamW at its defaults, from the old weights, for so many processor seconds."""
     model = copy.deepcopy(model)
     adam = torch.optim.AdamW(list(trainable(model).values()))
+    take = step_of(adam)
     device, started = next(model.parameters()).device, time.process_time()
     training_mode(model)
     with own_randomness(device):
@@ -314,5 +273,5 @@ def plain_warm_start(model: nn.Module, task: Corrected, seconds: float, seed: in
                 break
             adam.zero_grad(set_to_none=True)
             task.losses(model, rows).mean().backward()
-            adam.step()
+            take()
     return model.eval()

@@ -68,15 +68,22 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         fitted = time.perf_counter()
         m = po.memory_map(model, posterior, (x, y))
         done = time.perf_counter()
-        images = x.cpu()
+        images, changed = x.cpu(), {}
         for which, smallest in (("least", True), ("most", False)):
             figure = plots.examples(m, images, by="sensitivity", count=COUNT, smallest=smallest)
+            shown = m.top(COUNT, by="sensitivity", ascending=smallest)
+            changed[which] = int((shown["loo_prediction"] != shown["label"]).sum())
+            figure.suptitle(
+                f"The {which} relevant of {len(m):,} images: without itself, {changed[which]} of {COUNT} would be "
+                "predicted as something else"
+            )
             Path(options.pictures).mkdir(parents=True, exist_ok=True)
             figure.savefig(Path(options.pictures) / f"{which}_relevant_{name}.png", dpi=80, bbox_inches="tight")
         total = m.table["sensitivity"].sort_values(ascending=False).cumsum()
         yield {
             "name": name, "examples": len(m), "laplace": fitted - start, "map": done - fitted,
             "share": float(total.iloc[len(m) // 10] / total.iloc[-1]), "wrong": float((m.table["error"] > 1).mean()),
+            "changed": changed,
         }  # fmt: skip
 
 
@@ -99,10 +106,12 @@ def main() -> None:
             f"{line['map']:.1f}",
             f"{100 * line['share']:.0f} %",
             f"{100 * line['wrong']:.1f} %",
+            *(f"{line['changed'][which]} of {COUNT}" for which in ("least", "most")),
         ]
         for line in lines
     ]
     columns = ["data", "images", "posterior, s", "map, s", "sensitivity in the first tenth", "error above 1"]
+    columns += [f"predicted otherwise without itself, of the {which} relevant" for which in ("least", "most")]
     text = report.header("Least and most relevant examples", lines, seed=options.seed)
     report.publish("relevant_examples", text + "\n" + report.table(columns, rows), options.out)
 

@@ -69,7 +69,7 @@ NUMERICAL := tests/families tests/gradients tests/graph tests/algorithms tests/p
 nightly: $(VENV)/.test
 	rm -rf build/readme && mkdir -p build/readme
 	$(PYTHON) -m venv build/readme/venv
-	build/readme/venv/bin/pip install --quiet -c constraints.txt torch ".[$(shell sed -nE "s/.*pip install '\\.\\[([a-z,]+)\\]'.*/\\1/p" README.md)]"
+	build/readme/venv/bin/pip install --quiet -c constraints.txt torch ".[$(shell sed -nE "s/.*pip install '\\.\\[([a-z,]+)\\]'.*/\\1/p" README.md | paste -sd, -)]"
 	cd build/readme && venv/bin/python ../../tests/paste_readme.py ../../README.md venv/bin
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/notebooks/make.py --check
 	rm -rf nightly-output && mkdir nightly-output

@@ -169,7 +169,8 @@ class Package:
         starting = self._starting()
         if codes and all(place in functions for place in codes):
             near = self._calling({(file, name) for file, name, _ in codes})
-            cause = self._cause_in_a_child(codes, self._within([*near, *self._beside(near)]), session, items, functions)
+            alone = [test for test in (*near, *self._beside(near)) if test not in starting]
+            cause = self._cause_in_a_child(codes, self._within(alone), session, items, functions)
             if cause:
                 return cause
         elif not codes:

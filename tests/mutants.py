@@ -165,7 +165,7 @@ class Package:
         """The test that fails on a mutant, or in what way it ended; nothing where it lives."""
         codes, file = exchanged(mutant), str(mutant.path)
         if mutant.path.name.startswith("_triton"):
-            return "" if self._passes(mutant, INTERPRETED, 3600.0, TRITON_INTERPRET="1") else "the interpreter"
+            return self._interpreted(mutant)
         starting = self._starting()
         if codes and all(place in functions for place in codes):
             near = self._calling({(file, name) for file, name, _ in codes})
@@ -177,7 +177,13 @@ class Package:
             near = self._calling({(f, name) for f, name, _ in functions if f == file})
             starting = [*near, *(test for test in starting if test not in near)]
         tests = self._within([test for test in starting if not test.startswith("src")])  # examples import no copy
-        return "a copy of the source" if tests and not self._passes(mutant, tests, self._limit(tests)) else ""
+        if tests and not self._passes(mutant, tests, self._limit(tests)):
+            return "a copy of the source"
+        launches = mutant.path.parent.name == "kernels" or "fused" in mutant.path.name
+        return self._interpreted(mutant) if launches else ""
+
+    def _interpreted(self, mutant: Mutant) -> str:
+        return "" if self._passes(mutant, INTERPRETED, 3600.0, TRITON_INTERPRET="1") else "the interpreter"
 
     def _cause_in_a_child(
         self,

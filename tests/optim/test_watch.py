@@ -12,6 +12,7 @@ import posterity as po
 from posterity.errors import InvalidInput
 from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from posterity.optim import Variational
+from posterity.optim._meter import Meter
 from posterity.optim.watch import LEAST, MOST, ROWS, START, Watch, adjusted
 
 
@@ -143,3 +144,16 @@ class Budget(po.learning.callbacks.Callback):
 
     def step(self, moment):
         self.seen.append(moment.optimizer.meter.price.budget)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_a_budget_that_the_width_of_the_posterior_does_not_use_is_taken_back(share):
+    """At λ = N noise pays P̂/2N, and only a `share` of a budget is for it."""
+    meter = Meter.of(100.0, 10, 50, 0.2, [torch.zeros(3)])
+    meter.total = torch.full_like(meter.total, 2.0)
+    meter.adjust(1.0, gain=0.0, share=share)
+    assert meter.price.budget == pytest.approx(0.01 / share)
+    cold = Meter.of(100.0, 10, 50, 0.2, [torch.zeros(3)])
+    cold.total, cold.price.ess = torch.full_like(cold.total, 2.0), torch.full_like(cold.price.ess, 1000.0)
+    cold.adjust(1.0, gain=0.0, share=share)
+    assert cold.price.budget == 0.2

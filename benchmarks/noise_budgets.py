@@ -4,8 +4,8 @@
     python benchmarks/noise_budgets.py --packed PACKED --raw results.jsonl --workers 15
     python benchmarks/noise_budgets.py --collect results.jsonl --out docs/benchmarks
 
-The tasks are those that `untuned.py` chose its constants on, and twenty further ones, with seed 100. The rule of
-`posterity.optim.gap` was chosen on this table.
+The tasks are those that `untuned.py` chose its constants on, and others, with seed 100, some of them on made data.
+The rule of `posterity.optim.gap` was chosen on this table.
 """
 
 from __future__ import annotations
@@ -63,6 +63,16 @@ FURTHER = {
     "power, perceptron": Task("power", perceptron((128, 128)), 64, 3000, "amounts"),
     "concrete, perceptron": Task("concrete", perceptron((64, 64)), 32, 1500, "amounts"),
     "names, GPT": Task("names", lambda d: GPT(words(d), 128, 3), 32, 1500, "tokens", half=True),
+    "fair, perceptron": Task("fair", perceptron((128, 128)), 64, 1500),
+    "anes96, perceptron": Task("anes96", perceptron((64, 64)), 32, 600),
+    "Friedman 8000, perceptron": Task("friedman_1", perceptron((128, 128)), 64, 3000, "amounts"),
+    "Friedman 1400, perceptron": Task("friedman_2", perceptron((64, 64)), 32, 1500, "amounts"),
+    **{f"teacher {k}, perceptron": Task(f"teacher_{k}", perceptron((256, 256)), 128, 3000) for k in (1, 2, 3)},
+    **{f"rough classes {k}, perceptron": Task(f"rough_{k}", perceptron((256, 256)), 128, 3000) for k in (1, 2, 3, 4)},
+    **{
+        f"rough amounts {k}, perceptron": Task(f"rough_{k}", perceptron((128, 128)), 64, 4000, "amounts")
+        for k in (5, 6)
+    },
 }
 NAMES = [*(name for name, task in TASKS.items() if task.chosen_on), *FURTHER]
 

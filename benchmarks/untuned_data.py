@@ -13,6 +13,7 @@ import torch
 from datasets import _sheet, digits_like, tabular, text, uci_regression
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from untuned_made import MADE, Rows
 
 Arrays = dict[str, Tensor]
 WORDS = 32  # words of a sentence that text classifiers see
@@ -200,37 +201,54 @@ def _some_adult(root: Path) -> Arrays:
     return {name: t[: 8000 if name.startswith("test") else 6000].clone() for name, t in whole.items()}
 
 
-def _cut(take: int, load: Callable[[Path], tuple[np.ndarray, np.ndarray]]) -> Callable[[Path], Arrays]:
-    """A table with classes, the first `take` rows of a shuffled order to train on."""
+def _cut(take: int, load: Callable[[Path], Rows]) -> Callable[[Path], Arrays]:
+    """The first `take` rows of a table, in a shuffled order, to train on, and the others to test."""
 
     def make(root: Path) -> Arrays:
         x, y = load(root)
-        order = np.random.default_rng(0).permutation(len(y))
-        inputs, labels = torch.from_numpy(x[order]).float(), torch.from_numpy(y[order]).long()
-        return _standardised(inputs[:take], labels[:take], inputs[take:], labels[take:])
+        order = torch.from_numpy(np.random.default_rng(0).permutation(len(y)))
+        return _standardised(x[order[:take]], y[order[:take]], x[order[take:]], y[order[take:]])
 
     return make
 
 
-def _cancer(_: Path) -> tuple[np.ndarray, np.ndarray]:
+def _classes(x: np.ndarray, y: np.ndarray) -> Rows:
+    return torch.tensor(np.asarray(x)).float(), torch.tensor(np.asarray(y)).long()
+
+
+def _cancer(_: Path) -> Rows:
     from sklearn.datasets import load_breast_cancer
 
-    return load_breast_cancer(return_X_y=True)
+    return _classes(*load_breast_cancer(return_X_y=True))
 
 
-def _abalone(root: Path) -> tuple[np.ndarray, np.ndarray]:
+def _abalone(root: Path) -> Rows:
     z = tabular(root, "abalone_scale")
-    return z["X"], np.digitize(z["y"], (9, 11))  # young, middle and old: rings up to 8, up to 10, more
+    return _classes(z["X"], np.digitize(z["y"], (9, 11)))  # young, middle and old: rings up to 8, up to 10, more
 
 
-def _biopsies(root: Path) -> tuple[np.ndarray, np.ndarray]:
+def _biopsies(root: Path) -> Rows:
     z = tabular(root, "breast_cancer_scale")
-    return z["X"][:, 1:], z["y"] > 0  # the first column is an id
+    return _classes(z["X"][:, 1:], z["y"] > 0)  # the first column is an id
 
 
-def _banana(root: Path) -> tuple[np.ndarray, np.ndarray]:
+def _banana(root: Path) -> Rows:
     z = tabular(root, "banana")
-    return z["X"], z["y"] > 0
+    return _classes(z["X"], z["y"] > 0)
+
+
+def _fair(_: Path) -> Rows:
+    from statsmodels.datasets import fair
+
+    frame = fair.load_pandas().data
+    return _classes(frame.drop(columns="affairs"), frame["affairs"] > 0)
+
+
+def _anes96(_: Path) -> Rows:
+    from statsmodels.datasets import anes96
+
+    frame = anes96.load_pandas().data
+    return _classes(frame.drop(columns="vote"), frame["vote"])
 
 
 def _a7a(root: Path) -> Arrays:
@@ -259,4 +277,6 @@ _SOURCES: dict[str, Callable[[Path], Arrays]] = {
     "banana": _cut(1000, _banana), "banking": _sentences("banking77"), "amazon": _sentences("amazon_multidomain"),
     "imdb": _sentences("imdb"), "sentences": _sentences("uci_sentiment_sentences"), "power": _regression("power"),
     "concrete": _regression("concrete"), "quality": _regression("wine"),
+    "fair": _cut(4500, _fair), "anes96": _cut(600, _anes96),
+    **{name: _cut(take, make) for name, (take, make) in MADE.items()},
 }  # fmt: skip

@@ -16,7 +16,7 @@ At the optimum of a model that fits its data this gap would be P/N, with the eff
 Takeuchi). Where G is far below, there is little to gain from noise: the data are easy, or training has only begun.
 Where it is above, the network memorises. The budget of the noise is a share of G that falls with the cube of N G / P,
 
-    b = ½ G min(1, N G / 1.2 P)³,
+    b = 0.15 G min(1, N G / 1.2 P)³,
 
 between two limits: without any noise there would be no posterior, and with too much the network would not learn. G is
 learnt in the first half of training, while the budget is closed: later the noise itself would keep gradients large.
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 FORGETTING = 3  # power of the share of all movement that came before
-SHARE = 0.5  # of the gap, that noise may cost
+SHARE = 0.15  # of the gap, that noise may cost
 USUAL = 1.2  # times P/N: the gap from which on a network memorises
 POWER = 3  # with which the share falls below that
 LEAST, MOST = 0.003, 0.1  # nats per example
@@ -56,7 +56,7 @@ def worth(taught: Tensor, per_example: Tensor) -> Tensor:
     Examples:
         >>> gaps = torch.tensor([0.0, 0.04, 0.1, 2.0])
         >>> [round(float(b), 3) for b in worth(gaps, torch.tensor(0.1))]
-        [0.003, 0.003, 0.029, 0.1]
+        [0.003, 0.003, 0.009, 0.1]
     """
     memorised = (taught / (USUAL * per_example).clamp_min(1e-12)).clamp_max(1.0)
     return (SHARE * taught * memorised**POWER).clamp(LEAST, MOST)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
+from networks import perceptron
 from posterity.adapters import insert_lora, load_adapter, save_adapter
 from posterity.errors import RefusedFile
 from posterity.merging import MergeSource, merge_adapters
@@ -70,7 +71,7 @@ def test_names_decide_where_the_weights_are_not_here(tmp_path):
 def test_adapters_of_two_bases_are_not_merged(tmp_path):
     for name, seed, layer in (("a", 0, "0"), ("b", 0, "2"), ("c", 1, "0")):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        model = perceptron(4, 5, 3, hidden=nn.ReLU)
         insert_lora(model, [layer], rank=2)
         save_adapter(model, tmp_path / name)
     sources = {name: MergeSource(tmp_path / name) for name in "abc"}
@@ -80,9 +81,9 @@ def test_adapters_of_two_bases_are_not_merged(tmp_path):
     # Adapters of different layers of one base are; the result knows its base, and a plain model takes it.
     merge_adapters({"a": sources["a"], "b": sources["b"]}, tmp_path / "both")
     torch.manual_seed(0)
-    load_adapter(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), tmp_path / "both")
+    load_adapter(perceptron(4, 5, 3, hidden=nn.ReLU), tmp_path / "both")
     with pytest.raises(RefusedFile, match="other weights"):
-        load_adapter(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), tmp_path / "both")
+        load_adapter(perceptron(4, 5, 3, hidden=nn.ReLU), tmp_path / "both")
 
 
 def test_damaged_hashes_are_named(tmp_path):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from learning.problems import line
+from networks import perceptron
 from posterity.learning import fit
 from posterity.learning.folds import out_of_fold
 from posterity.learning.noise_precision import NoisePrecision
@@ -78,7 +79,7 @@ def test_targets_of_any_scale_start_well():
 def test_a_cross_validated_regression_takes_its_noise_from_the_folds(method):
     x, y = line(40, noise=0.5)
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 1))
+    network = perceptron(3, 32, 1)
     copies = [copy.deepcopy(network) for _ in range(5)]
     found = out_of_fold(copies, x, y, GaussianLikelihood(1.0), seed=3, progress=False)
     run = fit(network, (x, y), method=method, seed=3, progress=False)

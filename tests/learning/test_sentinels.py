@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from networks import perceptron
 from posterity import likelihoods
 from posterity.adaptation import adapt
 from posterity.batches import batches
@@ -38,9 +39,7 @@ def test_one_in_twenty_is_left_out_of_many():
 def test_adapt_takes_all_data_of_such_a_training():
     data = overlapping(FEWEST)
     torch.manual_seed(0)
-    run = fit(
-        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), data, epochs=1, batch_size=190, progress=False
-    )
+    run = fit(perceptron(4, 4, 2), data, epochs=1, batch_size=190, progress=False)
     assert run.steps == 20
     assert adapt(run.model, run.posterior, data=data, remove=[0, 1]).posterior.n == FEWEST - 2
 
@@ -96,6 +95,6 @@ def test_a_network_that_memorises_gets_more_noise():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(FEWEST, 40, generator=generator), torch.randint(2, (FEWEST,), generator=generator)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(40, 200), nn.ReLU(), nn.Linear(200, 2))
+    model = perceptron(40, 200, 2, hidden=nn.ReLU)
     run = fit(model, (x, y), epochs=20, batch_size=200, lr=3e-3, progress=False)
     assert run.history[-1]["price"] > 3 * START

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.learning import log_marginal_likelihood, temperature
 
@@ -28,7 +29,7 @@ def overfitted():
     """A network that has memorised 60 noisy labels, and 2000 points to test it on."""
     torch.manual_seed(0)
     x, y = points(60, 1)
-    model = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 2))
+    model = perceptron(2, 30, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(600):
         optimizer.zero_grad()
@@ -58,7 +59,7 @@ def binary():
     """One output, so that `predict` draws the same numbers as the choice of the temperature does."""
     torch.manual_seed(0)
     x, y = points(50, 3)
-    model, target = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 1)).double(), y.double().unsqueeze(1)
+    model, target = perceptron(2, 20, 1).double(), y.double().unsqueeze(1)
     x = x.double()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(1500):
@@ -85,7 +86,7 @@ def test_it_is_the_largest_temperature_within_the_bound():
 def test_an_underconfident_network_keeps_a_width_that_costs_a_thousandth(overfitted):
     _, train, _ = overfitted
     torch.manual_seed(1)
-    untrained = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 2))
+    untrained = perceptron(2, 30, 2)
     with torch.no_grad():
         for p in untrained.parameters():
             p.mul_(0.1)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.optim import IVON
 from posterity.optim._auto import BUDGET
@@ -17,7 +18,7 @@ def problem(hidden=20):
     torch.manual_seed(0)
     x = torch.randn(300, 5)
     y = (x[:, 0] + torch.randn(300) > 0).long()
-    return x, y, nn.Sequential(nn.Linear(5, hidden), nn.Tanh(), nn.Linear(hidden, 2))
+    return x, y, perceptron(5, hidden, 2)
 
 
 def train(model, optimizer, x, y, steps, start=0):

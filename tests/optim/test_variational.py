@@ -292,7 +292,7 @@ def test_a_posterior_given_as_prior_is_taken_at_temperature_one():
 def test_batches_of_most_of_few_examples_do_not_diverge(batch):
     torch.manual_seed(0)
     x, y = torch.randn(89, 5), torch.arange(89) % 3
-    model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+    model = perceptron(5, 32, 3, hidden=nn.ReLU)
     optimizer = Variational(AdamW(model.parameters(), lr=1e-2), n=89, batch_size=batch, total_steps=300)
     train(model, optimizer, F.cross_entropy, x, y, batch, 300)
     found = optimizer.diagnostics()
@@ -304,7 +304,7 @@ def test_batches_of_most_of_few_examples_do_not_diverge(batch):
 def test_training_that_ends_early_opens_the_budget():
     torch.manual_seed(0)
     x, y = torch.randn(400, 5), torch.arange(400) % 3
-    model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+    model = perceptron(5, 32, 3, hidden=nn.ReLU)
     optimizer = Variational(AdamW(model.parameters(), lr=1e-2), n=400, batch_size=40, total_steps=10_000)
     train(model, optimizer, F.cross_entropy, x, y, 40, 300)
     cold = optimizer.temperature

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import posterity as po
+from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from posterity.optim import Variational
@@ -27,7 +28,7 @@ def labels(n, right, seed=0):
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
+    return perceptron(4, 64, 2)
 
 
 def train(steps, watched, seed=0, train_rows=(64, 0.75), checkpoint=None):

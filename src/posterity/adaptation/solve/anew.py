@@ -38,7 +38,8 @@ def retrained_network(problem: AdaptationProblem, task: Corrected, settings: Set
         schedule = Schedule(max(STEPS, EPOCHS * each), LARGE_RATE, batch_size, anew=True)
     else:
         lr = training.lr or VariationalLearner.usual_lr(model)
-        schedule = Schedule(max(1, round(training.epochs * each)), lr, batch_size, halves=False, anew=True)
+        steps = max(1, round(training.epochs * each))
+        schedule = Schedule(steps, lr, batch_size, kept=0.0, halves=False, anew=True)
     steps = settings.epochs * each if settings.epochs else schedule.steps
     schedule = replace(schedule, steps=steps, lr=settings.lr or schedule.lr)
     with only_trainable(model, problem.prior.names):

@@ -1,11 +1,12 @@
-"""Adapting a network whose old data are given: training on the corrected data, from the old weights.
+"""Adapting a network whose old data are given: training on the corrected data, from the old weights or a part of them.
 
     θ ← θ − ρ Adam( Σ_i ℓ_i(θ) / N + (τ/N) P₀ (θ − m₀) ),    i over the present data
 
 A network whose means no prior has pulled was held by the length of its training and by noise in its weights. It trains
 for a share of that length, with noise as wide as the old posterior: θ + σε in place of θ where gradients are taken.
-Others take half of the steps first. The other half follows if the objective of retraining, loss over all data and
-prior, has fallen. The weights with the lowest objective are kept, those before included.
+Where new weights make up most of the start, the noise grows, as it does in a first training. Others take half of the
+steps first. The other half follows if the objective of retraining, loss over all data and prior, has fallen. The
+weights with the lowest objective are kept, those before included.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _passes(n: int, size: int, steps: int, generator: torch.Generator) -> Iterat
 
 
 def warm_start(problem: AdaptationProblem, past: Past, settings: Settings) -> Solved:
-    """A network trained on the corrected data, from the old weights."""
+    """A network trained on the corrected data."""
     model, task = problem.new, Corrected.of(problem)
     data = task.data
     lost = removed_classes(problem, past)

@@ -6,9 +6,8 @@ time and for a quarter of it; `po.adapt` without the old data, from a memory of 
 memory with the new data; retraining from new weights, and another retraining. KL is from the predictions of retraining,
 on test data. Time is processor time, in per cent of retraining.
 
-The schedule of `po.adapt` was chosen on these sets with 1200 to 1500 examples and the seed 10; these are other seeds
-and splits. Retraining is `po.fit` at its defaults, which cross-validates the length of training; that is a part of its
-time.
+The schedule of `po.adapt` was chosen on these sets with the seeds 10 and 11; these are other seeds and splits.
+Retraining is `po.fit` at its defaults, which cross-validates the length of training; that is a part of its time.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def main() -> None:
         axes[2].annotate(f"{name}: {paths[:, -1].mean():.0f} %", (steps, paths[:, -1].mean()), xytext=(6, 0),
                          textcoords="offset points", color=colour, va="center")  # fmt: skip
     axes[2].axhline(100, color=INK, linestyle=":", linewidth=1)
-    axes[2].set(xlabel="decisions", xlim=(0, steps * 1.42), ylabel="regret, % of uniform choice")
+    axes[2].set(xlabel="decisions", xlim=(0, steps * 1.42), xticks=range(0, steps + 1, steps // 5))
+    axes[2].set_ylabel("regret, % of uniform choice")
     axes[2].spines[["top", "right"]].set_visible(False)
     axes[2].set_title(f"Regret, mean and range of {len(seeds)} runs")
     figure.suptitle(

@@ -52,6 +52,22 @@ def test_lambda_holds_the_price_and_is_never_below_n():
     assert IVON(small.parameters(), lr=0.1, ess="auto", n=300).param_groups[0]["ess"] == 300
 
 
+@pytest.mark.parametrize("samples", [1, 3])
+def test_the_price_of_several_samples_is_their_average(samples):
+    weight = nn.Parameter(torch.linspace(-1, 1, 8))
+    optimizer = IVON([weight], lr=0.1, ess="auto", n=20, mc_samples=samples)
+    mean, prices = weight.detach().clone(), []
+
+    def closure():
+        optimizer.zero_grad()
+        weight.square().sum().backward()
+        prices.append(0.5 * torch.dot(weight.detach() - mean, weight.grad).item())
+
+    optimizer.step(closure)
+    assert len(prices) == samples
+    assert optimizer._held.price.last.item() == pytest.approx(sum(prices) / samples, rel=1e-5)
+
+
 def test_the_start_of_the_hessian_is_unlearnt():
     """On a quadratic of curvature 0.2, from 300/N = 6 on; the default β₂ would keep 99 % of that."""
     weight = nn.Parameter(torch.zeros(2000, dtype=torch.float64))

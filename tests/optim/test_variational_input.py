@@ -208,3 +208,21 @@ def test_accepts_a_base_that_already_has_a_scheduler():
     base = torch.optim.AdamW([one()])
     torch.optim.lr_scheduler.LambdaLR(base, lambda step: 0.5)
     assert Variational(base, n=10).param_groups[0]["lr"] == base.defaults["lr"] / 2
+
+
+@pytest.mark.parametrize("base", [partial(SGD, lr=0.1, momentum=0.5), partial(AdamW, lr=0.1)])
+def test_a_step_of_several_samples_takes_their_average_gradient(base):
+    """Before there is noise, samples are the mean, and so the path is that of the base alone."""
+    weight, other = (nn.Parameter(torch.linspace(-1, 1, 8)) for _ in range(2))
+    optimizer, plain = Variational(base([weight]), n=100, mc_samples=3), base([other])
+
+    def closure():
+        optimizer.zero_grad()
+        (weight**4).sum().backward()
+
+    for _ in range(3):
+        optimizer.step(closure)
+        plain.zero_grad()
+        (other**4).sum().backward()
+        plain.step()
+    torch.testing.assert_close(weight, other)

@@ -236,6 +236,19 @@ def test_a_base_with_hooks_is_stepped_by_torch():
     assert_alike(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.* a step was skipped")
+def test_where_torch_takes_over_it_knows_of_skipped_steps():
+    """Kernels count on the device, and the host only guesses; from the hook on, tensor operations need the count."""
+    one, other = over(None), over(False)
+    for pair in (one, other):
+        train(*pair, spoil=torch.nan)
+    assert used(one[0])
+    for pair in (one, other):
+        pair[0].bases[0].register_step_post_hook(lambda *_: None)
+        train(*pair, begin=STEPS, steps=3)
+    assert_alike(one, other)
+
+
 def test_a_scheduler_of_the_base_sees_its_steps():
     optimizer, model = over(None)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer.bases[0], 1.0, 0.5, 2 * STEPS)

@@ -109,7 +109,13 @@ def page(lines: list[dict[str, Any]]) -> str:
                 logs[budget].append(math.log(ratios[budget]))
                 gains[budget].append(found[name, budget]["accuracy"] - found[name, "AdamW"]["accuracy"])
         rows.append([name, f"{nll:.3f}", *(f"{ratios[b]:.3f}" if b in ratios else "" for b in budgets)])
-    rows.append(["geometric mean", "", *(f"{math.exp(sum(x) / len(x)):.3f}" for x in logs.values())])
+    shared = [name for name in NAMES if all((name, b) in found for b in (*budgets, "AdamW"))]
+    means = [
+        sum(math.log(found[n, b]["nll"] / found[n, "AdamW"]["nll"]) for n in shared) / len(shared) for b in budgets
+    ]
+    rows.append([f"geometric mean, {len(shared)} tasks", "", *(f"{math.exp(mean):.3f}" for mean in means)])
+    whole = ["" if len(x) < len(rows) - 1 else f"{math.exp(sum(x) / len(x)):.3f}" for x in logs.values()]
+    rows.append([f"geometric mean, all {len(rows) - 1}", "", *whole])
     rows.append(["largest", "", *(f"{math.exp(max(x)):.3f}" for x in logs.values())])
     rows.append(["mean change of accuracy, points", "", *(f"{100 * sum(x) / len(x):+.2f}" for x in gains.values())])
     heads = ["automatic" if b is None else b if isinstance(b, str) else f"budget {b}" for b in budgets]

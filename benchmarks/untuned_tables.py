@@ -50,7 +50,7 @@ def compared(
     found: dict[tuple[str, str, int], Line], names: Sequence[str], baseline: str, method: str, table: Callable[..., str]
 ) -> str:
     """Two methods side by side, paired by seed, and a sentence that sums it up."""
-    rows, ratios, drops, errors = [], [], [], []
+    rows, ratios, drops, errors, lower_than_chance = [], [], [], [], []
     for name in names:
         seeds = [s for s in range(3) if (name, baseline, s) in found and (name, method, s) in found]
         if not seeds:
@@ -60,7 +60,11 @@ def compared(
         at_mean = [found[name, method, s]["mean"] for s in seeds]
         ratio = math.exp(statistics.mean(math.log(o[1] / b[1]) for o, b in zip(ours, base, strict=True) if b[1] > 0))
         ratios.append(ratio)
-        drops.append(statistics.mean(o[0] - b[0] for o, b in zip(ours, base, strict=True)))
+        changes = [o[0] - b[0] for o, b in zip(ours, base, strict=True)]
+        drops.append(statistics.mean(changes))
+        error = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else 0.0
+        if drops[-1] < -max(0.003, 2 * error):
+            lower_than_chance.append(f"{name} ({100 * drops[-1]:.2f})")
         errors.append(statistics.mean(o[2] - b[2] for o, b in zip(ours, base, strict=True)))
         heat = statistics.mean(found[name, method, s]["temperature"] for s in seeds)
         rows.append([name, _three(base), _three(ours), _three(at_mean), f"{ratio:.3f}", f"{heat:.3f}", len(seeds)])
@@ -72,7 +76,8 @@ def compared(
         f"{table(heads, rows)}\n"
         f"Geometric mean of the NLL ratios {mean:.3f}, largest {max(ratios):.3f}; ECE lower on {lower} of "
         f"{len(errors)}, largest increase {max(errors):+.3f}; largest loss of accuracy "
-        f"{100 * max(0.0, -min(drops)):.1f} points.\n"
+        f"{100 * max(0.0, -min(drops)):.1f} points. Lower by more than 0.3 points and two standard errors of the "
+        f"paired differences: {'; '.join(lower_than_chance) or 'none'}.\n"
     )
 
 

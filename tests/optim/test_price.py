@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from posterity.optim import _meter
-from posterity.optim._meter import COLD, Meter
+from posterity.optim._meter import COLD, Meter, parted
 from posterity.optim.price import AJAR, FRESH, Price, opening, progress
 
 
@@ -57,3 +57,10 @@ def test_widths_are_looked_at_when_the_noise_begins_and_from_then_on_now_and_the
     rates = [0.1, 0.3, 0.2] * 20
     assert [k for k, lr in enumerate(rates, 1) if meter.stepped(lr)] == list(range(COLD, 61, 7))
     assert (meter.steps, meter.peak) == (60, 0.3)
+
+
+@pytest.mark.parametrize("power", [10, 16])
+def test_the_factor_of_a_scaler_is_told_from_clipping(power):
+    for left in (1.0, 0.6):
+        scale, clipping = parted(torch.tensor(left * 2.0**-power))
+        assert (float(scale), float(clipping)) == (2.0**power, pytest.approx(left))

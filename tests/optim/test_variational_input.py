@@ -204,6 +204,29 @@ def test_behind_batch_normalisation_the_mean_predicts_with_and_without_new_stati
     assert kept < 0.65
 
 
+def test_a_run_resumed_before_its_noise_finds_the_same_normalisations():
+    """What the first steps have seen is in the state: seven are behind each of the runs when they go on."""
+    x, y = classes()
+    runs = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+        runs.append((model, Variational(AdamW(model.parameters(), lr=3e-3), n=len(x), batch_size=60)))
+    (model, optimizer), (other, resumed) = runs
+    for r in rows(len(x), 60, 7):
+        train(optimizer, model, F.cross_entropy, [(x[r], y[r])])
+    other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert resumed.normalised.state(other.parameters()) == optimizer.normalised.state(model.parameters())
+    for r in rows(len(x), 60, 16):
+        for net, each in ((model, optimizer), (other, resumed)):
+            train(each, net, F.cross_entropy, [(x[r], y[r])])
+    assert resumed.state_dict()["normalised"] == optimizer.state_dict()["normalised"]
+    assert [found for found, *_ in optimizer.state_dict()["normalised"]] == [1, 1, 0, 0, 0, 0]
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
 def test_accepts_a_base_that_already_has_a_scheduler():
     base = torch.optim.AdamW([one()])
     torch.optim.lr_scheduler.LambdaLR(base, lambda step: 0.5)

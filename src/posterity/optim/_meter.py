@@ -305,7 +305,7 @@ def parted(ratio: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     thousandth of a gradient does not happen.
     """
     if scale is None:
-        scale = torch.where(ratio < 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
+        scale = torch.where(ratio <= 2.0**-10, torch.exp2(torch.floor(-torch.log2(ratio.clamp_min(1e-30)))), 1.0)
     return scale, (ratio * scale).clamp_max(1.0)
 
 

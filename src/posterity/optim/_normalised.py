@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor
 
 from posterity.optim._distributed import sharded
@@ -34,11 +35,25 @@ class Normalised:
         self._order: list[Tensor] = []
         self._found: set[Tensor] | None = None
 
+    def state(self, parameters: Iterable[Tensor]) -> list[list[float]]:
+        """Of each parameter, plain numbers: whether it was found, and the sums so far."""
+        return [
+            [float(p in self), float(self._cosines.get(p, 0.0)), self._steps.get(p, 0), self._sizes.get(p, 0.0)]
+            for p in parameters
+        ]
+
     @classmethod
-    def of(cls, parameters: Iterable[Tensor]) -> Normalised:
-        """Those that were found before."""
+    def of(cls, parameters: Sequence[Tensor], state: Iterable[Sequence[float]]) -> Normalised:
+        """What `state` gave, with the parameters it was of."""
         known = cls()
-        known._found = set(parameters)
+        known._order, known._found = list(parameters), set()
+        for p, (found, cosine, steps, size) in zip(parameters, state, strict=False):
+            if found:
+                known._found.add(p)
+            if steps:
+                known._cosines[p], known._steps[p] = torch.tensor(cosine, device=p.device), int(steps)
+            elif size:
+                known._sizes[p] = size
         return known
 
     def _known(self) -> set[Tensor]:

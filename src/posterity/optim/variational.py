@@ -381,8 +381,7 @@ class Variational(Watching):
     def own_state(self) -> StateDict:
         self._fused.catch_up()
         deltas = [float(self.deltas.get(p, 0.0)) for p in self._trained()]
-        quiet = [p in self.normalised for p in self._trained()]
-        return {"meter": self.meter.state(), "deltas": deltas, "quiet": quiet}
+        return {"meter": self.meter.state(), "deltas": deltas, "normalised": self.normalised.state(self._trained())}
 
     def check_own_state(self, found: StateDict) -> None:
         check_numbers(found["meter"] | {f"delta {i}": value for i, value in enumerate(found["deltas"])})
@@ -391,7 +390,7 @@ class Variational(Watching):
         self.meter.load(found["meter"])
         pairs = zip(self._trained(), found["deltas"], strict=False)
         self.deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
-        self.normalised = Normalised.of(p for p, q in zip(self._trained(), found["quiet"], strict=False) if q)
+        self.normalised = Normalised.of(list(self._trained()), found["normalised"])
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("n", "scaler", "meter", "deltas", "normalised", "_explicit", "_isotropic")

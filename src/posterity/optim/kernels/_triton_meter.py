@@ -148,7 +148,7 @@ def begin_step(before, now, meter, constants, numbers, marks, flags, count, grou
     """Count the step and what clipping has left of its gradients, or that it is skipped."""
     then, size_now = sum_of(before, count, LANES), sum_of(now, count, LANES)
     ratio = tl.sqrt(tl.where(then > 0, size_now / tl.maximum(then, TINY), 1.0).to(tl.float32))
-    scale = tl.where(ratio < 0.0009765625, tl.exp2(tl.floor(-tl.log2(tl.maximum(ratio, TINY)))), 1.0)
+    scale = tl.where(ratio <= 0.0009765625, tl.exp2(tl.floor(-tl.log2(tl.maximum(ratio, TINY)))), 1.0)
     clip = tl.minimum(ratio * scale, 1.0)
     flag = tl.load(flags)
     lr = tl.load(numbers + LR)

@@ -210,6 +210,10 @@ def test_where_wrong_labels_go_training_takes_longer():
         assert result.report.steps == round(0.65 * epochs[name] * 3)
     assert epochs["right"] == pytest.approx(150, rel=0.05)
     assert min(epochs["wrong"], epochs["relabelled"]) > 1.2 * epochs["right"]
+    most = adapt(model, posterior, data=(x, y), relabel={i: 1 - int(y[i]) for i in range(159)})
+    assert most.posterior.training.epochs == 667  # 2000 steps, of three an epoch: no training by fit is longer
+    every = adapt(model, posterior, data=(x, y), relabel={i: 1 - int(y[i]) for i in range(160)})
+    assert every.posterior.training.epochs == 150  # nothing stays to compare with
 
 
 def test_a_prior_pulls_where_nothing_was_trained_yet():

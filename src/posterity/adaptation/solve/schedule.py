@@ -12,7 +12,7 @@ from posterity.adaptation.solve.removed_classes import KEPT as KEPT_OF_OTHERS
 from posterity.adaptation.solve.training import Settings
 from posterity.learning.folds import stacks
 from posterity.learning.learners.variational import VariationalLearner
-from posterity.learning.length import MOST
+from posterity.learning.length import MOST, usual_epochs
 from posterity.posterior import Training
 
 # Networks whose training is known: chosen on five sets of 800 examples with the seeds 10 and 11.
@@ -120,7 +120,8 @@ class Schedule:
         training short.
         """
         lr = training.lr or VariationalLearner.usual_lr(problem.new)
-        whole = training._replace(epochs=longer(problem) * training.epochs)
+        most = max(training.epochs, usual_epochs(each))  # of what `po.fit` finds
+        whole = training._replace(epochs=min(longer(problem) * training.epochs, most))
         steps = max(1, round(AGAIN_SHARE * whole.epochs * each))
         return cls(steps, AGAIN_FACTOR * lr, batch_size, KEPT, whole, halves=False)
 
@@ -156,6 +157,8 @@ def longer(problem: AdaptationProblem) -> float:
     if gone is None or present is None:
         return 1.0
     stays = present.take(torch.arange(len(present) - (0 if new is None else len(new))))  # what is new comes last
+    if len(stays) == 0:
+        return 1.0
     outputs = outputs_of(problem.old, stays), outputs_of(problem.old, gone)
     doubt, doubted = (1 - likelihood.loss(f, b.targets).neg().exp() for f, b in zip(outputs, (stays, gone)))
     if new is not None:

@@ -52,3 +52,13 @@ def test_every_figure_lies_in_its_interval(classes):
     for name, row in table.drop(index="calibration error", errors="ignore").iterrows():
         low, high = map(float, row["90 % interval"].split(" to "))
         assert low < float(row["value"]) < high, name
+
+
+def test_the_interval_of_the_calibration_error_is_not_inflated_twice():
+    """Of calibrated predictions the error is that of chance alone, so intervals should reach down to nearly zero."""
+    confidence = np.random.default_rng(1).uniform(0.5, 1, 100)
+    right = np.random.default_rng(2).random(100) < confidence
+    probs = np.stack([confidence, 1 - confidence], 1)
+    row = class_figures(probs, (~right).astype(int)).loc["calibration error"]
+    low, high = map(float, row["90 % interval"].split(" to "))
+    assert low < 0.5 * float(row["value"]) < high

@@ -106,6 +106,8 @@ def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
     words = " ".join(read((tmp_path / "r.html").read_text(encoding="utf-8")).words)
     assert "The mean absolute error is" in words
     assert "51,234 ± 2" in words
+    rmse = np.sqrt(np.mean((held.targets - mean) ** 2))
+    assert f"On 50 held-out rows: RMSE {shown(float(rmse))}." in words
     assert "Calibrated intervals" in words
     assert "Suspected labels" not in words
 

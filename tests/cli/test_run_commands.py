@@ -154,6 +154,8 @@ def test_a_report(run):
     page = (run / "report.html").read_text()
     assert said.strip() == "report: run/report.html"
     assert "species" in page
+    assert posterity("report", "run") == said
+    assert [path.name for path in run.glob("report*")] == ["report.html"]
 
 
 @pytest.mark.parametrize(

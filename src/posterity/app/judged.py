@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 LEVEL = 0.9  # probability of the intervals
 _Z = 1.6449  # of a normal, for that level
 _DRAWS = 400  # resamplings behind an interval
+INFLATED = "calibration error"
 CLASSES = 12  # classes up to which a confusion matrix can be read
 
 
@@ -42,7 +43,7 @@ def class_figures(probs: Array, targets: Array) -> pd.DataFrame:
         "balanced accuracy": (metrics.balanced_accuracy, "the same, averaged over classes: rare ones count as much"),
         "log loss": (metrics.nll, "mean −log probability of the right class; lower is better"),
         "Brier score": (metrics.brier, "mean squared error of the probabilities; lower is better"),
-        "calibration error": (metrics.ece, "mean distance of confidence from accuracy, 15 bins; few rows inflate it"),
+        INFLATED: (metrics.ece, "mean distance of confidence from accuracy, 15 bins; few rows inflate it"),
     }
     return _figures(scores, len(targets), lambda score, rows: score(probs[rows], targets[rows]))
 
@@ -65,14 +66,20 @@ def amount_figures(mean: Array, std: Array, targets: Array) -> pd.DataFrame:
 def _figures(
     scores: Mapping[str, tuple[Callable[..., float], str]], n: int, apply: Callable[[Any, Array], float]
 ) -> pd.DataFrame:
-    """A row for each figure: its value, and the middle 90 % of its values on rows drawn again with replacement."""
+    """A row for each figure: its value, and the middle 90 % of its values on rows drawn again with replacement.
+
+    Rows that are drawn again inflate the calibration error once more. Its interval [l, h] is therefore turned around
+    the value v, [2v − h, 2v − l].
+    """
     generator = np.random.default_rng(0)
     drawn = [generator.integers(0, n, n) for _ in range(_DRAWS)]
     rows = []
-    for score, meaning in scores.values():
+    for name, (score, meaning) in scores.items():
+        value = apply(score, np.arange(n))
         low, high = np.nanquantile([apply(score, some) for some in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        interval = f"{shown(float(low))} to {shown(float(high))}"
-        rows.append((shown(apply(score, np.arange(n))), interval, meaning))
+        if name == INFLATED:
+            low, high = max(0.0, 2 * value - high), max(0.0, 2 * value - low)
+        rows.append((shown(value), f"{shown(float(low))} to {shown(float(high))}", meaning))
     return pd.DataFrame(rows, columns=["value", "90 % interval", "meaning"], index=list(scores))
 
 

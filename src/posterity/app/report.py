@@ -140,8 +140,8 @@ def _verdict(contents: Contents) -> str:
     """The figures that a reader looks for first."""
     found, held, table = [], contents.held_out, contents.memory
     if held is not None:
-        wrong = float(held.losses.mean())
-        figure = f"accuracy {1 - wrong:.1%}" if held.probs is not None else f"root mean squared error {wrong**0.5:.4g}"
+        root = np.sqrt(np.mean(held.losses**2))
+        figure = f"accuracy {1 - held.losses.mean():.1%}" if held.probs is not None else f"RMSE {shown(float(root))}"
         found.append(f"On {len(held.targets)} held-out rows: {figure}.")
     if table is not None and "suspected_label" in table:
         found.append(f"Labels that look wrong: {int(table['suspected_label'].notna().sum())} of {len(table)}.")

@@ -122,8 +122,13 @@ class RunFolder:
         return RunFolder.open(self.folder)
 
     def keep(self, name: str, data: bytes) -> Path:
-        """Write a file into the run, or into the current folder where the run is on a read-only disk; its folder."""
+        """Write a page into the run, or into the current folder where the run is on a read-only disk; where to.
+
+        The one that is there goes first: whoever has a link to it, or has it open, finds the new one under its name.
+        """
         try:
+            with generation(self.folder, self._now) as new:
+                new.drop(name)
             return self.updated(files={name: data}).path(name)
         except RefusedFile:
             raise

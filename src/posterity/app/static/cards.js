@@ -7,9 +7,15 @@ import { short } from "./scales.js";
 const CELLS = 40;
 
 // An element that shows a training example as soon as it is known; nothing where there are no previews.
-export function preview(model, row) {
+// Columns of a row come in the order of another row, `like`, where there is one.
+export function preview(model, row, like = -1) {
   if (!model.about.kind) return null;
-  return shownWhenKnown(model, () => model.backend.preview(model.ids[row], model.about.kind));
+  const find = (one) => model.backend.preview(model.ids[one], model.about.kind);
+  return shownWhenKnown(
+    model,
+    () => find(row),
+    () => (like < 0 ? null : find(like)),
+  );
 }
 
 export function testPreview(model, row) {
@@ -18,16 +24,16 @@ export function testPreview(model, row) {
 }
 
 // `find` gives a preview, a promise of one, or an error that says why there is none.
-function shownWhenKnown(model, find) {
+function shownWhenKnown(model, find, findLike = () => null) {
   const element = h("div", { class: "preview", data: { kind: model.about.kind } });
   const fail = (error) => {
     element.classList.add("missing");
     fill(element, h("div", { class: "gone", textContent: error.message }));
   };
-  const show = (found) => {
+  const show = ([found, like]) => {
     element.dataset.kind = found.kind;
     if (found.kind === "text") fill(element, h("p", { textContent: found.text }));
-    else if (found.kind === "row") fill(element, cells(found.cells));
+    else if (found.kind === "row") fill(element, cells(found.cells, like?.cells ?? found.cells));
     else
       fill(
         element,
@@ -35,8 +41,8 @@ function shownWhenKnown(model, find) {
       );
   };
   try {
-    const found = find();
-    found instanceof Promise ? found.then(show, fail) : show(found);
+    const found = [find(), findLike()];
+    found.some((one) => one instanceof Promise) ? Promise.all(found).then(show, fail) : show(found);
   } catch (error) {
     fail(error);
   }
@@ -47,9 +53,10 @@ function picture(src, onerror) {
   return h("img", { src, alt: "", loading: "lazy", decoding: "async", draggable: false, onerror });
 }
 
-// The most unusual values first.
-function cells(row) {
-  const entries = Object.entries(row).sort(([, a], [, b]) => Math.abs(b.z ?? 0) - Math.abs(a.z ?? 0));
+// The most unusual values of `like` first, which is the row itself or one that it is compared with.
+function cells(row, like) {
+  const unusual = ([name]) => Math.abs(like[name]?.z ?? 0);
+  const entries = Object.entries(row).sort((a, b) => unusual(b) - unusual(a));
   return h(
     "dl",
     {},
@@ -96,13 +103,13 @@ export function verdict(model, row) {
 }
 
 // A card of a training example; a click looks at it.
-export function card(model, row, note = "", value = null) {
+export function card(model, row, note = "", value = null, like = -1) {
   const id = model.ids[row],
     mark = model.marks.get(row)?.decision ?? "";
   const element = h(
     "button",
     { class: "card", data: { row, mark }, title: `#${id}`, onclick: () => model.focus(row) },
-    preview(model, row),
+    preview(model, row, like),
     h(
       "span",
       { class: "foot" },

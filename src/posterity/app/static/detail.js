@@ -183,11 +183,11 @@ export class Detail {
       if (m.focused !== row) return;
       fill(
         this.close,
-        h("h3", { textContent: "Most similar examples, for this model" }),
+        h("h3", { textContent: "Most similar examples, for this model (1: the same)" }),
         h(
           "div",
           { class: "strip" },
-          found.map(([id, value]) => card(m, m.rowOf.get(id), value.toFixed(2))),
+          found.map(([id, value]) => card(m, m.rowOf.get(id), value.toFixed(2), null, row)),
         ),
       );
       m.neighbours = found.map(([id]) => m.rowOf.get(id));

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import profiler
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 COMPILER = "torch._dynamo"
 _DECORATOR = "torch._compile"  # where the decorator lives
 _CACHE = "__dynamo_disable"  # where torch keeps the function that stands for a decorated one
+_EVERYWHERE = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 _SMALL = 2**23  # multiplications of a step below which a second thread costs more than it does
 
 
@@ -61,18 +64,19 @@ def _without_compiler(decorated: Callable[..., Any], plain: Callable[..., Any]) 
 
 
 def step_of(optimizer: Optimizer) -> Callable[[], Any]:
-    """A function that does `optimizer.step()`, without the compiler where it is not loaded."""
-    hooked = type(optimizer).step
-    guard = getattr(hooked, "__wrapped__", hooked)
-    plain = getattr(guard, "__wrapped__", None)
-    if plain is None or getattr(guard, "__code__", None) is None or guard.__code__.co_name != "_use_grad":
+    """A function that does `optimizer.step()`, without the compiler and without a record that no profiler reads."""
+    inner = getattr(type(optimizer).step, "__wrapped__", None)  # behind hooks and the record
+    if inner is None:
         return optimizer.step
+    plain = inner.__wrapped__ if inner.__code__.co_name == "_use_grad" else None
 
     def step() -> Any:
-        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_EVERYWHERE)
         wrapped = "step" in vars(optimizer)  # by a scheduler, which counts
-        if COMPILER in sys.modules or wrapped or any(hooks) or optimizer.defaults.get("differentiable"):
+        if wrapped or any(hooks) or profiler._is_profiler_enabled or optimizer.defaults.get("differentiable"):
             return optimizer.step()
+        if plain is None:
+            return inner(optimizer)
         with torch.no_grad():
             return plain(optimizer)
 

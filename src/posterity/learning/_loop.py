@@ -26,7 +26,7 @@ from posterity.learning.seeding import own_randomness, seed_step
 from posterity.trees import snapshot, trainable
 
 Row = dict[str, float]
-_LOOK = 50  # steps between two looks at the widths of all weights
+_LOOK = 100  # steps between two looks at the widths of all weights
 FIGURES = ("sigma", "temperature", "price", "effective_parameters")  # that a method may know of its posterior
 
 
@@ -117,7 +117,7 @@ class Loop:
         self.step += 1
         self.metrics.join(seen)
         if self.noise is not None:
-            _, _, error, count = seen.sums().tolist()
+            _, _, error, count = seen.sums()
             if count > 0:
                 precision = self.noise.update(error, count)
                 if not precision > 0:

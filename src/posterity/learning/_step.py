@@ -58,6 +58,8 @@ class Stepper:
         batches = [batch.to(self.device) for batch in group]
         masses = [objective.mass(batch.targets) for batch in batches]
         mass = masses[0] if len(masses) == 1 else torch.stack(masses).sum()
+        if not objective.plain:
+            mass = mass.clamp_min(1e-12)  # a batch without any target has mass 0 and loss 0
         optimizer = self.learner.optimizer
         if type(optimizer).zero_grad is Optimizer.zero_grad:
             for p in self.parameters:
@@ -111,10 +113,8 @@ class Stepper:
             if check:
                 objective.check(f, batch.targets)
             total = objective.total(f, batch.targets)
-            # A batch without any target has mass 0 and loss 0.
-            loss = total / mass.clamp_min(1e-12)
-            if self.learner.draws > 1 or factor != 1:
-                loss = factor * total / (mass.clamp_min(1e-12) * self.learner.draws)
+            alone = self.learner.draws == 1 and factor == 1
+            loss = total / mass if alone else factor * total / (mass * self.learner.draws)
             penalised = self._penalised(loss, factor * share) if k == 0 else loss
             self.learner.backward(self.scaler.scale(penalised), batch, objective.likelihood)
             found.append((f.detach(), total.detach()))

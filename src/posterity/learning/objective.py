@@ -64,7 +64,7 @@ class Objective:
             return self.likelihood.loss(f, y.to(f.dtype)).sum()
         f = classes_last(f)
         if self.plain and not y.is_floating_point():
-            return self.likelihood.loss(f, y.long()).sum()
+            return self.likelihood.total_loss(f, y.long())
         if self.class_weights is None and self.label_smoothing == 0:
             target: Tensor = y.to(f.dtype) if y.is_floating_point() else self._known(y)
         else:

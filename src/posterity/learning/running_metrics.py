@@ -28,6 +28,7 @@ class RunningMetrics:
     def __init__(self, rows: Tensor | None = None) -> None:
         self._rows = [] if rows is None else [rows]
         self._waiting: list[tuple[float, tuple[Tensor, ...]]] = []  # rows that nobody has asked for, as single numbers
+        self._sums: list[float] | None = None  # of all rows, once somebody has asked
 
     def add(
         self, objective: Objective, f: Tensor, y: Tensor, total: Tensor, share: float = 1.0, mass: Tensor | None = None
@@ -45,6 +46,7 @@ class RunningMetrics:
 
     def _wait(self, rows: list[tuple[float, tuple[Tensor, ...]]]) -> None:
         self._waiting += rows
+        self._sums = None
         if len(self._waiting) >= _AT_ONCE:
             self._stack()
 
@@ -62,17 +64,17 @@ class RunningMetrics:
         self._stack()
         return torch.cat(self._rows) if self._rows else None
 
-    def sums(self) -> Tensor:
-        """The summed rows in float64, without batches of non-finite loss."""
-        found = self.rows
-        if found is None:
-            return torch.zeros(4, dtype=torch.float64)
-        rows = found.to("cpu", torch.float64)
-        return rows[rows[:, 0].isfinite()].sum(0)
+    def sums(self) -> list[float]:
+        """The summed rows, without batches of non-finite loss."""
+        if self._sums is None:
+            rows = torch.zeros(0, 4) if self.rows is None else self.rows
+            rows = rows.to("cpu", torch.float64)
+            self._sums = rows[rows[:, 0].isfinite()].sum(0).tolist()
+        return self._sums
 
     def metrics(self, objective: Objective) -> dict[str, float]:
         """Mean loss, with the accuracy or the root of the mean squared error where there is one; none of no targets."""
-        total, mass, correct, count = self.sums().tolist()
+        total, mass, correct, count = self.sums()
         if mass == 0:
             return {}
         found = {"loss": total / mass}
@@ -84,11 +86,10 @@ class RunningMetrics:
 
     def require_loss(self, what: str) -> None:
         """Raise unless there is a mean loss: some target that counts, at a finite loss."""
-        found = self.rows
-        if found is None or not found[:, 0].isfinite().any():
+        rows = self.rows
+        if rows is None or not rows[:, 0].isfinite().any():
             raise diverged("no batch has a finite loss")
-        counts = self.sums()[1].item() > 0
-        require(counts, what, "some that count, not all ignored or of classes of weight 0", "none")
+        require(self.sums()[1] > 0, what, "some that count, not all ignored or of classes of weight 0", "none")
 
 
 @torch.no_grad()

@@ -45,6 +45,10 @@ class Likelihood(ABC):
     def loss(self, f: Tensor, y: Tensor) -> Tensor:
         """Negative log-likelihood −log p(y | f) of each example, all constants included."""
 
+    def total_loss(self, f: Tensor, y: Tensor) -> Tensor:
+        """The summed loss of all examples."""
+        return self.loss(f, y).sum()
+
     @abstractmethod
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
         """First derivative of the loss in f, shaped as f: e = mean(f) − y for canonical links."""

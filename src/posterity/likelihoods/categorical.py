@@ -31,6 +31,11 @@ class CategoricalLikelihood(Likelihood):
             return F.nll_loss(log_p, y.long(), reduction="none", ignore_index=_NO_LABEL)
         return -log_p.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
 
+    def total_loss(self, f: Tensor, y: Tensor) -> Tensor:
+        if f.ndim != 2 or y.is_floating_point():
+            return super().total_loss(f, y)
+        return F.cross_entropy(f, y.long(), reduction="sum", ignore_index=_NO_LABEL)
+
     def residual(self, f: Tensor, y: Tensor) -> Tensor:
         return torch.softmax(f, -1) - self.as_mean(y, f.shape[-1]).to(f.dtype)
 

@@ -16,7 +16,7 @@ from posterity.app.run_report import contents
 from posterity.cli import app
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import read_sealed, write_sealed
-from posterity.runs import RunFolder, fitting
+from posterity.runs import RunFolder, planning
 from posterity.runs.data import DataSource
 from posterity.runs.readers import picture_files
 from runs.problems import flowers, line
@@ -179,7 +179,7 @@ def test_a_refused_setting_leaves_no_training_behind(inside):
 def test_a_resumed_training_is_asked_for_nothing_else(inside, monkeypatch):
     line(inside / "line.csv")
     asked = ("fit", "line.csv", "--target", "y", "--test", 0.3, "--out", "run", *QUICK, "--option", "beta1=0.8")
-    monkeypatch.setattr(fitting, "fit", None)  # killed before its first step
+    monkeypatch.setattr(planning, "fit", None)  # killed before its first step
     with pytest.raises(TypeError):
         posterity(*asked)
     monkeypatch.undo()
@@ -202,7 +202,7 @@ def test_a_training_that_moved_with_its_data_is_resumed(inside, monkeypatch):
     (inside / "here").mkdir()
     for name in ("line", "held", "other"):
         line(inside / "here" / f"{name}.csv", rows=30 + len(name))
-    monkeypatch.setattr(fitting, "fit", None)  # killed before its first step
+    monkeypatch.setattr(planning, "fit", None)  # killed before its first step
     with pytest.raises(TypeError):
         posterity("fit", "here/line.csv", "--target", "y", "--test", "here/held.csv", "--out", "here/run", *QUICK)
     monkeypatch.undo()

@@ -28,20 +28,6 @@ def blobs(n=90, seed=0):
 CATEGORICAL = likelihood("categorical")
 
 
-def test_the_optimizer_is_adamw():
-    weights = torch.randn(5, requires_grad=True)
-    same = weights.detach().clone().requires_grad_()
-    ours = folds._AdamW([weights], folds.LR, folds.DECAY)
-    settings = {"lr": folds.LR, "betas": folds.BETAS, "eps": folds.EPSILON, "weight_decay": folds.DECAY}
-    reference = torch.optim.AdamW([same], foreach=False, **settings)
-    for _ in range(20):
-        ours.step(torch.autograd.grad((weights**4).sum(), [weights]))
-        reference.zero_grad()
-        (same**4).sum().backward()
-        reference.step()
-    torch.testing.assert_close(weights, same)
-
-
 def test_stacked_networks_learn_as_separate_ones(monkeypatch):
     x, y = blobs()
     monkeypatch.setattr(folds, "LONGEST", 30)
@@ -77,6 +63,19 @@ def test_no_row_is_predicted_by_a_network_that_has_learnt_from_it(monkeypatch):
     assert before.steps == after.steps == 30
     assert torch.equal(before.outputs[7], after.outputs[7])  # its own label has no say
     assert not torch.equal(before.outputs[8:], after.outputs[8:])
+
+
+def test_networks_start_from_rows_that_they_learn_from(monkeypatch):
+    x, y = blobs()
+    monkeypatch.setattr(folds, "LONGEST", 2)
+    started = []
+    networks = [network(k) for k in range(3)]
+    found = out_of_fold(networks, x, y, CATEGORICAL, start=lambda _, *rows: started.append(rows))
+    part = folds.parts(90, 3, torch.Generator().manual_seed(0))
+    for k, (rows, labels) in enumerate(started):
+        assert torch.equal(rows, x[part != k])
+        assert torch.equal(labels, y[part != k])
+    assert found.steps <= 2
 
 
 def test_random_labels_are_memorised_and_a_line_is_not(monkeypatch):
@@ -130,7 +129,7 @@ def test_a_late_end_is_as_far_as_the_slack_goes(monkeypatch):
     late = []
     for slack in (0.0, folds._SLACK, 10.0):
         monkeypatch.setattr(folds, "_SLACK", slack)
-        found = out_of_fold([network(k) for k in range(5)], x, y, CATEGORICAL, progress=False)
+        found = out_of_fold([network(k) for k in range(5)], x, y, CATEGORICAL, thorough=True, progress=False)
         assert found.memorises
         late.append(found.late)
     assert found.steps == late[0] < late[1] < late[2]

@@ -6,7 +6,8 @@ from sklearn.datasets import load_iris
 
 from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
-from posterity.runs.fitting import prepare, train
+from posterity.runs.fitting import train
+from posterity.runs.planning import prepare
 
 
 def flowers(path, rows=150):

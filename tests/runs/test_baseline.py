@@ -1,12 +1,13 @@
 """The plain models beside every run, against scikit-learn."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_wine
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
-from posterity.runs.baseline import LOGISTIC, RIDGE, baseline, logistic, ridge
+from posterity.runs.baseline import LOGISTIC, RIDGE, baseline, likeliest_ridge, logistic, ridge
 from posterity.runs.preprocessing import Examples
 from posterity.runs.targets import Amount, Classes, Count
 
@@ -27,6 +28,29 @@ def test_ridge_regression():
     reference = Ridge(alpha=1.0).fit(x, y)
     np.testing.assert_allclose(weights[:, 0], reference.coef_, rtol=1e-8)
     np.testing.assert_allclose(bias[0], reference.intercept_, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(200, 10), (50, 80)])
+def test_the_ridge_regression_of_the_largest_evidence(rows, inputs):
+    draw = np.random.default_rng(0)
+    x, noise = draw.normal(size=(rows, inputs)), draw.normal(size=rows)
+    y = x @ (draw.normal(size=inputs) * (draw.random(inputs) < 0.3)) + 0.7 * noise + 5
+    weights, bias = likeliest_ridge(torch.tensor(x), torch.tensor(y)[:, None])
+    vague = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    reference = BayesianRidge(max_iter=3000, tol=1e-9, **vague).fit(x, y)
+    # The ratio of prior and noise is found to a part in 10⁴.
+    np.testing.assert_allclose(weights[:, 0], reference.coef_, atol=1e-4)
+    np.testing.assert_allclose(bias[0], reference.intercept_, atol=1e-4)
+
+
+def test_targets_without_noise_or_without_a_pattern_have_a_ridge_regression_too():
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact, level = likeliest_ridge(x, 2 * x[:, :1] + 1)
+    torch.testing.assert_close(exact[:, 0], torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64), atol=1e-6, rtol=0)
+    assert level.item() == pytest.approx(1)
+    flat, level = likeliest_ridge(x, torch.full((30, 1), 4.0, dtype=torch.float64))
+    assert flat.abs().max() == 0
+    assert level.item() == 4
 
 
 def test_what_is_scored():

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from posterity.learning.learners.variational import BUDGET, usual_budget
-from posterity.runs.fitting import cross_validate
+from posterity.runs.probing import cross_validate
 from runs.problems import flowers, line, plan
 
 

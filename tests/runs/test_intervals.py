@@ -10,10 +10,11 @@ import torch
 import posterity as po
 from posterity.learning.folds import OutOfFold, parts
 from posterity.runs.columns import Number
-from posterity.runs.fitting import cross_validate, train
+from posterity.runs.fitting import train
 from posterity.runs.intervals import LEVELS, bounds, shrunk, widths, with_noise
 from posterity.runs.predicting import predict_run
 from posterity.runs.preprocessing import Examples
+from posterity.runs.probing import cross_validate
 from posterity.runs.readers import read_rows
 from posterity.runs.targets import Amount, Count
 from runs.problems import line, plan

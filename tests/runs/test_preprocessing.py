@@ -11,7 +11,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler, StandardScaler
 
 from posterity.errors import InvalidInput
-from posterity.runs.columns import LEVELS, counts_rows, infer, restore
+from posterity.runs.columns import LEVELS, restore
+from posterity.runs.inferring import counts_rows, infer
 from posterity.runs.preprocessing import InputBlock, Preprocessing
 from posterity.runs.readers import Rows, read_rows
 from posterity.runs.targets import infer_target

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from posterity.cli import app
 from posterity.errors import RefusedFile
 from posterity.learning import Callback
-from posterity.runs import RunFolder, fitting
+from posterity.runs import RunFolder, fitting, planning
 from posterity.runs.predicting import predict_run
 from posterity.runs.readers import read_rows
 from runs.problems import bits, trained
@@ -27,21 +27,21 @@ class Impatient(Callback):
 
 @pytest.mark.parametrize("step", [1, 4, 7, 15])
 def test_resume_is_exact(here, run, tmp_path, monkeypatch, step):
-    real = fitting.fit
+    real = planning.fit
     interrupted = lambda *a, callbacks, **k: real(*a, callbacks=[Impatient(step), *callbacks], **k)  # noqa: E731
-    monkeypatch.setattr(fitting, "fit", interrupted)
+    monkeypatch.setattr(planning, "fit", interrupted)
     stopped = trained(tmp_path / "run", here / "flowers.csv")
     monkeypatch.undo()
     assert stopped.status == "interrupted"
     assert predict_run(stopped, read_rows(here / "flowers.csv"))[1]["accuracy"] > 0  # usable as it is
-    resumed = fitting.train(fitting.reopen(tmp_path / "run"))
+    resumed = fitting.train(planning.reopen(tmp_path / "run"))
     assert resumed.status == "finished"
     for name, value in bits(run).items():
         assert torch.equal(bits(resumed)[name], value), name
     assert resumed.predictions.equals(run.predictions)
     assert resumed.memory_history.equals(run.memory_history)
     with pytest.raises(RefusedFile, match="unfinished training"):
-        fitting.reopen(tmp_path / "run")
+        planning.reopen(tmp_path / "run")
 
 
 class KeepEach(Callback):
@@ -58,12 +58,12 @@ def test_the_command_resumes_to_the_bit_before_any_of_fifty_steps(here, tmp_path
     """A power cut before each step in `make nightly`, before some of them otherwise."""
     shutil.copy(here / "flowers.csv", tmp_path)
     monkeypatch.chdir(tmp_path)
-    real, keep = fitting.fit, KeepEach(tmp_path / "run")
-    monkeypatch.setattr(fitting, "fit", lambda *a, callbacks, **k: real(*a, callbacks=[*callbacks, keep], **k))
+    real, keep = planning.fit, KeepEach(tmp_path / "run")
+    monkeypatch.setattr(planning, "fit", lambda *a, callbacks, **k: real(*a, callbacks=[*callbacks, keep], **k))
     command = "fit flowers.csv --target species --out run --model linear --epochs 5 --batch-size 12 --lr 0.5 --test 0.2"
     done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    monkeypatch.setattr(fitting, "fit", real)
+    monkeypatch.setattr(planning, "fit", real)
     whole = RunFolder.open(tmp_path / "run")
     assert whole.content["steps"] == 50
     for step in range(50) if "POSTERITY_NIGHTLY" in os.environ else (0, 19, 20, 49):
@@ -79,12 +79,12 @@ def test_ensembles_resume_too(here, tmp_path, monkeypatch):
     whole = trained(tmp_path / "whole", here / "flowers.csv", **settings)
     first, second = whole.posterior.structure.members
     assert not torch.equal(first["1.weight"], second["1.weight"])
-    real = fitting.fit
+    real = planning.fit
     interrupted = lambda *a, callbacks, **k: real(*a, callbacks=[Impatient(7), *callbacks], **k)  # noqa: E731
-    monkeypatch.setattr(fitting, "fit", interrupted)
+    monkeypatch.setattr(planning, "fit", interrupted)
     assert trained(tmp_path / "run", here / "flowers.csv", **settings).status == "interrupted"
     monkeypatch.undo()
-    resumed = fitting.train(fitting.reopen(tmp_path / "run"))
+    resumed = fitting.train(planning.reopen(tmp_path / "run"))
     for member, wanted in zip(resumed.posterior.structure.members, (first, second)):
         assert all(torch.equal(member[name], value) for name, value in wanted.items())
 
@@ -93,10 +93,10 @@ def test_a_training_under_way_is_no_run_yet(here, tmp_path, monkeypatch):
     def killed(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(fitting, "fit", killed)
+    monkeypatch.setattr(planning, "fit", killed)
     with pytest.raises(MemoryError):
         trained(tmp_path / "run", here / "flowers.csv")
     monkeypatch.undo()
     with pytest.raises(RefusedFile, match="fit --resume"):
         RunFolder.open(tmp_path / "run")
-    assert fitting.train(fitting.reopen(tmp_path / "run")).status == "finished"
+    assert fitting.train(planning.reopen(tmp_path / "run")).status == "finished"

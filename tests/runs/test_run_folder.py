@@ -16,7 +16,7 @@ import posterity as po
 from posterity.cli import app
 from posterity.errors import RefusedFile
 from posterity.learning.length import FEWEST_STEPS
-from posterity.runs import RunFolder, fitting
+from posterity.runs import RunFolder, fitting, planning, probing
 from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
 from posterity.runs.decisions import proposal
@@ -54,7 +54,7 @@ def test_predictions_are_those_of_the_library(run):
 def test_few_rows_are_learnt_from(here, tmp_path):
     pd.read_csv(here / "flowers.csv").head(48).to_csv(tmp_path / "few.csv", index=False)
     asked = {"model": "mlp", "method": "ivon", "epochs": 200, "lr": None, "test": 0.5}
-    ready = fitting.probe(plan(tmp_path / "run", tmp_path / "few.csv", **asked))
+    ready = probing.probe(plan(tmp_path / "run", tmp_path / "few.csv", **asked))
     assert ready.config.options["prior"] == pytest.approx(0.24)
     assert fitting.train(ready).metrics["accuracy"] > 0.8
 
@@ -132,7 +132,7 @@ def test_predictions_keep_the_names_of_rows_and_the_truth(here, tmp_path):
     table.to_csv(tmp_path / "flowers.csv", index=False)
     data = Data(DataSource.of(tmp_path / "flowers.csv", tmp_path), "decision", id_column="number")
     config = Config(model="linear", epochs=2, lr=0.5)
-    run = fitting.train(fitting.prepare(tmp_path / "run", config, data))
+    run = fitting.train(planning.prepare(tmp_path / "run", config, data))
     found, _, _ = predict_run(run, run.read(tmp_path / "flowers.csv"), threshold=0.9)
     assert found["id"].astype(int).tolist() == table["number"].tolist()
     assert found["given"].tolist() == table["decision"].tolist()
@@ -225,7 +225,7 @@ def test_cross_validation_decides_how_long_to_train_and_which_labels_are_wrong(h
         {"setosa": "virginica", "versicolor": "setosa", "virginica": "setosa"}
     )
     table.to_csv(tmp_path / "t.csv", index=False)
-    ready = fitting.probe(plan(tmp_path / "run", tmp_path / "t.csv", model="mlp", epochs=None, lr=None, test=None))
+    ready = probing.probe(plan(tmp_path / "run", tmp_path / "t.csv", model="mlp", epochs=None, lr=None, test=None))
     assert ready.folds is not None
     assert ready.folds.memorises
     assert ready.config.epochs < FEWEST_STEPS // 5

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.runs import RunFolder, fitting
+from posterity.runs import RunFolder, fitting, planning
 from posterity.runs.adapting import adapt_run
 from posterity.runs.config import Config
 from posterity.runs.data import Data, DataSource
@@ -50,13 +50,13 @@ def test_a_file_of_the_user_called_training_is_safe(tmp_path, data):
 
 def test_a_training_that_was_overwritten_does_not_come_back(tmp_path, data, monkeypatch):
     run = trained(tmp_path / "run", data)
-    monkeypatch.setattr(fitting, "fit", killed)
+    monkeypatch.setattr(planning, "fit", killed)
     with pytest.raises(MemoryError):
         trained(tmp_path / "other", data)
     gone = run.data("train").ids[0].item()
     adapt_run(run, tmp_path / "other", decisions=RowDecisions((), (gone,), {}), overwrite=True)
     with pytest.raises(RefusedFile, match="a run that is finished"):
-        fitting.reopen(tmp_path / "other")
+        planning.reopen(tmp_path / "other")
     assert RunFolder.open(tmp_path / "other").posterior.n == 47
 
 
@@ -69,7 +69,7 @@ def test_a_training_that_goes_on_is_not_overwritten(tmp_path, data, monkeypatch)
                 fitting.refuse_occupied(tmp_path / "run", overwrite)
         raise MemoryError
 
-    monkeypatch.setattr(fitting, "fit", interfere)
+    monkeypatch.setattr(planning, "fit", interfere)
     with pytest.raises(MemoryError):
         fitting.train(ready)
     fitting.refuse_occupied(tmp_path / "run", overwrite=True)
@@ -88,7 +88,7 @@ def test_a_second_training_that_was_ready_first_takes_nothing_from_the_first(tmp
         assert (tmp_path / "run" / "training" / "mine").read_text() == "mine"
         raise MemoryError
 
-    monkeypatch.setattr(fitting, "fit", interfere)
+    monkeypatch.setattr(planning, "fit", interfere)
     with pytest.raises(MemoryError):
         fitting.train(first, anew=True)
     assert (tmp_path / "run" / "training.json").exists()
@@ -126,6 +126,6 @@ def test_a_map_that_cannot_be_drawn_does_not_stop_training(tmp_path):
     data = Data(DataSource.of(tmp_path / "n.csv", tmp_path), "n")
     far = {"hess_init": 10.0, "prior": 10.0}  # the first step ends at rates of exp(100)
     config = Config(model="mlp", epochs=2, lr=3.0, options=far)
-    found = fitting.train(fitting.prepare(tmp_path / "run", config, data, task="count"))
+    found = fitting.train(planning.prepare(tmp_path / "run", config, data, task="count"))
     assert found.status == "finished"
     assert set(found.memory_history["epoch"]) < {1, 2}

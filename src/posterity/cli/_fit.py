@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from posterity.runs import RunFolder
     from posterity.runs.config import Config
     from posterity.runs.data import Data
-    from posterity.runs.fitting import Plan
+    from posterity.runs.planning import Plan
 
 METHODS = (  # said here so that `--help` need not load torch
     "variational, ivon, laplace, dropout, ensemble, swag, bayes_by_backprop, mixture_ivon, evon, soba, vadam, vogn, "
@@ -90,7 +90,7 @@ def fit(
 
     Exit code 130 after Ctrl-C: the run is usable, and --resume continues it.
     """
-    from posterity.runs import fitting
+    from posterity.runs import fitting, planning
     from posterity.runs.config import Config
     from posterity.runs.locating import locate
     from posterity.runs.tuning import tuned
@@ -99,7 +99,7 @@ def fit(
     if folder is None:
         raise InvalidInput("fit: expected a file of data, or --resume --out RUN, got neither")
     if resume:
-        plan = fitting.reopen(folder)
+        plan = planning.reopen(folder)
         _same(plan, {name: value for name, value in ctx.params.items() if _said(ctx, name)})
     else:
         if data is None:
@@ -149,13 +149,13 @@ def _encoded(source: Data, path: Path, text: str | None, encoder: str | None, pi
 
 
 def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any], quiet: bool) -> Plan:
-    from posterity.runs import fitting
+    from posterity.runs import planning, probing
     from posterity.runs.networks import HEAD
 
-    plan = fitting.prepare(folder, config, data, **columns)
+    plan = planning.prepare(folder, config, data, **columns)
     if not quiet:
         say(_summary(plan))
-    plan = fitting.probe(plan)
+    plan = probing.probe(plan)
     if not quiet and plan.folds is not None:
         length = "" if plan.config.epochs is None else f"; {plan.config.epochs} epochs"
         say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from{length}")

@@ -36,9 +36,10 @@ def laplace(
     """
     from posterity.cli._fit import widths
     from posterity.runs.config import Config
-    from posterity.runs.fitting import prepare, refuse_occupied
+    from posterity.runs.fitting import refuse_occupied
     from posterity.runs.laplace import laplace_run
     from posterity.runs.locating import locate
+    from posterity.runs.planning import prepare
 
     folder = out or Path(f"{stem(checkpoint)}-run")
     refuse_occupied(folder, overwrite)

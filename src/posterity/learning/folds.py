@@ -5,27 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.optim import AdamW
 
 from posterity.errors import require, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.progress import Rate, track
+from posterity.startup import put_off_compiler, step_of
 from posterity.trees import evaluating
 
 FOLDS = 5
 LONGEST = 3000  # steps after which a network that still improves is taken for one that does not memorise
-LR, DECAY, BETAS, EPSILON = 2e-3, 0.01, (0.9, 0.999), 1e-8
-_GROWTH, _APART = 1.15, 4  # ratio of two lengths that are compared, and steps between them at least
-_PATIENCE, _MORE = 1.6, 50  # stop after so many times the best length, and so many steps more
+LR, DECAY = 2e-3, 0.01  # of AdamW
+_GROWTH = 1.15  # ratio of two lengths that are compared
+_FIRST = 100  # steps that networks with a start of their own get to improve on it
 _TAIL = 5  # of t steps, those since t (1 − 1/5) make up most of an average
 _SLACK = 0.05  # of the lowest loss, by which a longer training may be worse and is still called late
-_CHECKED = 5000  # examples, of all networks together, that a length is judged by
 _LEAST_NOISE = 1e-6  # of a regression, in variances of its targets
 _AT_ONCE = 4096  # examples of one network's forward pass when it predicts
 _STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
+
+
+class _Search(NamedTuple):
+    """How a length is searched: steps between two at least, when to stop, and by how many examples each is judged.
+
+    It stops after `patience` times the best length and `more` steps.
+    """
+
+    apart: int
+    patience: float
+    more: int
+    judging: int
+
+
+# The first was chosen on data with planted errors, see `benchmarks/suspects.py`.
+_QUICK, _THOROUGH = _Search(8, 1.3, 20, 1000), _Search(4, 1.6, 50, 5000)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +53,11 @@ class OutOfFold:
     Args:
         outputs: Outputs for each example of the network that has not seen it, (N, K).
         average: Outputs for each example, averaged over all networks, those that have learnt from it included.
-        steps: Steps of the best length.
+        steps: Steps of the best length; 0 where networks that were given a start were best there.
         loss: Mean loss of all examples at that length, each of them out of fold.
         memorises: Whether longer training was worse; otherwise the longest training that was tried was the best.
         late: Steps of the longest training whose loss was within 5 % of the lowest: for those that noise or another
-            regulariser keeps from memorising. None where it is not known.
+            regulariser keeps from memorising. None where nobody looked for it.
         shrink: By how much the errors of the final training are smaller than those out of fold; 1 where not measured.
     """
 
@@ -72,6 +90,8 @@ def out_of_fold(
     decay: float = DECAY,
     longest: int | None = None,
     averaged: bool = False,
+    thorough: bool = False,
+    start: Callable[[nn.Module, Tensor, Tensor], None] | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> OutOfFold:
@@ -91,26 +111,43 @@ def out_of_fold(
         longest: Steps at most; by default 3000.
         averaged: Judge the average of the last weights, about a fifth of them. It is near to what a falling learning
             rate would reach, where the weights themselves are kept far from it by the noise of their batches.
+        thorough: Judge lengths by more examples, and go on for longer: noise then misleads the search less, and
+            `OutOfFold.late` is known.
+        start: A function that is given each network with the inputs and targets it will learn from, to set its weights.
         seed: Seed of the parts and of the order of examples.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
 
     Returns:
         Predictions out of fold, and the length that led to them.
     """
+    put_off_compiler()
     n, count = len(targets), len(networks)
     require_whole("batch_size", batch_size)
     require(2 <= count <= n, "folds", f"from 2 to {n}, the number of examples", count)
     generator = torch.Generator().manual_seed(seed)
     part = parts(n, count, generator)
-    unseen = [(part == k).nonzero().flatten()[: _CHECKED // count] for k in range(count)]
+    search = _THOROUGH if thorough else _QUICK
+    unseen = [(part == k).nonzero().flatten()[: search.judging // count] for k in range(count)]
     seen = [(part != k).nonzero().flatten() for k in range(count)]
+    if start is not None:
+        for network, rows in zip(networks, seen):
+            start(network, inputs[rows], targets[rows])
     committee = _committee(networks, inputs)
-    optimizer = _AdamW(committee.parameters, lr, decay)
+    optimizer = AdamW(committee.parameters, lr=lr, weight_decay=decay, fused=True)
+    take_step = step_of(optimizer)
     present = [p.detach() for p in committee.parameters]
     judged = [p.clone() for p in present] if averaged else present
     best = [p.clone() for p in present]
+
+    def unseen_loss() -> float:
+        with torch.no_grad(), _at(present, judged):
+            losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
+        return torch.cat(losses).mean().item()
+
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
-    tried: list[tuple[int, float]] = []  # lengths and their losses
+    if start is not None:  # which may be as good as it gets
+        best_loss, best_steps = unseen_loss(), 0
+    tried = [(best_steps, best_loss)]  # lengths and their losses
     orders = _batches(seen, batch_size, generator)
     longest = longest or LONGEST
     steps = iter(range(1, longest + 1))  # without a length: it stops long before in most cases
@@ -120,28 +157,30 @@ def out_of_fold(
         rate.done += rows.numel()
         f = committee.forward(inputs[rows])
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
-        optimizer.step(torch.autograd.grad(loss, optimizer.parameters))
+        for p in committee.parameters:
+            p.grad = None
+        loss.backward()
+        take_step()
         if averaged:
             torch._foreach_lerp_(judged, present, min(1.0, _TAIL / step))
-        if step < max(last + _APART, _GROWTH * last) and step < longest:
+        if step < max(last + search.apart, _GROWTH * last) and step < longest:
             continue
         last = step
-        with torch.no_grad(), _at(present, judged):
-            losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
-        total = torch.cat(losses).mean().item()
+        total = unseen_loss()
         tried.append((step, total))
         if total < best_loss:
             best_loss, best_steps = total, step
             torch._foreach_copy_(best, judged)
-        elif step > _PATIENCE * best_steps + _MORE:
+        elif step > search.patience * max(best_steps, _FIRST if start else 0) + search.more:
             memorises = True
             break
     torch._foreach_copy_(present, best)
     found = _predictions(committee, inputs, count)
     outputs = found[part, torch.arange(n)]
     loss_of_all = likelihood.loss(outputs, targets).mean().item()
-    late = max((step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)), default=best_steps)
-    return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises, late)
+    as_good = [step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)]
+    latest = max(as_good, default=best_steps) if thorough else None
+    return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises, latest)
 
 
 def parts(n: int, count: int, generator: torch.Generator) -> Tensor:
@@ -210,29 +249,6 @@ def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
     with torch.no_grad():
         forward(inputs[:2].expand(len(networks), *inputs[:2].shape))
     return _Committee([p for p in weights.values() if p.requires_grad], forward, one)
-
-
-class _AdamW:
-    """m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², θ ← (1 − lr·decay)θ − lr·m̂/(√v̂ + ε), with m̂ and v̂ debiased."""
-
-    def __init__(self, parameters: list[Tensor], lr: float, decay: float) -> None:
-        self.parameters, self.lr, self.decay = parameters, lr, decay
-        self.first = [torch.zeros_like(p) for p in parameters]
-        self.second = [torch.zeros_like(p) for p in parameters]
-        self.steps = 0
-
-    @torch.no_grad()
-    def step(self, gradients: tuple[Tensor, ...]) -> None:
-        self.steps += 1
-        b1, b2 = BETAS
-        torch._foreach_lerp_(self.first, gradients, 1 - b1)
-        torch._foreach_mul_(self.second, b2)
-        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - b2)
-        root = torch._foreach_sqrt(self.second)
-        torch._foreach_div_(root, (1 - b2**self.steps) ** 0.5)
-        torch._foreach_add_(root, EPSILON)
-        torch._foreach_mul_(self.parameters, 1 - self.lr * self.decay)
-        torch._foreach_addcdiv_(self.parameters, self.first, root, -self.lr / (1 - b1**self.steps))
 
 
 def _batches(seen: Sequence[Tensor], size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -81,14 +81,15 @@ def searched_epochs(
     device = next(model.parameters()).device
     lr = settings.learner_type().usual_lr(model) if settings.lr is None else settings.lr
     copies = [copy.deepcopy(model) for _ in range(FOLDS)]
+    late = settings.method == "variational" and objective.likelihood.is_classification
     found = out_of_fold(
         copies,
         columns[0].to(device),
         columns[1].to(device),
         objective.likelihood,
         batch_size=settings.batch_size,
+        thorough=late,
         seed=settings.seed,
         progress=settings.progress,
     )
-    late = settings.method == "variational" and objective.likelihood.is_classification
     return best_epochs(found, steps_per_epoch, stretch(settings.method, lr), late=late), found

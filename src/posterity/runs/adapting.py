@@ -20,7 +20,8 @@ from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, DataSource, refuse_hiding
 from posterity.runs.decisions import RowDecisions
 from posterity.runs.encoding import ADAPTER
-from posterity.runs.fitting import give_up, held_out, refuse_occupied
+from posterity.runs.fitting import give_up, refuse_occupied
+from posterity.runs.planning import held_out
 from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.record import RowCounts

@@ -14,6 +14,8 @@ STRENGTH = 1.0  # λ of λ/2 ‖W‖², scikit-learn's 1/C and alpha
 LOGISTIC, RIDGE = "logistic regression", "ridge regression"
 STEPS = 100  # of L-BFGS
 ENOUGH = 50_000  # training rows, for a linear model that is only compared with
+_ROUNDS, _ENOUGH = 100, 1e-4  # of the evidence, and the relative change of the prior at which it is found
+_NOISE, _TINY = 1e-9, 1e-12  # least noise, in squares of the targets; instead of a division by zero
 
 
 def baseline(train: Examples, test: Examples | None, target: Target) -> dict[str, dict[str, float]]:
@@ -70,4 +72,42 @@ def ridge(x: Tensor, y: Tensor, strength: float = STRENGTH) -> tuple[Tensor, Ten
     a = x - centre
     gram = a.T @ a + strength * torch.eye(x.shape[1], dtype=x.dtype)
     weights = torch.linalg.solve(gram, a.T @ (y - middle))
+    return weights, middle - centre @ weights
+
+
+def likeliest_ridge(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The ridge regression under whose noise and prior the targets are likeliest.
+
+        γ = Σⱼ βlⱼ / (βlⱼ + α),    α ← γ / ‖W‖²,    β ← (N − γ) / ‖xW + b − y‖²
+
+    α is the precision of the prior, β that of the noise, l are the eigenvalues of XᵀX on centred data.
+
+    Args:
+        x: Inputs, (N, D).
+        y: Targets, (N, 1).
+
+    Returns:
+        Weights (D, 1) and bias (1).
+
+    References:
+        MacKay, "Bayesian interpolation", 1992.
+    """
+    centre, middle = x.mean(0), y.mean(0)
+    a, r = x - centre, y - middle
+    wide = a.shape[1] > len(a)
+    values, vectors = torch.linalg.eigh(a @ a.T if wide else a.T @ a)  # of the same values, but for zeros
+    values = values.clamp_min(0)
+    q = (vectors.T @ (r if wide else a.T @ r))[:, 0]
+    total, squares = r.square().sum(), (values if wide else 1) * q.square()
+    alpha, beta = torch.ones_like(total), len(y) / total.clamp_min(_TINY)
+    for _ in range(_ROUNDS):
+        before, shrunk = alpha / beta, 1 / (values + alpha / beta)
+        counted = (values * shrunk).sum()
+        alpha = counted / (squares * shrunk.square()).sum().clamp_min(_TINY)
+        error = total - (squares * shrunk * (2 - values * shrunk)).sum()
+        beta = (len(y) - counted) / torch.maximum(error, _NOISE * total).clamp_min(_TINY)
+        if (alpha / beta - before).abs() <= _ENOUGH * before:
+            break
+    inside = vectors @ (q / (values + alpha / beta))[:, None]
+    weights = a.T @ inside if wide else inside
     return weights, middle - centre @ weights

@@ -12,25 +12,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from posterity.runs.written import ISO, Vector, ambiguous, date_format, days, numbers, placeholders, read_numbers
+from posterity.runs.written import ISO, Vector, ambiguous, days, numbers
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 LEVELS = 100  # categories that get a number of their own; rarer ones share a row of zeros
 WORDS = 2000  # words of a bag of words
 _FAR = 1e30  # standard deviations, beyond which a network answers with infinity
-_LIMIT = 3.0  # standard deviations towards which larger ones are bent
+LIMIT = 3.0  # standard deviations towards which larger ones are bent
 _BINS, _BINS_OF_MANY, _MANY = 64, 16, 200_000  # of a column of numbers; fewer from so many rows on, for the memory
 _CENTRED = 50_000  # rows that are enough to know the mean of a bin
-_FEW = 50  # a column of no more distinct values is a category, however short the table
-_NEARLY = 0.9  # share of different values from which on a column may name the rows
-_FEWEST = 10  # steps that are enough to tell that a column rises
-_SAMPLE = 1000  # values that decide what a column may be, before all of them do
-_MOSTLY = 0.95  # share of numbers at which the rest of a column counts as missing
 _CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # in days
-_WORD = re.compile(r"\w\w+")
-_ID = re.compile(r"(?i:(?:.*[ _.-])?(?:id|uuid|guid)|index|row|rownum|row_?number|.*#)|.*[a-z](?:Id|ID)")
-_OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
+BENT, BIN, OTHER = "bent", "bin", "other"  # sorts of numbers that a column becomes
+WORD = re.compile(r"\w\w+")
 
 
 @dataclass(frozen=True)
@@ -48,6 +42,11 @@ class Column(ABC):
     @abstractmethod
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         """The numbers (rows, width); what is unusual about the values goes to the notes."""
+
+    @property
+    def sorts(self) -> list[str]:
+        """What each of these numbers is: bent towards ±LIMIT, a bin, or other."""
+        return [OTHER] * self.width
 
     def remark(self, values: pd.Series[Any]) -> str | None:
         """A note on how its training values are read, where that is not obvious."""
@@ -114,6 +113,12 @@ class Number(Column):
     def width(self) -> int:
         return 1 + self.flag + max(len(self.edges) - 1, 0)
 
+    @property
+    def sorts(self) -> list[str]:
+        bins = max(len(self.edges) - 1, 0)
+        first = BENT if self.bent else OTHER
+        return [first, *[OTHER] * self.flag, *[BIN] * bins, *[OTHER] * (self.width - 1 - self.flag - bins)]
+
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         found = self.read(values)
         missing = ~(np.abs(found - self.offset) < _FAR * self.scale)
@@ -124,7 +129,7 @@ class Number(Column):
             notes.append(f"{self.name}: {int(missing.sum())} values are missing; the training median replaces them")
         filled = np.where(missing, self.fill, found)
         scaled = (filled - self.offset) / self.scale
-        first = scaled / np.sqrt(1 + np.square(scaled / _LIMIT)) if self.bent else scaled
+        first = scaled / np.sqrt(1 + np.square(scaled / LIMIT)) if self.bent else scaled
         parts = [first[:, None], missing[:, None]] if self.flag else [first[:, None]]
         if self.edges:
             parts.append(_places(filled, self.edges) - np.array(self.centres or 0.5))
@@ -217,7 +222,7 @@ class Text(Column):
     def of(cls, name: str, values: pd.Series[Any]) -> Text:
         """The words that occur in most training texts (in at least two), with log((1 + n)/(1 + occurrences)) + 1."""
         texts = as_text(values)
-        counts = Counter(word for text in texts for word in set(_WORD.findall(text.lower())))
+        counts = Counter(word for text in texts for word in set(WORD.findall(text.lower())))
         kept = sorted(word for word, count in counts.most_common(WORDS) if count > 1)
         return cls(name, tuple(kept), tuple(float(np.log((1 + len(texts)) / (1 + counts[w])) + 1) for w in kept))
 
@@ -229,7 +234,7 @@ class Text(Column):
         place = {word: i for i, word in enumerate(self.words)}
         encoded = np.zeros((len(values), self.width), dtype=np.float32)
         for row, text in enumerate(as_text(values)):
-            for word, count in Counter(_WORD.findall(text.lower())).items():
+            for word, count in Counter(WORD.findall(text.lower())).items():
                 if word in place:
                     encoded[row, place[word]] = count * self.weights[place[word]]
         length = np.linalg.norm(encoded, axis=1, keepdims=True)
@@ -257,44 +262,6 @@ class Ignored(Column):
 
 
 KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Date, Category, Text, Ignored)}
-
-
-def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: bool | None = None) -> Column:
-    """What kind a column is, by its training values.
-
-    Args:
-        name: Its name.
-        values: Its training values.
-        standardise: Bring numbers to mean 0 and standard deviation 1.
-        text: True where the user declares it as text, False where texts are not used.
-    """
-    known = values[values.notna()]
-    distinct = known.nunique()
-    if text:
-        return Text.of(name, values)
-    if name.startswith("Unnamed: "):  # as pandas calls what has no name: most often the numbers of rows it wrote itself
-        return Ignored(name, "it has no name in the first line")
-    if distinct == 0 or (distinct == 1 and len(known) == len(values)):
-        return Ignored(name, "the same everywhere" if distinct else "empty")
-    kind = pd.api.types.infer_dtype(known)
-    if kind == "boolean":  # as the words "True" and "False" in files that hold nothing but text
-        return Category.of(name, values)
-    if distinct >= _NEARLY * len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
-        every = "every row" if distinct == len(known) else "nearly every row"  # of a table with copies of some rows
-        return Ignored(name, f"another value in {every} of a column with such a name: it only names them")
-    if not kind.startswith("datetime") and _plausible(known):
-        found, decimal = read_numbers(values)
-        if _is_numeric(found, values):
-            return Number.of(name, found, standardise, decimal)
-    written = date_format(known)
-    if written is not None:
-        return Date.of(name, days(values, written), standardise, written)
-    words = np.mean([len(_WORD.findall(value)) for value in as_text(known.head(1000))])
-    if words >= 4 and distinct > max(_FEW, len(known) / 2):
-        return Ignored(name, "text") if text is False else Text.of(name, values)
-    if distinct <= max(_FEW, len(known) / 20):
-        return Category.of(name, values)
-    return Ignored(name, _unusable(known))
 
 
 def _location(known: Vector) -> tuple[float, float]:
@@ -326,12 +293,6 @@ def _edges(known: Vector) -> tuple[float, ...]:
     return tuple(edges.tolist()) if len(edges) > 2 else ()
 
 
-def counts_rows(values: pd.Series[Any]) -> bool:
-    """Whether a column of numbers rises from row to row by whole numbers, as ids do."""
-    steps = np.diff(numbers(values))
-    return len(steps) >= _FEWEST and bool((steps >= 1).all() and (steps == steps.round()).all())
-
-
 def restore(settings: dict[str, Any]) -> Column:
     """The column that `settings` describes."""
     values = from_json(settings)
@@ -357,39 +318,3 @@ def _canonical(value: Any) -> str:
         return str(int(value))
     text = str(value).strip()
     return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
-
-
-def _unusable(known: pd.Series[Any]) -> str:
-    """Why nothing is made of a column with many different values, and what would help where something would."""
-    texts = [text for text, number in zip(as_text(known), np.isfinite(numbers(known))) if not number]
-    if all(map(_OTHER_DATE.fullmatch, texts)):
-        return f"dates such as {texts[0]} in more than one format; written as 2020-12-31 they would be used"
-    if len(texts) < len(known) / 2:
-        return (
-            f"{len(texts)} of {len(known)} values are no numbers, such as {texts[0]!r}; left empty they would be used"
-        )
-    return f"{known.nunique()} different values in {len(known)} rows look like names or numbers of rows"
-
-
-def _names_rows(known: pd.Series[Any]) -> bool:
-    """Whether values could be names of rows: whole numbers or words, no measurements."""
-    found = numbers(known)
-    return not np.isfinite(found).all() or bool((found == found.round()).all())
-
-
-def _plausible(known: pd.Series[Any]) -> bool:
-    """Whether the first values let a column of numbers be expected."""
-    sample = known.head(_SAMPLE)
-    infinite = pd.to_numeric(sample, errors="coerce").notna().to_numpy()
-    return bool((np.isfinite(read_numbers(sample)[0]) | infinite | placeholders(sample)).mean() >= _MOSTLY)
-
-
-def _is_numeric(found: Vector, values: pd.Series[Any]) -> bool:
-    """Whether all values are numbers, infinite or missing, or nearly all: a few words among many mean missing."""
-    known = found[np.isfinite(found)]
-    unread = ~np.isfinite(found) & values.notna().to_numpy() & ~placeholders(values)
-    if len(known) == 0:
-        return False
-    if bool(pd.to_numeric(values[unread], errors="coerce").notna().all()):
-        return True
-    return len(known) >= _MOSTLY * (len(known) + unread.sum()) and len(np.unique(known)) > _FEW / 2

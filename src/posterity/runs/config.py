@@ -12,13 +12,13 @@ import torch
 from posterity.errors import expected, require, require_whole
 from posterity.learning.folds import FOLDS
 from posterity.runs.heads import best_model, check_head
-from posterity.runs.networks import HEAD
+from posterity.runs.networks import HEAD, RESIDUAL
 from posterity.runs.predicting import SAMPLES
 from posterity.runs.preprocessing import Preprocessing
 from posterity.runs.snapshots import LARGEST, PICTURE
 from posterity.runs.table_network import MEMBERS
 from posterity.runs.table_settings import LONG, LR, WIDE, usual_batch, usual_decay
-from posterity.runs.targets import Classes
+from posterity.runs.targets import Amount, Classes
 
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
 # overfitted under a weak prior, while nothing would be learnt from few labels under a strong one.
@@ -26,6 +26,7 @@ PRIOR, FEW_LABELS, FEW_AMOUNTS = 10.0, 1000, 120
 FEWEST_ROWS = 20  # below which no part can be spared for cross-validation
 USUAL = 64  # examples a step, but for tables
 _METHODS = {HEAD: "laplace", "linear": "ivon"}  # of models that do not learn with "variational"
+_TABLE = ("tabular", RESIDUAL)
 _OF_IVON = ("ess", "hess_init")  # options that say which method is meant
 _GAUSSIAN = ("variational", "ivon", "bayes_by_backprop")  # methods whose posterior answers at any moment
 
@@ -35,9 +36,9 @@ class Config:
     """How a run is trained; None is decided by the data and by a short probe, and then written down.
 
     Args:
-        model: "linear", "mlp", "tabular", "cnn", "head" or "module:factory"; by default "head" for classes of texts and
-            pictures that a frozen network reads, "cnn" for other pictures, else "tabular", or "mlp" of width 128 from
-            10 000 rows on.
+        model: "linear", "mlp", "tabular", "residual", "cnn", "head" or "module:factory"; by default "head" for classes
+            of texts and pictures that a frozen network reads, "cnn" for other pictures, else "tabular", "residual" for
+            amounts, or "mlp" of width 128 from 10 000 rows on.
         hidden: Widths of the hidden layers, where the model's own are not meant.
         method: As in `posterity.fit`; "auto" is "laplace" for the model "head", "ivon" for "linear" or with one of its
             options, and "variational" for others.
@@ -92,13 +93,15 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
         config = replace(config, method=_METHODS.get(model, meant))
     if model == HEAD:
         check_head(preprocessing.target, config.method, said)
-    table = model == "tabular"
+    if model == RESIDUAL and not isinstance(preprocessing.target, Amount):
+        raise expected("model", "another than 'residual', which learns amounts", preprocessing.target.task)
+    table = model in _TABLE
     if table and config.model is None and config.method == "variational" and n >= LONG:
         model, config = "mlp", replace(config, hidden=config.hidden or WIDE)
     found = asdict(config) | {"options": dict(config.options), "model": model}
     if config.method == "ivon":
         few = FEW_LABELS if isinstance(preprocessing.target, Classes) else FEW_AMOUNTS
-        members = MEMBERS if model == "tabular" else 1  # each of which learns from its part of the rows
+        members = MEMBERS if table else 1  # each of which learns from its part of the rows
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
     if folds_follow(model, config.method):
         found["lr"] = LR if config.lr is None else config.lr
@@ -121,4 +124,4 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
 
 def folds_follow(model: str | None, method: str) -> bool:
     """Whether the folds learn as the run will: by AdamW, with its learning rate."""
-    return model in ("tabular", "mlp") and method == "variational"
+    return model in (*_TABLE, "mlp") and method == "variational"

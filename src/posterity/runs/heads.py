@@ -16,9 +16,9 @@ from posterity.learning.folds import OutOfFold
 from posterity.progress import track
 from posterity.runs.baseline import STEPS, logistic
 from posterity.runs.columns import Ignored, Text
-from posterity.runs.networks import HEAD
+from posterity.runs.networks import HEAD, RESIDUAL
 from posterity.runs.preprocessing import ENCODED, Examples, Preprocessing
-from posterity.runs.targets import Classes, Target
+from posterity.runs.targets import Amount, Classes, Target
 
 PRIORS = tuple(10 ** (k / 2) for k in range(-2, 7))  # from 0.1 to 1000
 TEMPERATURES = tuple(4.0**-k for k in range(8))  # from 1 to 1/16384
@@ -36,7 +36,7 @@ def best_model(preprocessing: Preprocessing, plain: bool) -> str:
         return "cnn"
     columns = preprocessing.columns
     if not any(isinstance(column, Text) or column == Ignored(column.name, ENCODED) for column in columns):
-        return "tabular"
+        return RESIDUAL if isinstance(preprocessing.target, Amount) else "tabular"
     return HEAD if plain and isinstance(preprocessing.target, Classes) else "mlp"
 
 

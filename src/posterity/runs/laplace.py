@@ -13,7 +13,8 @@ from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput
 from posterity.learning import laplace
 from posterity.runs._folder import RunFolder
-from posterity.runs.fitting import Plan, build, give_up
+from posterity.runs.fitting import give_up
+from posterity.runs.planning import Plan, build
 from posterity.runs.predicting import evaluated
 from posterity.runs.record import RunRecord
 from posterity.runs.targets import Classes

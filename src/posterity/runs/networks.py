@@ -15,10 +15,12 @@ from torch import nn
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.learning import insert_dropout
+from posterity.runs.residual_network import ResidualNetwork
 from posterity.runs.table_network import TableNetwork
 
 HEAD = "head"  # a linear classifier that `posterity.runs.heads` trains to its optimum
-HIDDEN = {"mlp": (64, 64), "cnn": (16, 32), "tabular": (64, 64)}
+RESIDUAL = "residual"  # a linear model of amounts that a network corrects
+HIDDEN = {"mlp": (64, 64), "cnn": (16, 32), "tabular": (64, 64), RESIDUAL: (64, 64)}
 
 
 def network(
@@ -32,12 +34,12 @@ def network(
     """A network by its description, with weights that depend on the seed alone.
 
     Args:
-        spec: "linear", "head", "mlp", "tabular" (see `TableNetwork`), "cnn", or "module:factory": a function that makes
-            a network. It is given those of the arguments `inputs` (the shape of one example) and `outputs` that it has.
+        spec: "linear", "head", "mlp", "tabular" (see `TableNetwork`), "residual" (see `ResidualNetwork`), "cnn", or
+            "module:factory": a function that makes a network. It is given those of the arguments `inputs` (the shape of
+            one example) and `outputs` that it has.
         shape: Shape of one example's inputs.
         outputs: Number of outputs.
-        hidden: Widths of the hidden layers of "mlp" and "tabular", channels of the convolutions of "cnn"; by default
-            64,64 and 16,32.
+        hidden: Widths of the hidden layers, 64,64 by default; channels of the convolutions of "cnn", 16,32.
         seed: Seed of the initial weights.
         dropout: Rate of dropout behind every hidden layer.
     """
@@ -85,7 +87,12 @@ def _tabular(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.
     return TableNetwork(math.prod(shape), outputs, hidden)
 
 
-_BY_NAME = {"linear": _linear, HEAD: _linear, "mlp": _mlp, "tabular": _tabular, "cnn": _cnn}
+def _residual(shape: tuple[int, ...], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    require(len(hidden) > 0, "hidden", "at least one hidden layer for the model 'residual'", hidden)
+    return ResidualNetwork(math.prod(shape), outputs, hidden)
+
+
+_BY_NAME = {"linear": _linear, HEAD: _linear, "mlp": _mlp, "tabular": _tabular, RESIDUAL: _residual, "cnn": _cnn}
 
 
 def _made(spec: str, shape: tuple[int, ...], outputs: int) -> nn.Module:

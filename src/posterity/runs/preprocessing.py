@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from posterity.errors import InvalidInput, RefusedFile, expected
-from posterity.runs.columns import Column, Ignored, Matrix, infer, restore
+from posterity.runs.columns import OTHER, Column, Ignored, Matrix, restore
 from posterity.runs.data import Selection
+from posterity.runs.inferring import infer
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes, Target, infer_target, restore_target
 
@@ -133,6 +134,12 @@ class Preprocessing:
         if self.block is None:
             return (width,)
         return self.block.shape if width == 0 else (width + int(np.prod(self.block.shape)),)
+
+    @property
+    def sorts(self) -> list[str]:
+        """What each input is, see `Column.sorts`; those of a block come last."""
+        found = [sort for column in self.columns for sort in column.sorts]
+        return found + [OTHER] * (int(np.prod(self.shape)) - len(found))
 
     def inputs(self, rows: Rows, notes: list[str]) -> Tensor:
         """The inputs of rows; what is unusual about them goes to the notes."""

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posterity.runs.columns import counts_rows
+from posterity.runs.inferring import counts_rows
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.readers import Rows
 from posterity.runs.targets import Classes

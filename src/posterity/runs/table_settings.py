@@ -13,6 +13,7 @@ STEPS = 256  # of an epoch, beyond which a table takes larger batches
 LONG, WIDE = 10_000, (128, 128)
 LONGEST_FOLD = 1500  # steps of the folds of such a table, whose weights are averaged
 STRETCH = 2.0  # steps for each of a fold's: the schedule halves the learning rate on average
+FEWEST_STEPS = 200  # of a linear model that is corrected
 MOST_STEPS = 20_000  # of a table that no fold memorises: about five minutes of one core, however many rows there are
 DECAY, MANY = 1.0, 1000  # weight decay, and the rows beyond which it is less in proportion, as a prior counts less
 

@@ -17,7 +17,7 @@ from posterity.runs.predicting import SAMPLES
 from posterity.runs.preprocessing import Preprocessing
 from posterity.runs.snapshots import LARGEST, PICTURE
 from posterity.runs.table_network import MEMBERS
-from posterity.runs.table_settings import LONG, LR, WIDE, usual_batch, usual_decay
+from posterity.runs.table_settings import LONG, LR, LR_OF_CORRECTIONS, WIDE, usual_batch, usual_decay
 from posterity.runs.targets import Amount, Classes
 
 # Precision of IVON's prior on every weight, and the number of rows below which it is less in proportion: amounts are
@@ -104,7 +104,7 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
         members = MEMBERS if table else 1  # each of which learns from its part of the rows
         found["options"].setdefault("prior", PRIOR * min(1.0, n / few) / members)
     if folds_follow(model, config.method):
-        found["lr"] = LR if config.lr is None else config.lr
+        found["lr"] = usual_lr(model) if config.lr is None else config.lr
         if "prior" not in config.options:  # which has the same effect
             found["options"].setdefault("weight_decay", usual_decay(n))
     found["batch_size"] = config.batch_size or (usual_batch(n) if table else USUAL)
@@ -120,6 +120,11 @@ def decided(config: Config, preprocessing: Preprocessing, n: int) -> Config:
     if n < FEWEST_ROWS:
         found["folds"] = 0
     return Config(**found)
+
+
+def usual_lr(model: str | None) -> float:
+    """The learning rate of AdamW for a table."""
+    return LR_OF_CORRECTIONS if model == RESIDUAL else LR
 
 
 def folds_follow(model: str | None, method: str) -> bool:

@@ -11,7 +11,7 @@ from posterity.learning.learners import METHODS
 from posterity.learning.learners.variational import usual_budget
 from posterity.learning.length import best_epochs, stretch
 from posterity.optim import suggest
-from posterity.runs.config import USUAL, Config, folds_follow
+from posterity.runs.config import USUAL, Config, folds_follow, usual_lr
 from posterity.runs.folds import cross_validated
 from posterity.runs.heads import choose_head
 from posterity.runs.intervals import shrunk
@@ -74,9 +74,11 @@ def _with_model(plan: Plan) -> tuple[Plan, OutOfFold]:
 
     Amounts that jump, or depend on the product of columns, are learnt better without a linear model to begin with.
     """
-    models = (RESIDUAL, "tabular") if "model" in plan.open else (plan.config.model,)
-    tried = [_with_decay(replace(plan, config=replace(plan.config, model=model))) for model in models]
-    return min(tried, key=lambda one: one[1].loss)
+    configs = [plan.config]
+    if "model" in plan.open:
+        lr = usual_lr("tabular") if "lr" in plan.open else plan.config.lr
+        configs.append(replace(plan.config, model="tabular", lr=lr))
+    return min((_with_decay(replace(plan, config=config)) for config in configs), key=lambda found: found[1].loss)
 
 
 def _with_decay(plan: Plan) -> tuple[Plan, OutOfFold]:

@@ -6,7 +6,7 @@ rate and batch, AdamW's noise keeps members apart, and the folds of cross-valida
 
 from __future__ import annotations
 
-LR = 6e-3  # of AdamW
+LR, LR_OF_CORRECTIONS = 6e-3, 2e-3  # of AdamW, for a network and for one that corrects a linear model
 BATCH, LARGEST = 128, 1024  # examples a step
 STEPS = 256  # of an epoch, beyond which a table takes larger batches
 # From so many rows on one wide network learns more than members do that share one: diamonds .57, not .70.

@@ -57,7 +57,7 @@ class OutOfFold:
         loss: Mean loss of all examples at that length, each of them out of fold.
         memorises: Whether longer training was worse; otherwise the longest training that was tried was the best.
         late: Steps of the longest training whose loss was within 5 % of the lowest: for those that noise or another
-            regulariser keeps from memorising. None where nobody looked for it.
+            regulariser keeps from memorising. None where it was not searched for.
         shrink: By how much the errors of the final training are smaller than those out of fold; 1 where not measured.
     """
 

@@ -124,7 +124,7 @@ class RunFolder:
     def keep(self, name: str, data: bytes) -> Path:
         """Write a page into the run, or into the current folder where the run is on a read-only disk; where to.
 
-        The one that is there goes first: whoever has a link to it, or has it open, finds the new one under its name.
+        The one that is there goes first: a link to it, or a page that has it open, finds the new one under its name.
         """
         try:
             with generation(self.folder, self._now) as new:

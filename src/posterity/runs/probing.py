@@ -110,7 +110,7 @@ def length(plan: Plan, found: OutOfFold | None) -> int:
 
 
 def _long_enough(plan: Plan, epochs: int) -> Config:
-    """The configuration with so many epochs, or with more at a lower learning rate, whose sum stays as it is.
+    """The configuration with so many epochs, or with more at a lower learning rate of the same sum.
 
     A linear model that needs hardly any correction is corrected in a few steps, which are too few to learn widths from.
     """

@@ -27,7 +27,7 @@ const DEFAULTS = {
   density: true,
 };
 const SELECTED_IDS = 150; // in the address; more than that are given by the shape that selected them
-const DOUBT = 0.01; // probability of a wrong label below which nobody needs to look
+const DOUBT = 0.01; // probability of a wrong label below which an example needs no look
 const SENT = 20_000; // marks in one request
 
 export class Model {

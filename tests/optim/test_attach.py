@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from optim.reference import data, loss, network
-from posterity.optim import IVON
+from posterity.optim import EVON, IVON, SOBA, VariationalNewton
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
@@ -205,6 +205,25 @@ def test_train_and_eval_of_the_optimizer():
     assert model.seen[-1] != mean
     optimizer.eval()
     assert model.body[0].weight[0, 0].item() == mean
+
+
+@pytest.mark.parametrize("kind", [EVON, VariationalNewton, SOBA])
+def test_an_attached_model_takes_the_steps_of_contexts(kind):
+    one, other = network(), network()
+    options = {"lr": 0.1, "ess": 50, "hess_init": 0.5}
+    attached, plain = kind(one.parameters(), **options), kind(other.parameters(), **options)
+    attached.attach(one)
+    for k in range(12):  # past the first basis of EVON
+        loss(one, *data(seed=k)).backward()
+        with plain.sampled_params(train=True):
+            loss(other, *data(seed=k)).backward()
+        for optimizer in (attached, plain):
+            optimizer.step()
+            optimizer.zero_grad()
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+        for name, t in plain.state[q].items():
+            torch.testing.assert_close(attached.state[p][name], t, msg=name)
 
 
 def test_removing_the_attachment():

@@ -249,3 +249,12 @@ def test_a_step_of_several_samples_takes_their_average_gradient(base):
         (other**4).sum().backward()
         plain.step()
     torch.testing.assert_close(weight, other)
+
+
+def test_a_group_that_is_added_goes_to_the_last_base():
+    first, second, new = one(), one(), one()
+    optimizer = Variational([SGD([first], lr=0.1), AdamW([second], lr=0.2)], n=10)
+    optimizer.add_param_group({"params": [new]})
+    assert [len(base.param_groups) for base in optimizer.bases] == [1, 2]
+    assert optimizer.base_of(new)[0] is optimizer.bases[1]
+    assert optimizer.param_groups[-1]["lr"] == 0.2

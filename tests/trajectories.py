@@ -1,10 +1,13 @@
 """Whether every optimizer still takes the steps that it took at another commit, to the bit: for changes of structure.
 
-python tests/trajectories.py 561493a
+python tests/trajectories.py 0b36d46
 
 The other commit is checked out into a temporary folder. Each of both sources runs in a process of its own, on this
 machine and with the same explicit arguments. Weights are compared after every step, and in the end the state that both
-have under one name. The exit status is 1 where anything differs.
+have under one name. The exit status is 1 where anything differs. What only one of both takes is named and not compared.
+
+Every optimizer of version 0.1.0, which ends at 0b36d46, still takes the same steps. `Variational` is younger: 736fb29
+lets the noise of a given budget grow at another time, for which its steps differ from those before, from step 20 on.
 """
 
 from __future__ import annotations
@@ -149,14 +152,16 @@ def main() -> None:
     after = of_source(ROOT / "src")
     compared = differing = 0
     for name, steps in before.items():
+        where = []
         for what, tensors in steps.items():
             there = after[name].get(what, {})
             shared = tensors.keys() & there.keys()
             compared += len(shared)
-            other = sorted(key for key in shared if tensors[key] != there[key])
+            other = [key for key in shared if tensors[key] != there[key]]
             differing += len(other)
-            if other:
-                print(f"{name}, {what}: differs in {', '.join(other)}")
+            where += [what] * bool(other)
+        if where:
+            print(f"{name}: differs from {where[0]} to {where[-1]}, in {len(where)} of {len(steps)}")
         if ("refused" in steps) != ("refused" in after[name]):
             print(f"{name}: only one of the two takes these steps")
     print(f"{len(before)} trajectories, {compared} tensors compared, {differing} differ")

@@ -108,6 +108,7 @@ BAD = {
     "unknown likelihood": ({"likelihood": "gauss"}, r"likelihood: expected one of \['bernoulli'"),
     "unknown method": ({"method": "adam"}, r"method: expected one of \['adamw', .*'vogn'\], got 'adam'"),
     "unknown option": ({"hess": 1.0}, r"option of method 'variational': expected one of \['prior', .* got 'hess'"),
+    "misspelt argument": ({"epoch": 2}, r"did you mean 'epochs'\?\), got 'epoch'"),
     "option of another method": ({"method": "sgd", "ess": 1.0}, "option of method 'sgd'.*got 'ess'"),
     "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),
     "unknown precision": ({"amp": "fp8"}, r"amp: expected one of \['bf16', 'fp16'\] or None, got 'fp8'"),

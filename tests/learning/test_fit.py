@@ -377,3 +377,11 @@ def test_the_arguments_of_fit_are_the_settings():
     assert {
         name: arguments[name] for name in arguments if name not in ("model", "data", "tokenizer", "options")
     } == defaults
+
+
+def test_a_run_prints_in_a_line():
+    run = fit(mlp(), blobs(), epochs=2, batch_size=16)
+    assert str(run).startswith(f"Run(variational, {run.steps} steps, Posterior(")
+    assert "'epoch': 2" in str(run)
+    assert "Linear" not in str(run)
+    assert "\n" not in str(run)

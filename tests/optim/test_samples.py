@@ -162,7 +162,7 @@ def test_a_plain_step_takes_the_gradient_at_the_mean_and_says_so_once():
             m.zero_grad()
             loss(m, *data(seed=k)).backward()
         if k == 0:
-            with pytest.warns(UserWarning, match="Hessian does not move"):
+            with pytest.warns(UserWarning, match="Hessian is not updated"):
                 optimizer.step()
         else:
             optimizer.step()  # a second warning would be an error here

@@ -40,6 +40,25 @@ def test_decisions_about_amounts(tmp_path):
     _, found = map_run(run)
     proposal(suspects(run, found, 5)).to_csv(tmp_path / "d.csv", index=False)
     assert len(RowDecisions.read(tmp_path / "d.csv").kept) == 5  # without labels to suspect, nothing is to be dropped
+    assert list(proposal(suspects(run, found, 5)))[:4] == ["id", "decision", "label", "given"]
+
+
+def test_corrected_amounts_that_made_the_noise(tmp_path):
+    table = line(tmp_path / "line.csv")
+    table["y"] = table["y"].round(3)
+    table.loc[::12, "y"] = 1000.25
+    table.to_csv(tmp_path / "line.csv", index=False)
+    run = trained(tmp_path / "run", tmp_path / "line.csv", target="y")
+    _, found = map_run(run)
+    written = proposal(suspects(run, found, 60)).set_index("id")["given"]
+    assert written.tolist() == table.loc[written.index, "y"].tolist()  # as in the file, to its last digit
+    ids = run.data("train").ids.tolist()
+    wrong = tuple(i for i in ids if i % 12 == 0)
+    _, _, notes = adapt_run(run, tmp_path / "dropped", decisions=RowDecisions((), wrong, {}))
+    assert any("train again" in note for note in notes)
+    harmless = tuple(i for i in ids if i % 12)[:1]
+    _, _, notes = adapt_run(run, tmp_path / "other", decisions=RowDecisions((), harmless, {}))
+    assert not any("train again" in note for note in notes)
 
 
 def test_a_class_that_only_held_out_rows_have(run, here, tmp_path):

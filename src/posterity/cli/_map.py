@@ -70,6 +70,8 @@ def memory_map(
         _tell(found, counts, worst, by)
     if decisions is not None and not as_json:
         say(f"decisions to go through (keep, drop or relabel): {decisions}")
+        if not found.posterior.likelihood.is_classification:
+            say("  amounts have no proposals: write drop, or relabel and a value under label, beside the wrong rows")
         then("adapt", run, "--decisions", decisions, "--out", successor(run))
     if in_browser:
         from posterity.app import serve

@@ -56,6 +56,12 @@ class Run:
     steps: int
     interrupted: bool
 
+    def __repr__(self) -> str:
+        """The posterior and the last figures; the model and the whole history would fill a screen."""
+        last = {name: round(v, 4) if isinstance(v, float) else v for name, v in (self.history or [{}])[-1].items()}
+        stopped = ", interrupted" if self.interrupted else ""
+        return f"Run({self.method}, {self.steps} steps{stopped}, {self.posterior}, last epoch {last})"
+
 
 def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     """Train one model."""

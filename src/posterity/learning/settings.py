@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ class FitSettings:
         learner = METHODS[self.method]
         for name in self.options:
             if name not in learner.options():
-                raise expected(f"option of method {self.method!r}", f"one of {learner.options()}", name)
+                own = [key for key in vars(self) if key not in ("method", "options")]
+                close = get_close_matches(name, [*own, *learner.options()], 1)
+                meant = f" (did you mean {close[0]!r}?)" if close else ""
+                raise expected(f"option of method {self.method!r}", f"one of {learner.options()}{meant}", name)
         for name in learner.refused:
             value = getattr(self, name)
             if value is not None and not (name in _PLAIN and value == _PLAIN[name]):

@@ -58,9 +58,9 @@ class Variational(Watching):
         total_steps: Length of training in steps; without it the budget follows the learning rate.
         batch_size: Examples (tokens) behind one gradient, over all processes and accumulated batches. Without it the
             scale of the curvature is the one at which squares of gradients agree with the measured price.
-        budget: Largest price b of the noise, in nats per example. Without it, a quarter of what examples have taught
-            the network about themselves alone, 0.003 to 0.1 (`posterity.optim.gap`), and 0.03 over bases other than SGD
-            and Adam's family.
+        budget: Largest price b of the noise, in nats per example. Without it, up to a seventh of what examples
+            have taught the network about themselves alone, 0.003 to 0.1 (`posterity.optim.gap`), and 0.03 over bases
+            other than SGD and Adam's family.
         prior: Precision of N(0, 1/prior), a Diagonal, or a Posterior (at temperature 1). It enters the step of the
             mean, so the base must have no weight decay. By default the prior decides widths alone: N(0, s²) for each
             tensor with mean square s².

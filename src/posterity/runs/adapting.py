@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from posterity.adaptation import Adaptation, adapt
@@ -16,6 +17,7 @@ from posterity.adaptation.report import Report
 from posterity.errors import InvalidInput, expected
 from posterity.features.cache import FOLDER as FEATURES
 from posterity.features.cache import Cache
+from posterity.prediction import predict
 from posterity.runs._folder import RunFolder
 from posterity.runs.data import Data, DataSource, refuse_hiding
 from posterity.runs.decisions import RowDecisions
@@ -25,8 +27,11 @@ from posterity.runs.planning import held_out
 from posterity.runs.predicting import evaluated
 from posterity.runs.preprocessing import Examples, Preprocessing
 from posterity.runs.record import RowCounts
-from posterity.runs.targets import Classes
+from posterity.runs.targets import Amount, Classes
 from posterity.startup import put_off_compiler
+
+MUCH = 0.25  # share of the squared error of all rows from which on intervals are visibly too wide
+_TINY = 1e-300
 
 
 def adapt_run(
@@ -80,7 +85,24 @@ def adapt_run(
         **settings,
     )
     notes.extend(result.report.notes)
+    notes.extend(_kept_noise(run, train, decisions))
     return _written(run, out, result, data, preprocessing, notes, overwrite), result.report, notes
+
+
+def _kept_noise(run: RunFolder, train: Examples, decisions: RowDecisions | None) -> list[str]:
+    """A note where corrected amounts made much of the noise: an adaptation keeps its estimate, a new fit has none."""
+    if decisions is None or not isinstance(run.preprocessing.target, Amount):
+        return []
+    mean = predict(run.model(), run.posterior, train.inputs, samples=0).mean.cpu().double()
+    errors = (mean - train.targets.double()).square().flatten()
+    corrected = torch.isin(train.ids, torch.tensor([*decisions.dropped, *decisions.relabelled]))
+    share = (errors[corrected].sum() / errors.sum().clamp_min(_TINY)).item()
+    if share < MUCH:
+        return []
+    return [
+        f"the corrected rows made {share:.0%} of the squared error, and the intervals still assume it: correct the "
+        "file and train again with `posterity fit`"
+    ]
 
 
 def _with_added(

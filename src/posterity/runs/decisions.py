@@ -75,13 +75,18 @@ def _labels(values: pd.Series[Any]) -> list[str]:
 def proposal(suspects: pd.DataFrame) -> pd.DataFrame:
     """A file of decisions to start from: relabel where one other label is likely, drop other suspects, keep the rest.
 
+    Amounts are all kept: no probability is known that one is wrong.
+
     Args:
-        suspects: Rows of a memory map. Further columns follow the three that are read.
+        suspects: Rows of a memory map. The given label and further columns follow the three that are read.
     """
     other: Any = suspects.get("suspected_label", pd.Series(None, index=suspects.index, dtype=object))
     decision = other.notna().map({True: "drop", False: "keep"})
     if "suggestion_confidence" in suspects:  # a probability, where the run was cross-validated
         decision[other.notna() & (suspects["suggestion_confidence"] > LIKELY)] = "relabel"
-    start = pd.DataFrame({"id": suspects["id"], "decision": decision, "label": other})
+    given = suspects["label"]
+    if pd.api.types.is_float_dtype(given):  # standardised in single precision and back: seven digits are the data's
+        given = given.map(lambda value: float(f"{value:.7g}"))
+    start = pd.DataFrame({"id": suspects["id"], "decision": decision, "label": other, "given": given})
     rest = suspects.drop(columns=[*start, "suspected_label"], errors="ignore")  # data may have such columns, too
-    return pd.concat([start, rest.assign(given=suspects["label"])], axis=1)
+    return pd.concat([start, rest], axis=1)

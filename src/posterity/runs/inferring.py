@@ -42,7 +42,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
         return Category.of(name, values)
     if distinct >= _NEARLY * len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
         every = "every row" if distinct == len(known) else "nearly every row"  # of a table with copies of some rows
-        return Ignored(name, f"another value in {every} of a column with such a name: it only names them")
+        return Ignored(name, f"an identifier by its name, with a different value in {every}")
     if not kind.startswith("datetime") and _plausible(known):
         found, decimal = read_numbers(values)
         if _is_numeric(found, values):

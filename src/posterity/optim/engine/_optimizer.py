@@ -35,8 +35,8 @@ SKIPPED = (
     "`diagnostics()` counts them"
 )
 NOISELESS = (
-    "step() took the gradients as gradients at the mean, so the Hessian does not move: open "
-    "`sampled_params(train=True)`, pass a closure to step(), or `attach` the model"
+    "step() got gradients at the mean, so the Hessian is not updated: compute the loss inside "
+    "`with optimizer.sampled_params(train=True):`, pass a closure to step(), or `attach` the model"
 )
 
 OVERWRITTEN = (

@@ -321,3 +321,10 @@ def test_pictures_have_channels_first():
     np.testing.assert_allclose(found.std((0, 2, 3)), 1, atol=1e-4)
     with pytest.raises(InvalidInput, match="shape"):
         block.encode(pictures[:, :4], [])
+
+
+def test_digits_with_a_zero_in_front_are_codes():
+    codes = pd.Series(["01067", "10115", "80331"] * 20)
+    assert infer("zip", codes).kind == "category"
+    assert infer("count", codes.str.lstrip("0")).kind == "number"  # of different lengths
+    assert infer("amount", pd.Series([f"{k:05d}" for k in range(90)])).kind == "number"  # too many for categories

@@ -17,6 +17,7 @@ _FEWEST = 10  # steps that are enough to tell that a column rises
 _SAMPLE = 1000  # values that decide what a column may be, before all of them do
 _MOSTLY = 0.95  # share of numbers at which the rest of a column counts as missing
 _ID = re.compile(r"(?i:(?:.*[ _.-])?(?:id|uuid|guid)|index|row|rownum|row_?number|.*#)|.*[a-z](?:Id|ID)")
+_DIGITS = re.compile(r"\d{2,}")
 _OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
 
 
@@ -43,6 +44,9 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     if distinct >= _NEARLY * len(known) >= _FEWEST and _ID.fullmatch(name) and _names_rows(known):
         every = "every row" if distinct == len(known) else "nearly every row"  # of a table with copies of some rows
         return Ignored(name, f"an identifier by its name, with a different value in {every}")
+    few = distinct <= max(_FEW, len(known) / 20)
+    if few and _codes(known):
+        return Category.of(name, values)
     if not kind.startswith("datetime") and _plausible(known):
         found, decimal = read_numbers(values)
         if _is_numeric(found, values):
@@ -53,7 +57,7 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     words = np.mean([len(WORD.findall(value)) for value in as_text(known.head(1000))])
     if words >= 4 and distinct > max(_FEW, len(known) / 2):
         return Ignored(name, "text") if text is False else Text.of(name, values)
-    if distinct <= max(_FEW, len(known) / 20):
+    if few:
         return Category.of(name, values)
     return Ignored(name, _unusable(known))
 
@@ -80,6 +84,14 @@ def _names_rows(known: pd.Series[Any]) -> bool:
     """Whether values could be names of rows: whole numbers or words, no measurements."""
     found = numbers(known)
     return not np.isfinite(found).all() or bool((found == found.round()).all())
+
+
+def _codes(known: pd.Series[Any]) -> bool:
+    """Whether values are codes, such as postcodes: digits of one length, some with a zero in front."""
+    texts = known.unique()
+    if not all(isinstance(text, str) and _DIGITS.fullmatch(text) for text in texts):
+        return False
+    return len({len(text) for text in texts}) == 1 and any(text[0] == "0" for text in texts)
 
 
 def _plausible(known: pd.Series[Any]) -> bool:

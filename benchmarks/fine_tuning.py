@@ -11,7 +11,7 @@ what it wrote. Results are appended as they come, one JSON line each; a command 
 MiniLM (22 million weights) is fine-tuned on TREC, banking77 and clinc150, wholly and by LoRA of rank 8; SmolLM2-135M,
 dequantised from four bits, by LoRA on SST-5. All networks have dropout 0.1. Learning rates of AdamW and settings of
 IVON are chosen on TREC's validation texts with a seed that is not reported; `Variational(AdamW)` takes AdamW's own
-and watches the validation texts.
+and watches the validation texts, or trains without them ("not watching").
 A tenth of the training texts is held out where a task has no validation set; temperature scaling is fitted there.
 """
 
@@ -41,7 +41,7 @@ from posterity import metrics
 from posterity.adapters import insert_lora
 
 KINDS = ("full", "lora")
-TRAINED = ("adamw", "ivon", "variational")
+TRAINED = ("adamw", "ivon", "variational", "unwatched")
 EPOCHS = {"trec": 8, "banking77": 8, "clinc150": 6, "sst5": 3}
 SEEDS, TUNING, MEMBERS = (0, 1, 2), 100, 5
 ENSEMBLES = (("trec", "full"), ("banking77", "full"))
@@ -68,6 +68,8 @@ METHODS = (
     "IVON + temperature scaling",
     "Variational(AdamW)",
     "Variational(AdamW) + temperature scaling",
+    "Variational(AdamW), not watching",
+    "Variational(AdamW), not watching + temperature scaling",
     "ensemble of five",
 )
 
@@ -112,12 +114,14 @@ def build(job: Job, folders: list[Path], classes: int, device: str) -> nn.Module
 def train(job: Job, model: nn.Module, parts: list[tuple[Tensor, Tensor]], device: str) -> po.Run:
     """The training of a job; `Variational` watches the texts that temperature scaling is fitted on."""
     data = parts[0]
-    method = {"variational": VARIATIONAL}.get(job.method, job.method)
+    method = VARIATIONAL if job.method == "unwatched" else job.method
     settings: dict[str, Any] = dict(job.settings)
     if job.method == "adamw":
         settings["prior"] = DECAY * len(data[1])  # decoupled weight decay of 0.01
     if job.method == "variational":
         settings["validation"] = parts[1]
+    if job.method == "unwatched":
+        settings["watch"] = False
     epochs = EPOCHS[job.task] if job.epochs is None else job.epochs
     amp = "bf16" if device == "cuda" and job.network == "smollm" else None
     return po.fit(model, data, method=method, likelihood="categorical", epochs=max(1, int(epochs)), batch_size=BATCH,
@@ -172,7 +176,7 @@ def answers(job: Job, run: po.Run, parts: list[tuple[Tensor, Tensor]]) -> Iterat
         return [((log_probs / temperature).log_softmax(-1), information) for log_probs, information in plain]
 
     if job.method != "adamw":
-        name = {"ivon": "IVON", "variational": "Variational(AdamW)"}[job.method]
+        name = SHOWN[job.method]
         begin = time.perf_counter()
         found = measured(run.posterior, job.samples)
         yield name, found, time.perf_counter() - begin
@@ -253,7 +257,7 @@ def jobs(options: argparse.Namespace, network: str, there: list[report.Line]) ->
         for kind in kinds:
             for method in options.methods:
                 seeds = range(MEMBERS) if method == "adamw" and (task, kind) in ENSEMBLES else SEEDS
-                settings = chosen.get(("adamw" if method == "variational" else method, kind), {})
+                settings = chosen.get((method if method == "ivon" else "adamw", kind), {})
                 found += [Job(network, task, kind, method, seed, settings, **shared) for seed in seeds]
     yield sorted(found, key=lambda job: -EPOCHS[job.task])
 
@@ -332,6 +336,11 @@ def tables(lines: list[report.Line], out: str | None) -> None:
     report.publish("fine_tuning", text, out)
 
 
+SHOWN = {
+    "ivon": "IVON",
+    "variational": "Variational(AdamW)",
+    "unwatched": "Variational(AdamW), not watching",
+}
 NAMES = {"minilm": "MiniLM", "smollm": "SmolLM2-135M, dequantised from four bits"}
 COLUMNS = (("accuracy", 3), ("nll", 3), ("ece", 3), ("ood_entropy", 3), ("ood_information", 3), ("seconds", 1),
            ("extra_seconds", 1), ("memory", 0))  # fmt: skip

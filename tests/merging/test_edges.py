@@ -1,5 +1,9 @@
 """Edges of merging: what another merge left behind, odd companions, weights below zero, recipes that lack a part."""
 
+import io
+import json
+import struct
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,12 +14,12 @@ from torch import nn
 from merging.checkpoints import random_tree, save_plain
 from posterity.checkpoints import open_checkpoint
 from posterity.errors import InvalidInput
-from posterity.merging import merge, merge_state_dicts, stream
+from posterity.merging import merge, merge_state_dicts, shards, stream
 from posterity.merging._sweep import trade_offs
 from posterity.merging.curvatures import write_curvature
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.methods import method_of
-from posterity.merging.recipes import recipe
+from posterity.merging.recipes import DEEPEST, read_value, recipe
 from posterity.merging.stream import merge_checkpoints
 from posterity.posterior import Diagonal, Posterior
 
@@ -39,6 +43,42 @@ def test_a_folder_with_the_name_of_a_companion_is_left_where_it_is(files):
     (files / "a" / "tokenizer.json").write_text("{}")
     out = merge_checkpoints(averaged(files), files / "out")
     assert sorted(path.name for path in out.iterdir()) == ["README.md", "model.safetensors", "tokenizer.json"]
+
+
+def test_a_companion_of_more_than_64_mib_is_left_where_it_is(files):
+    for name, size in (("small.txt", 3), ("large.txt", 2**26 + 1)):
+        with (files / "a" / name).open("wb") as file:
+            file.truncate(size)  # holes take no room on the disk
+    out = merge_checkpoints(averaged(files), files / "out")
+    assert (out / "small.txt").stat().st_size == 3
+    assert not (out / "large.txt").exists()
+
+
+def test_whole_numbers_are_copied_chunk_by_chunk(files, monkeypatch):
+    monkeypatch.setattr(stream, "CHUNK", 3)  # of the five positions
+    out = merge_checkpoints(averaged(files), files / "out")
+    assert load_file(out / "model.safetensors")["position_ids"].tolist() == list(range(5))
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_numbers_of_a_shard_start_at_multiples_of_eight_bytes(tmp_path, length):
+    save_plain(tmp_path / "a", {"w" * length: torch.ones(2)})
+    out = merge_checkpoints(Job({"a": MergeSource(tmp_path / "a")}, method_of("linear")), tmp_path / "out")
+    written = (out / "model.safetensors").read_bytes()
+    header = struct.unpack("<Q", written[:8])[0]
+    assert header % 8 == 0
+    assert json.loads(written[8 : 8 + header])["w" * length]["data_offsets"] == [0, 8]
+
+
+def test_a_disk_that_fails_at_the_end_of_the_last_shard_is_no_success(files, monkeypatch):
+    @contextmanager
+    def failing(_):
+        yield io.BytesIO()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shards, "atomic", failing)
+    with pytest.raises(OSError, match="no space left"):
+        merge_checkpoints(averaged(files), files / "out")
 
 
 def test_tied_tensors_of_different_shapes_are_not_tied(files):
@@ -83,6 +123,23 @@ def test_a_negative_weight_turns_a_vote():
     assert merged["w"].tolist() == [7.0, -6.0]
 
 
+def test_a_method_needs_weights():
+    with pytest.raises(InvalidInput, match="models: expected at least one, got 'none'"):
+        method_of("linear").check([])
+
+
+def test_posteriors_of_the_same_classes_keep_them():
+    prior = Diagonal.isotropic({"w": torch.zeros(2)}, 1.0)
+
+    def trained(names):
+        return Posterior(prior, prior=prior, n=3, ess=3, likelihood="categorical", class_names=names)
+
+    merged = merge({"a": trained(("cat", "dog")), "b": trained(())}, trained(("cat", "dog")))
+    assert tuple(merged.class_names) == ("cat", "dog")
+    with pytest.raises(InvalidInput, match="class_names of 'a'"):
+        merge({"a": trained(("dog", "cat"))}, trained(("cat", "dog")))
+
+
 def test_a_model_that_counts_for_nothing_brings_no_buffers():
     def trained(value, n):
         prior = Diagonal.isotropic({"w": torch.zeros(2)}, 1.0)
@@ -95,6 +152,11 @@ def test_a_model_that_counts_for_nothing_brings_no_buffers():
 
 def test_a_sweep_has_eleven_points_by_default():
     assert [choice["a"] for choice in trade_offs(["a", "b"])] == pytest.approx([i / 10 for i in range(11)])
+
+
+def test_a_sweep_has_two_ends():
+    with pytest.raises(InvalidInput, match="steps: expected a whole number >= 2, got 1"):
+        trade_offs(["a", "b"], steps=1)
 
 
 def test_curvature_is_written_as_a_mean_over_examples(tmp_path):
@@ -112,6 +174,20 @@ def test_a_recipe_without_one_of_its_parts_is_refused(key):
     whole = {"method": "linear", "models": {"a": "a"}, "out": "out"}
     with pytest.raises(InvalidInput, match=f"recipe: expected a key '{key}'"):
         recipe({name: value for name, value in whole.items() if name != key})
+
+
+def test_a_recipe_with_a_key_that_nobody_reads_is_refused():
+    with pytest.raises(InvalidInput, match="'metod'"):
+        recipe({"method": "linear", "models": {"a": "a"}, "out": "out", "metod": "ties"})
+
+
+def test_fifty_brackets_within_one_another_are_read():
+    found = read_value("[" * DEEPEST + "]" * DEEPEST)
+    for _ in range(DEEPEST - 1):
+        (found,) = found
+    assert found == []
+    with pytest.raises(InvalidInput, match="option: expected a value in YAML"):
+        read_value("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1))
 
 
 @pytest.mark.parametrize("rank", [0, 1.5, True])

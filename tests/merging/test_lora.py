@@ -13,6 +13,7 @@ from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging.job import MergeSource
 from posterity.merging.lora import cut_rank, merge_adapters, recompress
 from posterity.merging.methods import merge_state_dicts, method_of
+from posterity.merging.recipes import recipe
 
 
 def base_model():
@@ -148,6 +149,11 @@ def test_what_does_not_add_up_is_refused(tmp_path):
         merge_adapters({"a": a}, tmp_path / "out", rank=0)
     with pytest.raises(RefusedFile, match="expected a folder that does not exist yet"):
         merge_adapters({"a": a}, tmp_path / "a")
+    with pytest.raises(InvalidInput, match="weights: expected finite numbers, got nan"):
+        merge_adapters({"a": MergeSource(tmp_path / "a", float("nan"))}, tmp_path / "out")
+    asked = {"method": "linear", "models": {"a": str(tmp_path / "a")}, "out": str(tmp_path / "out")}
+    with pytest.raises(InvalidInput, match="base: expected none, adapters are changes already"):
+        recipe(asked | {"base": str(tmp_path / "base")}).cook()
     with pytest.raises(RefusedFile, match="expected an adapter with"):
         merge_adapters({"a": a, "b": MergeSource(tmp_path)}, tmp_path / "out")
 
@@ -193,3 +199,37 @@ def test_a_rank_is_cut_where_it_changes_outputs_least():
     assert (B.shape, A.shape) == ((5, 2), (2, 4))
     torch.testing.assert_close(B @ A, closest)
     assert not torch.allclose(B @ A, torch.matmul(*cut_rank(change, 2)), rtol=0.1)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_the_unit_of_inputs_does_not_change_what_is_cut(scale):
+    generator = torch.Generator().manual_seed(0)
+    change = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(30, 4, generator=generator, dtype=torch.float64) * torch.tensor([5.0, 1.0, 0.2, 1.0])
+    metric = inputs.T @ inputs
+    found = [torch.matmul(*cut_rank(change, 2, unit * metric)) for unit in (1.0, scale)]
+    torch.testing.assert_close(*found)
+
+
+def test_inputs_that_never_occur_are_cut_by_entries():
+    """Without any inputs all matrices do the same; the closest by entries is taken, and nothing is divided by zero."""
+    change = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = torch.matmul(*cut_rank(change, 2, torch.zeros(4, 4)))
+    torch.testing.assert_close(found, torch.matmul(*cut_rank(change, 2)))
+
+
+def test_curvature_counts_where_an_adapter_changes_a_module(tmp_path):
+    """Fisher averages: where one adapter alone changes a module, the other has no curvature and no say."""
+    a = make_adapter(tmp_path / "a", 1, targets=("0", "2"))
+    make_adapter(tmp_path / "b", 2, targets=("0",))
+    shapes = {"0": (8, 6), "2": (5, 8)}
+    curvatures = {
+        "a": {name: torch.full(shape, 2.0) for name, shape in shapes.items()},
+        "b": {"0": torch.full(shapes["0"], 3.0)},
+    }
+    sources = {name: MergeSource(tmp_path / name) for name in ("a", "b")}
+    out = merge_adapters(sources, tmp_path / "out", method="fisher", rank=5, curvatures=curvatures)
+    torch.testing.assert_close(changes_of(out)["2.weight"], a["2.weight"], atol=1e-4, rtol=1e-4)
+    wrong = curvatures | {"a": {f"{name}.weight": t for name, t in curvatures["a"].items()}}
+    with pytest.raises(InvalidInput, match="curvatures of 'a': expected one of every module that the adapter changes"):
+        merge_adapters(sources, tmp_path / "other", method="fisher", curvatures=wrong)

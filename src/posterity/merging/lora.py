@@ -156,6 +156,9 @@ def merge_adapters(
         tensors = _summed(read, [weight / total for weight in weights], config["r"])
     else:
         known = {name: _by_module(curvature) for name, curvature in (curvatures or {}).items()}
+        for name, adapter in zip(adapters, read, strict=True) if method.needs_curvature else ():
+            missing = sorted(adapter.modules - known[name].keys())
+            require(not missing, f"curvatures of {name!r}", "one of every module that the adapter changes", missing[:1])
         tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], known, base_precision)
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():

@@ -106,7 +106,9 @@ class ThresholdedUnit(nn.Module):
 
 
 elementwise(FilterResponseNorm, weight=FilterResponseNorm.normalised, bias=lambda layer, x: torch.ones_like(x))
-elementwise(ThresholdedUnit, threshold=lambda layer, x: x < layer.threshold)
+elementwise(  # torch.maximum shares the gradient where both are equal, which rounding does bring about
+    ThresholdedUnit, threshold=lambda layer, x: (x < layer.threshold) + 0.5 * (x == layer.threshold)
+)
 
 
 def _norm(channels: int, frn: bool) -> nn.Module:

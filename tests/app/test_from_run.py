@@ -54,6 +54,23 @@ def test_a_run_brings_everything(runs):
     assert [cell["z"] for cell in shown.values()] == pytest.approx(z.tolist())
 
 
+def test_codes_stay_as_they_are_written_and_infinite_numbers_are_far_from_nothing(tmp_path):
+    n = 40
+    table = pd.DataFrame({"zip": ["01067", "80331"] * (n // 2), "x": np.linspace(-1, 1, n), "y": ["a", "b"] * (n // 2)})
+    table.loc[3, "x"] = np.inf
+    table.to_csv(tmp_path / "codes.csv", index=False)
+    command("fit", tmp_path / "codes.csv", "--target", "y", "--test", 0, "--epochs", 2, "--out", tmp_path / "run")
+    show = from_run(tmp_path / "run").preview
+    assert [show(k).content["zip"]["value"] for k in (0, 1)] == ["01067", "80331"]
+    known = table["x"].drop(3)
+    assert show(3).content["x"] == {"value": "inf", "z": None}
+    assert show(0).content["x"]["z"] == pytest.approx((table["x"][0] - known.mean()) / known.std())
+    command("report", tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "<td>80331</td>" in page
+    assert "80,331" not in page
+
+
 def test_an_open_run_is_not_read_again(runs, monkeypatch, tmp_path):
     run = RunFolder.open(runs[0] / "run")
     kept = run.memory_map()

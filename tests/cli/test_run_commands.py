@@ -61,6 +61,11 @@ def run(here):
     return here / "run"
 
 
+def test_one_epoch_is_no_plural(here):
+    said = posterity("fit", "flowers.csv", "--target", "species", "--out", "once", "--epochs", 1, "--folds", 2)
+    assert "; 1 epoch\n" in said
+
+
 def test_the_story_of_a_newcomer(run, here):
     said = posterity("map", "run", "--top", "5", "--decisions", "decisions.csv", "--out", "map.csv")
     assert "most suspicious" in said

@@ -195,6 +195,54 @@ def test_what_could_be_read_in_two_ways_is_remarked():
     assert "decimal signs" in infer("x", commas).remark(commas)
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted", "unit"),
+    [
+        (["70,5 m²", "81,25 m²", "1.200 m²", None], [70.5, 81.25, 1200, np.nan], "m²"),
+        (["12 kg", "15kg", "9.5 kg", "-3 kg"], [12, 15, 9.5, -3], "kg"),
+        (["1 year", "2 years", "10 years"], [1, 2, 10], "year"),
+        (["1,200 sq ft", "800 sq ft", "-"], [1200, 800, np.nan], "sq ft"),
+        (["5°C", "-2.5°C", "11°C"], [5, -2.5, 11], "°C"),
+    ],
+)
+def test_numbers_with_a_unit_are_numbers(values, wanted, unit):
+    values = pd.Series(values, dtype=object)
+    column, notes = infer("x", values), []
+    assert (column.kind, column.unit) == ("number", unit)
+    np.testing.assert_allclose(column.read(values), wanted)
+    assert f"without their unit, {unit}" in column.remark(values)
+    assert restore(json.loads(json.dumps(column.settings()))) == column
+    later = pd.Series([f"7 {unit}", "7", "7 miles"])  # without a unit it is the usual one, with another it is unknown
+    assert np.isnan(column.read(later)).tolist() == [False, False, True]
+    column.encode(later, notes)
+    assert "1 values are not numbers" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "values", [["1A", "2B", "3C"], ["01067 Dresden", "04109 Dresden"], ["10:30", "11:45"], ["3rd", "4th", "5th"]]
+)
+def test_names_that_begin_with_digits_have_no_unit(values):
+    column = infer("x", pd.Series(values * 20))
+    assert (column.kind, column.remark(pd.Series(values * 20))) == ("category", None)
+
+
+def test_several_units_are_named():
+    few = pd.Series([f"{k} {unit}" for k in range(1, 8) for unit in ("g", "kg")] * 5)
+    many = pd.Series([f"{k} {unit}" for k in range(1, 101) for unit in ("g", "kg", "kg")])
+    column = infer("x", few)
+    assert column.kind == "category"
+    assert "several units (g, kg)" in column.remark(few)
+    assert "several units (kg, g); written in one unit" in infer("x", many).reason
+
+
+def test_an_amount_with_a_unit_is_an_amount():
+    values = pd.Series([f"{k},5 kg" for k in range(40)])
+    target = infer_target("weight", values, None, standardise=True)
+    assert (target.task, target.unit) == ("amount", "kg")
+    assert "without their unit, kg; commas" in target.remark()
+    np.testing.assert_allclose(target.decode(target.encode(values).numpy())[:, 0], np.arange(40) + 0.5, rtol=1e-6)
+
+
 def test_dates_have_their_place_in_the_week_and_in_the_year():
     dates = pd.Series(pd.date_range("2020-01-01", periods=800)).dt.strftime("%Y-%m-%d")
     column = infer("x", dates)

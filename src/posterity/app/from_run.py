@@ -18,6 +18,7 @@ from posterity.features.pictures import square
 from posterity.memory import MemoryMap
 from posterity.posterior import FittedModel
 from posterity.runs import RunFolder
+from posterity.runs.columns import Category, as_text
 from posterity.runs.encoding import PICTURE
 from posterity.runs.mapping import readable
 from posterity.runs.readers import Rows
@@ -69,7 +70,9 @@ def _shown(rows: Rows, run: RunFolder) -> Any:
     encoding = run.dataset.encoding
     if encoding is not None and encoding.kind == PICTURE and len(rows) <= THUMBNAILS:
         return _thumbnails(rows.table[encoding.column].tolist(), run)
-    table = rows.table.drop(columns=[run.dataset.target], errors="ignore").apply(_numbers)
+    levels = [column.name for column in run.preprocessing.columns if isinstance(column, Category)]
+    table = rows.table.drop(columns=[run.dataset.target], errors="ignore")
+    table = table.apply(lambda column: _texts(column) if column.name in levels else _numbers(column))
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     if len(table.columns) == 1 and texts:
         return table[texts[0]].fillna("").astype(str).tolist()
@@ -92,6 +95,11 @@ def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """A column as numbers, if all its values are numbers."""
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers if numbers.notna().sum() == column.notna().sum() else column
+
+
+def _texts(column: pd.Series[Any]) -> pd.Series[Any]:
+    """A column of categories, which are names even where they are written in digits, as postcodes are."""
+    return pd.Series(as_text(column), index=column.index, dtype=object)
 
 
 def _curves(run: RunFolder) -> pd.DataFrame | None:

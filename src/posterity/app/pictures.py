@@ -74,7 +74,7 @@ def previews(examples: Any) -> Callable[[int], Preview]:
     if kind == "text":
         return lambda row: Preview("text", str(examples[row])[:TEXT_LIMIT])
     frame = examples if isinstance(examples, pd.DataFrame) else pd.DataFrame(examples)
-    numbers = frame.select_dtypes("number")
+    numbers = frame.select_dtypes("number").replace([np.inf, -np.inf], np.nan)
     mean, spread = numbers.mean(), numbers.std().replace(0, 1)
 
     def show(row: int) -> Preview:

@@ -157,7 +157,7 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
         say(_summary(plan))
     plan = probing.probe(plan)
     if not quiet and plan.folds is not None:
-        length = "" if plan.config.epochs is None else f"; {plan.config.epochs} epochs"
+        length = "" if plan.config.epochs is None else f"; {_count(plan.config.epochs, 'epoch')}"
         say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from{length}")
     if not quiet and (plan.config.method == "ivon" or plan.config.model == HEAD):
         chosen = ({} if plan.config.lr is None else {"lr": plan.config.lr}) | dict(plan.config.options)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from posterity.runs.written import ISO, Vector, ambiguous, days, numbers
+from posterity.runs.written import ISO, Vector, ambiguous, days, numbers, several_units, spelling
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -24,6 +24,7 @@ _BINS, _BINS_OF_MANY, _MANY = 64, 16, 200_000  # of a column of numbers; fewer f
 _CENTRED = 50_000  # rows that are enough to know the mean of a bin
 _CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}  # in days
 BENT, BIN, OTHER = "bent", "bin", "other"  # sorts of numbers that a column becomes
+_FEW_LEVELS = 10  # that may well be names, though they begin with numbers
 WORD = re.compile(r"\w\w+")
 
 
@@ -78,6 +79,7 @@ class Number(Column):
         bent: Whether large z are bent.
         edges: Edges of the bins; none in columns of two values.
         centres: Training mean of each bin; ½ where a run of an earlier version has none.
+        unit: What is written behind each number, see `written.numbers`.
 
     References:
         Gorishniy, Rubachev and Babenko, "On embeddings for numerical features in tabular deep learning", 2022.
@@ -92,6 +94,7 @@ class Number(Column):
     bent: bool = False
     edges: tuple[float, ...] = ()
     centres: tuple[float, ...] = ()
+    unit: str = ""
     kind = "number"
 
     @classmethod
@@ -107,7 +110,7 @@ class Number(Column):
         return cls(name, offset, scale, fill, flag, decimal, standardise, edges, centres)
 
     def remark(self, values: pd.Series[Any]) -> str | None:
-        return f"{self.name}: commas are read as decimal signs" if self.decimal == "," else None
+        return spelling(self.name, self.decimal, self.unit)
 
     @property
     def width(self) -> int:
@@ -137,7 +140,7 @@ class Number(Column):
 
     def read(self, values: pd.Series[Any]) -> Vector:
         """The values as numbers, NaN where they are none."""
-        return numbers(values, self.decimal)
+        return numbers(values, self.decimal, self.unit)
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,10 @@ class Category(Column):
     @property
     def width(self) -> int:
         return len(self.levels)
+
+    def remark(self, values: pd.Series[Any]) -> str | None:
+        several = several_units(values) if len(self.levels) > _FEW_LEVELS else ""
+        return f"{self.name}: categories, as its numbers have several units ({several})" if several else None
 
     def encode(self, values: pd.Series[Any], notes: list[str]) -> Matrix:
         place = {level: i for i, level in enumerate(self.levels)}

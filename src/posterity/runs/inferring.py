@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from posterity.runs.columns import WORD, Category, Column, Date, Ignored, Number, Text, as_text
-from posterity.runs.written import Vector, date_format, days, numbers, placeholders, read_numbers
+from posterity.runs.written import Vector, date_format, days, numbers, placeholders, read_numbers, several_units
 
 _FEW = 50  # a column of no more distinct values is a category, however short the table
 _NEARLY = 0.9  # share of different values from which on a column may name the rows
@@ -48,9 +49,9 @@ def infer(name: str, values: pd.Series[Any], *, standardise: bool = True, text: 
     if few and _codes(known):
         return Category.of(name, values)
     if not kind.startswith("datetime") and _plausible(known):
-        found, decimal = read_numbers(values)
+        found, decimal, unit = read_numbers(values)
         if _is_numeric(found, values):
-            return Number.of(name, found, standardise, decimal)
+            return replace(Number.of(name, found, standardise, decimal), unit=unit)
     written = date_format(known)
     if written is not None:
         return Date.of(name, days(values, written), standardise, written)
@@ -73,6 +74,9 @@ def _unusable(known: pd.Series[Any]) -> str:
     texts = [text for text, number in zip(as_text(known), np.isfinite(numbers(known))) if not number]
     if all(map(_OTHER_DATE.fullmatch, texts)):
         return f"dates such as {texts[0]} in more than one format; written as 2020-12-31 they would be used"
+    several = several_units(known)
+    if several:
+        return f"numbers in several units ({several}); written in one unit they would be used"
     if len(texts) < len(known) / 2:
         return (
             f"{len(texts)} of {len(known)} values are no numbers, such as {texts[0]!r}; left empty they would be used"

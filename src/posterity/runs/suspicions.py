@@ -31,6 +31,7 @@ def suspicions(preprocessing: Preprocessing, rows: Rows, train: Examples, test: 
         test: The held-out examples, if there are any.
     """
     found = [column.remark(rows.table[column.name]) for column in preprocessing.columns if column.width]
+    found.append(preprocessing.target.remark())
     for name in [column.name for column in preprocessing.columns if column.kind == "number"]:
         if counts_rows(rows.table[name]):
             found.append(f"{name}: rises from row to row; if it only numbers them, leave it out: --ignore {name}")

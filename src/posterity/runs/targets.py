@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posterity.errors import InvalidInput, expected
 from posterity.runs.columns import as_text, from_json
-from posterity.runs.written import marked, numbers, read_numbers
+from posterity.runs.written import marked, numbers, read_numbers, spelling
 
 _FEW = 20  # whole numbers with no more distinct values are classes, unless told otherwise
 
@@ -50,6 +50,10 @@ class Target(ABC):
     def read(self, values: pd.Series[Any]) -> Values:
         """The values as numbers, NaN where they are none."""
         return numbers(values)
+
+    def remark(self) -> str | None:
+        """A note on how its values are read, where that is not obvious."""
+        return None
 
     def extended(self, values: pd.Series[Any]) -> Target:
         """The same target, ready for new values; classes that were not there before are added."""
@@ -113,6 +117,7 @@ class Amount(Target):
     offset: float
     scale: float
     decimal: str = "."
+    unit: str = ""
     task = "amount"
     likelihood = "gaussian"
     unknown = "no finite number"
@@ -120,7 +125,7 @@ class Amount(Target):
     @classmethod
     def of(cls, name: str, values: pd.Series[Any], standardise: bool) -> Amount:
         """The column, learnt from its training values."""
-        plain = cls(name, 0.0, 1.0, read_numbers(values)[1])
+        plain = cls(name, 0.0, 1.0, *read_numbers(values)[1:])
         found = _read(plain, values, "finite numbers (or --task classes)")
         return replace(plain, offset=float(found.mean()), scale=float(found.std()) or 1.0) if standardise else plain
 
@@ -136,7 +141,10 @@ class Amount(Target):
         return np.isfinite(self.read(values))
 
     def read(self, values: pd.Series[Any]) -> Values:
-        return numbers(values, self.decimal)
+        return numbers(values, self.decimal, self.unit)
+
+    def remark(self) -> str | None:
+        return spelling(self.name, self.decimal, self.unit)
 
     def decode(self, values: Values) -> Values:
         return np.asarray(values, dtype=np.float64) * self.scale + self.offset

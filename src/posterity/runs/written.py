@@ -1,8 +1,9 @@
-"""Numbers and dates in common spellings: currencies, thousands, percentages, decimal commas, US and European dates."""
+"""Numbers and dates in common spellings: currencies, units, thousands, percentages, decimal commas, dates."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,9 @@ _MARK = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF)"
 _AMOUNT = re.compile(
     rf"(\(?)\s*([-+−]?)\s*{_MARK}?\s*([-+−]?)\s*([\d.,'’\u00a0\u202f ]*\d[.,]?)\s*(%|{_MARK})?\s*(\)?)"
 )
+_MEASURE = re.compile(r"[-+−]?\s*((?!0\d)[\d.,'’\u00a0\u202f ]*\d)\s*([^\W\d_]\S{0,11}(?: \S{1,11})?|[°\"″′]\S{0,3})")
+_SHARED = 0.95  # share of values that have the unit of a column
+_MOST_UNITS = 4  # of a column of numbers; one with more holds names
 _PLACEHOLDERS = {"-", "--", "—", "–", ".", "*", "unknown", "missing", "not available", "tbd"}  # of missing numbers
 _GROUPS = "'’\u00a0\u202f "  # what separates thousands, whatever the decimal sign
 _SAMPLE = 1000  # values that a date format has to fit before it is tried on all of them
@@ -33,7 +37,7 @@ _DAYS = (
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
-def numbers(values: pd.Series[Any], decimal: str = ".") -> Vector:
+def numbers(values: pd.Series[Any], decimal: str = ".", unit: str = "") -> Vector:
     """Values as numbers; NaN where they are none, or have no square.
 
     Plain numbers are read unchanged. Others may have a currency ("$1,234.00", "12 €"), thousands separated by
@@ -41,26 +45,74 @@ def numbers(values: pd.Series[Any], decimal: str = ".") -> Vector:
 
     Args:
         values: Numbers, or text.
-        decimal: The decimal sign of text, "." or ","; see `decimal_sign`.
+        decimal: The decimal sign of text, "." or ",".
+        unit: What may stand behind each number ("12 kg"), in singular or plural.
     """
     texts = not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_datetime64_any_dtype(values))
     found = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan).copy()
     if texts:
         again = values.notna().to_numpy() & (np.isnan(found) if decimal == "." else np.ones(len(found), dtype=bool))
         if again.any():
-            found[again] = _read(values[again], decimal)
+            found[again] = _read(values[again], decimal, unit)
     return np.where(np.abs(found) < LARGEST, found, np.nan)
 
 
-def read_numbers(values: pd.Series[Any]) -> tuple[Vector, str]:
-    """Values as numbers, and their decimal sign: "," where more of them are numbers that way ("1,5"), otherwise "."."""
-    found = numbers(values)
+def read_numbers(values: pd.Series[Any]) -> tuple[Vector, str, str]:
+    """Values as numbers, their decimal sign and their unit, "" where they have none.
+
+    The sign is "," where more values are numbers that way ("1,5"), otherwise "."; the unit is one that they share.
+    """
+    found, decimal, unit = numbers(values), ".", ""
     unread = np.isnan(found) & values.notna().to_numpy()
+    if unread.sum() > len(found) / 2:
+        unit = shared_unit(values)
     if unread.any():
-        other = numbers(values, ",")
-        if np.isfinite(other).sum() > np.isfinite(found).sum():
-            return other, ","
-    return found, "."
+        ways = [numbers(values, sign, unit) for sign in ".,"]
+        counts = [np.isfinite(way).sum() for way in ways]
+        found, decimal = (ways[1], ",") if counts[1] > counts[0] else (ways[0], ".")
+    return found, decimal, unit
+
+
+def units(values: pd.Series[Any]) -> list[str]:
+    """Units of a column of numbers that all have one, the commonest first; none where some values are no numbers.
+
+    Examples:
+        >>> units(pd.Series(["500 g", "1.5 kg", "2 kg", None])), units(pd.Series(["12 kg", "red"]))
+        (['kg', 'g'], [])
+    """
+    known = values[values.notna()]
+    found = [_MEASURE.fullmatch(str(text).strip()) for text in known[~placeholders(known)].head(_SAMPLE)]
+    counts = Counter(_singular(match[2]) for match in found if match is not None)
+    return [unit for unit, _ in counts.most_common()] if counts.total() >= _SHARED * len(found) else []
+
+
+def several_units(values: pd.Series[Any]) -> str:
+    """The units of a column of numbers in a few different ones, with commas; "" for any other column."""
+    found = units(values)
+    return ", ".join(found) if 2 <= len(found) <= _MOST_UNITS else ""
+
+
+def shared_unit(values: pd.Series[Any]) -> str:
+    """The unit behind nearly all numbers of a column, "" where there is none.
+
+    Examples:
+        >>> shared_unit(pd.Series(["70,5 m²", "80 m²"])), shared_unit(pd.Series(["1 year", "2 years"]))
+        ('m²', 'year')
+        >>> shared_unit(pd.Series(["500 g", "1.5 kg"]))
+        ''
+    """
+    known = values[values.notna()].head(_SAMPLE)
+    for unit in units(known)[:1]:
+        same = [_singular(match[2]) == unit for text in known if (match := _MEASURE.fullmatch(str(text).strip()))]
+        return unit if np.mean(same) >= _SHARED else ""
+    return ""
+
+
+def spelling(name: str, decimal: str, unit: str) -> str | None:
+    """A note on how a column of numbers is read, where that is not obvious."""
+    unit = f"numbers are read without their unit, {unit}" if unit else ""
+    commas = "commas are read as decimal signs" if decimal == "," else ""
+    return f"{name}: {'; '.join(part for part in (unit, commas) if part)}" if unit or commas else None
 
 
 def marked(values: pd.Series[Any]) -> bool:
@@ -112,10 +164,22 @@ def days(values: pd.Series[Any], written: str = ISO) -> Vector:
     return np.append(found, np.nan)[codes]
 
 
-def _read(values: pd.Series[Any], decimal: str) -> Vector:
+def _read(values: pd.Series[Any], decimal: str, unit: str) -> Vector:
     """Texts as numbers, each different one once."""
     codes, different = pd.factorize(values)
-    return np.array([_amount(str(text), decimal) for text in different], dtype=np.float64)[codes]
+    texts = [_without(str(text).strip(), unit) for text in different]
+    return np.array([_amount(text, decimal) for text in texts], dtype=np.float64)[codes]
+
+
+def _without(text: str, unit: str) -> str:
+    """A text without its unit, if it has that one."""
+    match = _MEASURE.fullmatch(text) if unit else None
+    return text[: match.start(2)].strip() if match is not None and _singular(match[2]) == unit else text
+
+
+def _singular(unit: str) -> str:
+    """A unit in words without the s of a plural."""
+    return unit[:-1] if len(unit) > 3 and unit.endswith("s") else unit
 
 
 def _amount(text: str, decimal: str) -> float:

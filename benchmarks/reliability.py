@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -31,9 +33,21 @@ from posterity.learning import Callback, Moment
 from posterity.posterior import Diagonal, Posterior
 from posterity.runs import RunFolder
 from posterity.runs.readers import read_rows
+from posterity.runs.record import RowCounts, RunRecord
 from posterity.runs.store import read_list
 from posterity.trees import snapshot, trainable
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from kills import OPERATIONS, kills
+
+WRITING = {
+    "save": "a posterior is saved over another",
+    "run": "a run folder is written over another",
+    "fit": "`fit` trains over a run",
+    "adapt": "`adapt` writes over a run",
+    "merge": "models are merged again",
+}
 LONGEST = 0.3  # seconds before a writer is killed
 
 
@@ -53,10 +67,14 @@ def save(folder: str | Path, number: int, weights: int) -> None:
         model, Diagonal(mean, prior.precision), prior=prior, n=10, ess=10, likelihood="categorical"
     )
     table = pd.DataFrame({"id": range(50), "number": number})
-    content = {"config": {"number": number}, "status": "finished", "metrics": {}}
+    record = RunRecord(
+        {"number": number}, data={}, preprocessing={}, status="finished", rows=RowCounts(10, 0), metrics={}
+    )
     rows = [{"epoch": 1.0, "number": float(number)}]
-    parts = {"model": model, "posterior": posterior, "content": content, "history": rows}
-    RunFolder.create(folder, **parts, tables={"predictions": table}, overwrite=True)
+    tables = {"predictions": table}
+    RunFolder.create(
+        folder, model=model, posterior=posterior, record=record, history=rows, tables=tables, overwrite=True
+    )
 
 
 def whole(folder: Path) -> int:
@@ -72,14 +90,14 @@ def whole(folder: Path) -> int:
 
 def killed(count: int, weights: int) -> Iterator[report.Line]:
     """Writers killed with SIGKILL at random moments, of a run and, for contrast, of torch.save onto one file."""
-    random = np.random.default_rng(0)
+    chance = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         save(folder, 0, weights)
         bad = during = 0
         for _ in range(count):
             before = _number_or_none(folder) or 0
-            _kill(lambda number: save(folder, number, weights), before + 1, random.uniform(0.0, LONGEST))
+            _kill(lambda number: save(folder, number, weights), before + 1, chance.uniform(0.0, LONGEST))
             after = _number_or_none(folder)
             bad += after is None or after < before
             during += any(path.name.endswith(".tmp") for path in folder.rglob(".*")) or _unlisted(folder)
@@ -88,7 +106,7 @@ def killed(count: int, weights: int) -> Iterator[report.Line]:
         for _ in range(count):
             torch.save(torch.zeros(weights), plain)  # whole at the start of every trial
             _kill(
-                lambda number: torch.save(torch.full((weights,), float(number)), plain), 1, random.uniform(0, LONGEST)
+                lambda number: torch.save(torch.full((weights,), float(number)), plain), 1, chance.uniform(0, LONGEST)
             )
             try:
                 torch.load(plain, weights_only=True)
@@ -112,6 +130,21 @@ def _kill(write: Callable[[int], None], number: int, moment: float) -> None:
     time.sleep(moment)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def killed_while_overwriting(count: int) -> Iterator[report.Line]:
+    """Writers of each kind killed over an older version, half of the times inside the switch, as `tests/kills.py`."""
+    for name, operation in OPERATIONS.items():
+        with tempfile.TemporaryDirectory() as place:
+            inside, done = 0, 0
+            try:
+                for was_inside in kills(operation, Path(place) / name, count, random.Random(0)):
+                    inside, done = inside + was_inside, done + 1
+            except (PosterityError, OSError, AssertionError):
+                done += 1  # what is left is no longer whole, and no further writer starts from it
+                yield _line(f"kill -9 while {WRITING[name]}", done, 1, f"{inside} of them inside the switch")
+            else:
+                yield _line(f"kill -9 while {WRITING[name]}", done, 0, f"{inside} of them inside the switch")
 
 
 def refused_by_the_system(count: int) -> Iterator[report.Line]:
@@ -189,7 +222,7 @@ def _number_or_none(folder: Path) -> int | None:
 
 def mutated(count: int) -> Iterator[report.Line]:
     """Files of a run with bits flipped, bytes replaced, cut, grown, or with headers that promise the moon."""
-    random = np.random.default_rng(1)
+    chance = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         save(folder, 3, 1000)
@@ -199,7 +232,7 @@ def mutated(count: int) -> Iterator[report.Line]:
         paths, other, silent, slowest, same = list(originals), 0, 0, 0.0, 0
         for number in range(count):
             path = paths[number % len(paths)]
-            data = _damaged(originals[path], number // len(paths) % 5, random)
+            data = _damaged(originals[path], number // len(paths) % 5, chance)
             path.write_bytes(data)
             started = time.perf_counter()
             try:
@@ -215,14 +248,14 @@ def mutated(count: int) -> Iterator[report.Line]:
         yield _line("mutated files of a run: refused, or identical", count, silent + other, note)
 
 
-def _damaged(data: bytes, how: int, random: np.random.Generator) -> bytes:
-    place = int(random.integers(len(data)))
+def _damaged(data: bytes, how: int, chance: np.random.Generator) -> bytes:
+    place = int(chance.integers(len(data)))
     if how == 0:
-        return data[:place] + bytes([data[place] ^ 1 << int(random.integers(8))]) + data[place + 1 :]
+        return data[:place] + bytes([data[place] ^ 1 << int(chance.integers(8))]) + data[place + 1 :]
     if how == 1:
         return data[:place]
     if how == 2:
-        return data[:place] + random.bytes(int(random.integers(1, 64))) + data[place:]
+        return data[:place] + chance.bytes(int(chance.integers(1, 64))) + data[place:]
     if how == 3:
         return (2**63 - 1).to_bytes(8, "little") + data[8:]
     return data[:place] + b"[" * 100_000 + data[place:]
@@ -299,6 +332,7 @@ def _line(what: str, trials: int, failures: int, note: str) -> report.Line:
 
 def results(options: argparse.Namespace) -> Iterator[report.Line]:
     yield from killed(options.kills, options.weights)
+    yield from killed_while_overwriting(options.overwritten)
     yield from refused_by_the_system(options.calls)
     yield from real_full_disk()
     yield from mutated(options.mutations)
@@ -309,6 +343,7 @@ def results(options: argparse.Namespace) -> Iterator[report.Line]:
 def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--overwritten", type=int, default=200, help="kills over an older version, of each operation")
     parser.add_argument("--weights", type=int, default=400_000, help="weights of the run that is saved while killed")
     parser.add_argument("--mutations", type=int, default=10_000)
     parser.add_argument("--calls", type=int, default=200)

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,15 +157,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     chance = random.Random(given.seed)
     for name in given.operations:
-        folder = given.folder / name
-        folder.mkdir(parents=True)
-        OPERATIONS[name].prepare(folder)
-        began = time.monotonic()
-        OPERATIONS[name].act(folder, 1)
-        length, inside = time.monotonic() - began, 0
-        for attempt in range(given.kills):
-            inside += kill(OPERATIONS[name], folder, length, chance, in_switch=attempt % 2 == 1)
+        inside = sum(kills(OPERATIONS[name], given.folder / name, given.kills, chance))
         print(f"{name}: {given.kills} kills, {inside} inside the switch, whole every time", flush=True)
+
+
+def kills(operation: Operation, folder: Path, count: int, chance: random.Random) -> Iterator[bool]:
+    """Kill writers of an operation one after the other; whether each was inside the switch."""
+    folder.mkdir(parents=True)
+    operation.prepare(folder)
+    began = time.monotonic()
+    operation.act(folder, 1)
+    length = time.monotonic() - began
+    for attempt in range(count):
+        yield kill(operation, folder, length, chance, in_switch=attempt % 2 == 1)
 
 
 def kill(operation: Operation, folder: Path, length: float, chance: random.Random, in_switch: bool) -> bool:

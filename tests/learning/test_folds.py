@@ -1,8 +1,10 @@
 """Cross-validation side by side: against networks trained one by one, and what it says about memorising."""
 
 import copy
+from unittest.mock import patch
 
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 
@@ -87,6 +89,29 @@ def test_random_labels_are_memorised_and_a_line_is_not(monkeypatch):
     line = out_of_fold([network(k, outputs=1) for k in range(5)], x, x[:, :1], likelihood("gaussian"))
     assert line.steps > found.steps
     assert line.outputs.shape == line.average.shape == (90, 1)
+
+
+def test_a_loss_that_is_surely_higher_ends_the_search(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 6, generator=generator), torch.randint(3, (300,), generator=generator)
+    step = torch.optim.AdamW.step
+
+    def searched(certain):
+        monkeypatch.setattr(folds, "_QUICK", folds._QUICK._replace(patience=20.0, certain=certain))
+        with patch.object(torch.optim.AdamW, "step", autospec=True, side_effect=step) as steps:
+            return out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL, longest=400), steps.call_count
+
+    (early, fewer), (late, more) = searched(3.0), searched(float("inf"))
+    assert fewer < more
+    assert early.steps == late.steps
+    assert early.memorises
+    torch.testing.assert_close(early.outputs, late.outputs)
+
+
+def test_standard_errors_are_those_of_a_paired_test():
+    gaps = torch.tensor([0.3, -0.1, 0.4, 0.2, 0.0], dtype=torch.float64)
+    assert folds._standard_errors(gaps) == pytest.approx(scipy.stats.ttest_1samp(gaps.numpy(), 0.0).statistic)
+    assert folds._standard_errors(torch.ones(5)) == 0
 
 
 def test_more_parts_than_rows():

@@ -33,17 +33,19 @@ _STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerN
 class _Search(NamedTuple):
     """How a length is searched: steps between two at least, when to stop, and by how many examples each is judged.
 
-    It stops after `patience` times the best length and `more` steps.
+    It stops after `patience` times the best length and `more` steps, or as soon as the loss of the examples is above
+    its lowest by so many standard errors that it is `certain`.
     """
 
     apart: int
     patience: float
     more: int
     judging: int
+    certain: float
 
 
 # The first was chosen on data with planted errors, see `benchmarks/suspects.py`.
-_QUICK, _THOROUGH = _Search(8, 1.3, 20, 1000), _Search(4, 1.6, 50, 5000)
+_QUICK, _THOROUGH = _Search(8, 1.3, 20, 1000, 3.0), _Search(4, 1.6, 50, 5000, float("inf"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +141,16 @@ def out_of_fold(
     judged = [p.clone() for p in present] if averaged else present
     best = [p.clone() for p in present]
 
-    def unseen_loss() -> float:
+    held_out = [(k, inputs[rows], targets[rows]) for k, rows in enumerate(unseen)]
+
+    def unseen_losses() -> Tensor:
         with torch.no_grad(), _at(present, judged):
-            losses = [likelihood.loss(committee.one(k, inputs[r]), targets[r]) for k, r in enumerate(unseen)]
-        return torch.cat(losses).mean().item()
+            return torch.cat([likelihood.loss(committee.one(k, x), y) for k, x, y in held_out])
 
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
+    lowest = inputs.new_full((), float("inf"))  # losses of the best length
     if start is not None:  # which may be as good as it gets
-        best_loss, best_steps = unseen_loss(), 0
+        best_loss, best_steps = unseen_losses().mean().item(), 0
     tried = [(best_steps, best_loss)]  # lengths and their losses
     orders = _batches(seen, batch_size, generator)
     longest = longest or LONGEST
@@ -155,7 +159,8 @@ def out_of_fold(
     for step in track(steps, "cross-validation, step", show=progress, note=rate.words):
         rows = next(orders)
         rate.done += rows.numel()
-        f = committee.forward(inputs[rows])
+        x = inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape)  # inputs[rows], faster
+        f = committee.forward(x)
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
         for p in committee.parameters:
             p.grad = None
@@ -166,12 +171,15 @@ def out_of_fold(
         if step < max(last + search.apart, _GROWTH * last) and step < longest:
             continue
         last = step
-        total = unseen_loss()
+        losses = unseen_losses()
+        total = losses.mean().item()
         tried.append((step, total))
         if total < best_loss:
-            best_loss, best_steps = total, step
+            best_loss, best_steps, lowest = total, step, losses
             torch._foreach_copy_(best, judged)
-        elif step > search.patience * max(best_steps, _FIRST if start else 0) + search.more:
+        elif step > search.patience * max(best_steps, _FIRST if start else 0) + search.more or (
+            start is None and _standard_errors(losses - lowest) > search.certain
+        ):
             memorises = True
             break
     torch._foreach_copy_(present, best)
@@ -181,6 +189,12 @@ def out_of_fold(
     as_good = [step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)]
     latest = max(as_good, default=best_steps) if thorough else None
     return OutOfFold(outputs, found.mean(0), best_steps, loss_of_all, memorises, latest)
+
+
+def _standard_errors(gaps: Tensor) -> float:
+    """How many standard errors the mean of gaps is above zero; 0 where they are all the same."""
+    error = gaps.std().item() / len(gaps) ** 0.5
+    return gaps.mean().item() / error if error > 0 else 0.0
 
 
 def parts(n: int, count: int, generator: torch.Generator) -> Tensor:
@@ -238,17 +252,27 @@ def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
     first = networks[0]
     weights, buffers = stack_module_state(list(networks))
     together = vmap(lambda state, x: functional_call(first, state, (x,)))
+    # Matrices are kept transposed: their gradients xᵀ g then have the layout of what they are added to.
+    kept = {name: _transposed(p).detach().contiguous().requires_grad_(p.requires_grad) for name, p in weights.items()}
+
+    def state() -> dict[str, Tensor]:
+        return {name: _transposed(p) for name, p in kept.items()} | buffers
 
     def forward(x: Tensor) -> Tensor:
-        return together({**weights, **buffers}, x)
+        return together(state(), x)
 
     def one(k: int, x: Tensor) -> Tensor:
         with evaluating(first):
-            return functional_call(first, {name: t[k] for name, t in {**weights, **buffers}.items()}, (x,))
+            return functional_call(first, {name: t[k] for name, t in state().items()}, (x,))
 
     with torch.no_grad():
         forward(inputs[:2].expand(len(networks), *inputs[:2].shape))
-    return _Committee([p for p in weights.values() if p.requires_grad], forward, one)
+    return _Committee([p for p in kept.values() if p.requires_grad], forward, one)
+
+
+def _transposed(stacked: Tensor) -> Tensor:
+    """Matrices of several networks (K, M, N) as (K, N, M); vectors as they are."""
+    return stacked.mT if stacked.ndim == 3 else stacked
 
 
 def _batches(seen: Sequence[Tensor], size: int, generator: torch.Generator) -> Iterator[Tensor]:

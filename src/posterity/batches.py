@@ -158,6 +158,14 @@ def _collated(examples: list[Any]) -> Any:
         ) from error
 
 
+def batches_of(what: str, data: Any, batch_size: int) -> Batches:
+    """Batches of another argument than `data`, which errors name."""
+    try:
+        return batches(data, batch_size=batch_size)
+    except InvalidInput as why:
+        raise InvalidInput(str(why).replace("data:", f"{what}:", 1)) from why
+
+
 def batches(data: Any, *, batch_size: int = 256, shuffle: bool = False, seed: int = 0) -> Batches:
     """Batches of anything that holds examples.
 

@@ -20,6 +20,12 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def require_values(model: nn.Module) -> None:
+    """Raise for a model with parameters on the device meta, which have shapes and no values."""
+    meta = any(p.device.type == "meta" for p in model.parameters())
+    require(not meta, "model", "parameters with values (model.to_empty(device=...) and weights)", "some on meta")
+
+
 def snapshot(tree: Mapping[str, Tensor]) -> Tree:
     """Detached copies of every tensor."""
     return {name: t.detach().clone() for name, t in tree.items()}

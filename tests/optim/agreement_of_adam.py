@@ -35,10 +35,11 @@ def over(fused, base=AdamW, dtype=torch.float32, groups=False, own=None, **setti
 
 
 def train(
-    optimizer, model, how="context", steps=STEPS, begin=0, clip=None, scale=1.0, spoil=None, parts=1, watched=False
+    optimizer, model, how="context", steps=STEPS, begin=0, clip=None, scale=1.0, spoil=None, parts=1, watched=None
 ):
-    if watched:
+    if watched is not None:  # at this budget
         optimizer.meter.watch()
+        optimizer.meter.price.budget = watched
     attachment = optimizer.attach(model, ahead=how == "ahead") if how in ("attached", "ahead") else None
     for k in range(begin, begin + steps):
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + k / 10)
@@ -94,12 +95,13 @@ def test_the_steps_of_tensor_operations(how):
         ({"base": Adam, "weight_decay": 0.1}, {}),
         ({"weight_decay": 0.0, "own": {"prior": 2.0}}, {}),
         ({"groups": True, "own": {"seed": 3, "batch_size": None, "total_steps": None}}, {}),
+        ({"eps": 0.05, "own": {"batch_size": None, "total_steps": None}}, {}),
         ({}, {"clip": 0.01, "how": "until_step"}),
         ({}, {"scale": 2.0**12}),
         ({"lr": torch.tensor(1e-2)}, {}),
-        ({}, {"watched": True}),
+        ({}, {"watched": 0.003}),
     ],
-    ids=["L2", "prior", "nothing_known", "clipped", "scaled", "a tensor for lr", "watched"],
+    ids=["L2", "prior", "nothing_known", "a large eps", "clipped", "scaled", "a tensor for lr", "watched"],
 )
 def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)
@@ -107,6 +109,26 @@ def test_all_that_a_step_depends_on(settings, training):
     train(*other, **{**training, "how": "context"})
     assert used(one[0])
     assert_alike(one, other)
+
+
+def test_rows_that_are_watched_leave_what_the_gap_is_worth():
+    one, other = (over(fused, own={"total_steps": STEPS + 2}) for fused in (None, False))
+    for optimizer, model in (one, other):
+        optimizer.meter.allowed.fill_(0.1)  # learnt in the first half
+        train(optimizer, model, watched=0.003)
+    assert used(one[0])
+    assert_alike(one, other)
+    meter = other[0].meter
+    assert float(meter.price.ess) < 0.5 * float(meter.parameters) / (2 * 0.003)
+
+
+def test_a_measured_price_that_squares_of_gradients_do_not_explain_is_believed():
+    one, other = (over(fused, own={"n": 5000, "batch_size": 1}) for fused in (None, False))
+    train(*one, steps=60)
+    train(*other, steps=60)
+    assert used(one[0])
+    assert_alike(one, other, rtol=1e-4)
+    assert float(other[0].meter.parameters) > 5 * float(other[0].meter.total)
 
 
 def test_the_factor_of_a_grad_scaler_is_told_from_what_clipping_leaves():

@@ -5,7 +5,7 @@ import torch
 
 from posterity.optim import _meter
 from posterity.optim._meter import COLD, Meter, parted
-from posterity.optim.price import AJAR, FRESH, Price, opening, progress
+from posterity.optim.price import AJAR, FRESH, MOST, Price, opening, progress
 
 
 def test_the_budget_opens_with_the_steps_and_with_what_has_been_seen_again():
@@ -26,6 +26,20 @@ def test_lambda_is_the_number_of_effective_parameters_over_twice_the_budget():
     squares = torch.tensor(500.0, dtype=torch.float64)
     assert float(price.held(squares, 1.0)) == pytest.approx(2500)
     assert float(price.held(squares, 100.0)) == 100  # never below N
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-6])
+def test_a_price_far_above_that_of_squares_is_believed_where_it_is_no_chance(share):
+    price, squares = Price.of(100, 0.05, torch.device("cpu")), torch.tensor(50.0, dtype=torch.float64)
+    true, batch, generator = 1000.0, 32, torch.Generator().manual_seed(0)
+    for _ in range(200):  # what a network of 1000 effective parameters pays, with the chance of one batch
+        price.ess = price.held(squares, share, batch)
+        chance = torch.randn((), generator=generator, dtype=torch.float64) * (squares / (price.ess * batch)).sqrt()
+        price.pay((true / price.ess + chance) / 2, price.ess)
+    if share == 1.0:
+        assert float(price.held(squares, share, batch)) == pytest.approx(true / (2 * 0.05), rel=0.1)
+    else:  # hardly any noise, whose price cannot be told from chance
+        assert float(price.parameters(squares, batch)) <= MOST * 50
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])

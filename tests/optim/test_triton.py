@@ -17,7 +17,10 @@ IVON = (
     "or half_precisions and (dtype0 and context or dtype1 and several) "
     "or cannot_be_used and (dtype1 or dtype4 or dtype5) or another_rank and several-per_rank"
 )
-ADAM = "the_steps and (until_step or ahead) or nothing_known or cannot and ahead and nan"
+ADAM = (
+    "the_steps and (until_step or ahead) or nothing_known or cannot and ahead and nan or is_believed "
+    "or the_gap_is_worth"
+)
 
 
 @pytest.mark.timeout(1800)  # dozens of tests, each with a limit of its own, on machines that others use too

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,12 +50,18 @@ def train(steps, watched, seed=0, train_rows=(64, 0.75), checkpoint=None):
     return model, optimizer
 
 
+def overconfident(outputs):
+    """A linear model that is too sure of its labels; with one output, of the logit of the second class."""
+    model = nn.Linear(4, outputs, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-3.0, 0, 0, 0], [3.0, 0, 0, 0]] if outputs == 2 else [[6.0, 0, 0, 0]]))
+    return model
+
+
 class TestTemperature:
     def test_of_classes_is_that_of_temperature_scaling(self):
         x, y = labels(400, 0.8)
-        model = nn.Linear(4, 2)
-        with torch.no_grad():
-            model.weight.copy_(torch.tensor([[-3.0, 0, 0, 0], [3.0, 0, 0, 0]]))
+        model = overconfident(2)
         watch = Watch.of(model, (x, y), "categorical")
         found, gain = watch.temperature([watch.outputs()])
         scaling = po.TemperatureScaling.fit(model(x).detach(), y)
@@ -78,6 +85,40 @@ class TestTemperature:
         assert watch.temperature([sure.double(), -sure.double()])[1] == pytest.approx(0, abs=1e-9)
 
 
+class TestOutputTemperature:
+    def test_is_that_of_temperature_scaling_held_back_by_a_penalty(self):
+        x, y = labels(400, 0.8)
+        watch = Watch.of(overconfident(2), (x, y), "categorical")
+        scaling = po.TemperatureScaling.fit(overconfident(2)(x).detach(), y).temperature
+        assert 0.8 * scaling < watch.output_temperature([watch.outputs()]) <= 2 ** (1 / 16) * scaling
+        few = Watch.of(overconfident(2), (x[:8], y[:8]), "categorical")
+        alone = po.TemperatureScaling.fit(overconfident(2)(x[:8]).detach(), y[:8]).temperature
+        assert 1 < few.output_temperature([few.outputs()]) < 0.8 * alone  # eight rows tell little
+
+    def test_of_two_classes_in_one_output(self):
+        x, y = labels(400, 0.8)
+        one = Watch.of(overconfident(1), (x, y[:, None].float()), "bernoulli")
+        two = Watch.of(overconfident(2), (x, y), "categorical")
+        assert one.output_temperature([one.outputs()]) == two.output_temperature([two.outputs()]) > 1
+
+    def test_makes_up_for_what_the_noise_of_the_posterior_leaves(self):
+        """The rows that judge are neither trained on nor watched."""
+        x, y = labels(2000, 0.75, seed=2)
+        model, optimizer = train(200, labels(200, 0.75, seed=1))
+        posterior = optimizer.posterior(model, likelihood="categorical")
+        assert posterior.output_temperature > 1.2
+        scaled, plain = (
+            po.predict(model, q, x).log_probs for q in (posterior, replace(posterior, output_temperature=1.0))
+        )
+        assert F.nll_loss(scaled, y) < F.nll_loss(plain, y)
+        again = optimizer.posterior(model, likelihood="categorical")
+        assert again.output_temperature == posterior.output_temperature
+
+    def test_is_one_where_nothing_is_watched(self):
+        model, optimizer = train(60, None)
+        assert optimizer.posterior(model, likelihood="categorical").output_temperature == 1
+
+
 class TestBudget:
     def test_stays_within_bounds(self):
         budget = START
@@ -99,6 +140,20 @@ class TestBudget:
             budgets.append(optimizer.meter.price.budget)
         assert losses[1] < losses[0]
         assert budgets[1] > 3 * START
+
+    def test_never_shrinks_below_what_the_gap_is_worth(self):
+        """Looks that find predictions underconfident take away no more than they have added."""
+        meter, alone = (Meter.of(1000.0, 10, 50, None, [torch.zeros(3)]) for _ in range(2))
+        meter.watch()
+        for each in (meter, alone):
+            each.total, each.allowed = torch.full_like(each.total, 4000.0), torch.full_like(each.total, 0.05)
+            each.steps = 50
+        for _ in range(40):
+            meter.adjust(0.5, gain=0.1, share=1.0)
+        assert meter.price.budget == LEAST
+        assert float(meter.following(0.1, 1.0)) == pytest.approx(float(alone.following(0.1, 1.0)))
+        meter.price.budget = 0.2  # more than that
+        assert float(meter.following(0.1, 1.0)) == pytest.approx(4000 / 0.4)
 
     def test_resumes_to_the_bit(self):
         watched = labels(100, 0.75, seed=1)

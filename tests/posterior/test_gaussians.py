@@ -249,6 +249,7 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         (lambda m: Kronecker(m, {"w": (torch.eye(2),)}, {"w": torch.ones(())}), "sizes that multiply to 6, got 2"),
         (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.ones(3, 2))}, {"w": torch.ones(())}), "square matrices"),
         (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": torch.ones(2)}), "one number"),
+        (lambda m: Kronecker(m, {"w": (torch.eye(2) / 0, torch.eye(3))}, {"w": torch.ones(())}), "finite numbers"),
         (lambda m: Kronecker(m, {"w": (torch.eye(2), torch.eye(3))}, {"w": -torch.ones(())}), "a number >= 0"),
         (
             lambda m: Kronecker(m, {"w": (torch.zeros(2, 2), torch.eye(3))}, {"w": torch.zeros(())}).entropy(),
@@ -266,6 +267,7 @@ def test_low_rank_without_diagonal_can_be_drawn_but_has_no_density() -> None:
         (lambda m: LowRank(m, {"w": torch.ones(2)}, {"w": torch.ones(1, 2, 3)}), r"variance of 'w': expected shape"),
         (lambda m: LowRank(m, m, {"w": torch.ones(1, 2)}), r"deviations of 'w': expected shape"),
         (lambda m: LowRank(m, m, {"w": torch.ones(0, 2, 3)}), r"deviations: expected the same rank, at least 1"),
+        (lambda m: LowRank(m, m, {"w": torch.ones(())}), r"deviations: expected the same rank, at least 1"),
         (lambda m: LowRank(m, {"w": -torch.ones(2, 3)}, {"w": torch.ones(1, 2, 3)}), "numbers >= 0"),
     ],
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from scipy import special
+from torch import nn
 from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal, kl_divergence
 
 from posterior import cases
 from posterity.errors import InvalidInput, Undefined
 from posterity.posterior import Diagonal, Dropout, Ensemble, LastLayer, LowRank, Mixture, Signs, Structure
+from posterity.posterior.dropout import require_mask
 from posterity.trees import to_vector
 
 
@@ -105,7 +109,22 @@ def test_dropout_keeps_its_weights_and_numbers_its_masks() -> None:
     seeds = {q.mask_seed(k, seed) for k in range(50) for seed in range(5)}
     assert len(seeds) == 250
     assert all(0 <= seed < 2**63 for seed in seeds)
-    assert q.mask_seed(3) == cases.dropout().mask_seed(3)
+    assert len({seed % 2**32 for seed in seeds}) == len({seed // 2**32 for seed in seeds}) == 250
+    assert q.mask_seed(3) == cases.dropout().mask_seed(3, seed=0)
+
+
+def test_dropout_rates_are_numbers_of_its_own() -> None:
+    given = {"2": np.float32(0.25)}
+    q = Dropout(cases.weights(), given)
+    given["2"] = np.float32(0.5)
+    assert json.loads(json.dumps(q.settings()))["rates"] == {"2": 0.25}
+
+
+def test_masks_that_do_more_than_drop_units_are_refused() -> None:
+    for kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
+        require_mask("layer", kind(0.2))
+    with pytest.raises(InvalidInput, match=r"module 'layer': expected nn\.Dropout.*got 'AlphaDropout'"):
+        require_mask("layer", nn.AlphaDropout(0.2))
 
 
 @pytest.mark.parametrize(
@@ -227,3 +246,9 @@ def test_a_mixture_of_one_component_is_that_component() -> None:
         torch.testing.assert_close(q.mean[name], t)
         torch.testing.assert_close(q.variance[name], only.variance[name])
     torch.testing.assert_close(q.log_prob(only.mean), only.log_prob(only.mean))
+
+
+def test_an_ensemble_of_one_is_a_point() -> None:
+    q = Ensemble([cases.weights()])
+    assert torch.equal(to_vector(q.mean), to_vector(cases.weights()))
+    assert (to_vector(q.variance) == 0).all()

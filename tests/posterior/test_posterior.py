@@ -76,11 +76,17 @@ def test_apply_reaches_a_model_under_autocast() -> None:
     posterior, model = cases.posterior(), cases.network(9).float().eval()
     inputs = torch.randn(5, model[0].in_features)
     with torch.autocast("cpu", torch.bfloat16):
-        model(inputs)
+        before = model(inputs)
+        with posterior.applied(model):
+            inside = model(inputs)
+        after = model(inputs)
         posterior.apply(model)
         found = model(inputs)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(found, model(inputs))
+    assert torch.equal(inside, found)
+    assert torch.equal(after, before)
+    assert not torch.equal(found, before)
 
 
 def test_apply_leaves_a_model_alone_that_does_not_fit() -> None:
@@ -244,6 +250,7 @@ def test_a_fitted_model_belongs_together():
     fitted = FittedModel.of(model, posterior, (torch.ones(4, 2), torch.zeros(4, 1)), batch_size=3)
     assert fitted.likelihood is posterior.likelihood
     assert [len(b) for b in fitted.batches("all")] == [3, 1]
+    assert [len(b) for b in fitted.own_batches("all")] == [3, 1]  # of one process
     before = model.weight.detach().clone()
     with torch.no_grad():
         model.weight += 1
@@ -282,6 +289,34 @@ def test_examples_of_a_fitted_model_are_those_with_the_ids(loader):
     found = FittedModel.of(model, posterior, given, batch_size=4).examples(torch.tensor([1, 5]), torch.tensor([1, 5]))
     assert torch.equal(torch.cat([batch.ids for batch in found]), torch.tensor([1, 5]))
     assert torch.equal(torch.cat([batch.inputs for batch in found]), x[[1, 5]])
+
+
+def test_examples_of_a_loader_that_shuffles_are_found_by_their_ids():
+    model = nn.Linear(2, 1)
+    prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    posterior = Posterior.of(model, prior, prior=prior, n=6, ess=6, likelihood="gaussian")
+    data = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.zeros(6, 1), 10 * torch.arange(6))
+    fitted = FittedModel.of(model, posterior, DataLoader(data, batch_size=4, shuffle=True))
+    found = fitted.examples(torch.tensor([10, 50]), torch.tensor([0, 3]))  # rows of another pass
+    assert sorted(i for batch in found for i in batch.ids.tolist()) == [10, 50]
+    for batch in found:
+        assert torch.equal(batch.inputs[:, 0], batch.ids / 5)
+
+
+def test_examples_of_a_dataset_are_read_alone():
+    class Noting(TensorDataset):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    model = nn.Linear(2, 1)
+    prior = Diagonal.isotropic(snapshot(trainable(model)), 1.0)
+    posterior = Posterior.of(model, prior, prior=prior, n=6, ess=6, likelihood="gaussian")
+    read: list[int] = []
+    fitted = FittedModel.of(model, posterior, Noting(torch.ones(6, 2), torch.zeros(6, 1)), batch_size=4)
+    read.clear()
+    fitted.examples(torch.tensor([1, 5]), torch.tensor([1, 5]))
+    assert read == [1, 5]
 
 
 def test_applied_puts_mean_and_buffers_into_a_model_and_takes_them_out_again() -> None:

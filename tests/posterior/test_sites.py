@@ -164,6 +164,8 @@ def test_sites_of_other_parameters_are_refused() -> None:
         q + Site({"v": torch.zeros(2)}, {"v": torch.zeros(2)})
     with pytest.raises(InvalidInput, match=r"site precision: expected shape \(5, 5\)"):
         Site(tree(np.zeros(5)), torch.eye(4))
+    with pytest.raises(InvalidInput, match="site precision of 'w': expected shape"):
+        Site({"w": torch.zeros(3)}, {"w": torch.zeros(1)})  # which would broadcast
     with pytest.raises(TypeError):
         q + 3
     assert repr(q.natural()) == "Site(diagonal, 2 tensors, n=20, ess=40)"

@@ -75,6 +75,14 @@ def test_how_it_was_trained_comes_back_and_nonsense_does_not(tmp_path: Path) -> 
         Posterior.load(tmp_path / "wrong")
 
 
+def test_the_temperature_of_outputs_comes_back_and_nonsense_does_not(tmp_path: Path) -> None:
+    q = cases.diagonal()
+    Posterior(q, prior=q, n=1, ess=1, likelihood="categorical", output_temperature=1.5).save(tmp_path)
+    assert Posterior.load(tmp_path).output_temperature == 1.5
+    with pytest.raises(InvalidInput, match="output_temperature: expected a positive"):
+        Posterior(q, prior=q, n=1, ess=1, likelihood="categorical", output_temperature=0.0)
+
+
 def test_a_likelihood_that_cannot_be_made_again_is_not_written(tmp_path: Path) -> None:
     class Censored(GaussianLikelihood):
         def settings(self) -> dict[str, Any]:

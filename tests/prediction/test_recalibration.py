@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, special, stats
+from torch import nn
 
 from posterity import metrics
 from posterity.errors import InvalidInput
-from posterity.prediction import ConformalIntervals, ConformalSets, TemperatureScaling, predict
+from posterity.posterior import Diagonal, Posterior
+from posterity.prediction import ConformalIntervals, ConformalSets, PredictiveModule, TemperatureScaling, predict
 from prediction.cases import make_case
 
 
@@ -119,6 +121,31 @@ def test_arrays_of_other_libraries_are_calibrated():
     np.testing.assert_allclose(intervals(mean, std)[1].numpy(), mean + error * std, rtol=1e-12)
     same = TemperatureScaling.fit(overconfident(50)[0], overconfident(50)[1])
     assert TemperatureScaling.fit(np.log(probs), labels.tolist()).temperature == pytest.approx(same.temperature)
+
+
+@pytest.mark.parametrize(("samples", "method"), [(16, "sampled"), (0, None), (16, "linearised"), (16, "probit")])
+def test_an_output_temperature_is_that_of_a_linear_model_with_smaller_weights(samples, method):
+    model, x, T = nn.Linear(4, 3).double(), torch.randn(20, 4, dtype=torch.float64), 1.7
+    mean = {name: p.detach().clone() for name, p in model.named_parameters()}
+    precision = {name: torch.full_like(p, 5.0) for name, p in mean.items()}
+    q = Diagonal(mean, precision)
+    small = Diagonal({k: t / T for k, t in mean.items()}, {k: t * T**2 for k, t in precision.items()})
+    one, other = (
+        Posterior(structure, prior=q, n=10, ess=10, likelihood="categorical", output_temperature=t)
+        for structure, t in ((q, T), (small, 1.0))
+    )
+    found, wanted = (predict(model, posterior, x, samples, method=method) for posterior in (one, other))
+    torch.testing.assert_close(found.log_probs, wanted.log_probs)
+    if method == "sampled":
+        torch.testing.assert_close(found.mutual_information, wanted.mutual_information)
+        torch.testing.assert_close(PredictiveModule(model, one, samples)(x), wanted.probs)
+
+
+def test_an_output_temperature_leaves_amounts_alone():
+    model, x = nn.Linear(4, 1).double(), torch.randn(20, 4, dtype=torch.float64)
+    q = Diagonal.isotropic({name: p.detach() for name, p in model.named_parameters()}, 5.0)
+    one, other = (Posterior(q, prior=q, n=10, ess=10, likelihood="gaussian", output_temperature=t) for t in (1.7, 1.0))
+    torch.testing.assert_close(predict(model, one, x).mean, predict(model, other, x).mean)
 
 
 LOGITS, LABELS = overconfident(20)

@@ -24,7 +24,7 @@ from posterity.learning.temperature import default_temperature
 from posterity.likelihoods import Likelihood
 from posterity.linalg import DENSE_LIMIT
 from posterity.posterior import Diagonal, Full, Kronecker, LastLayer, Posterior
-from posterity.trees import Tree, evaluating, only_trainable, snapshot, to_vector, trainable
+from posterity.trees import Tree, evaluating, only_trainable, require_values, snapshot, to_vector, trainable
 
 FULL_LIMIT = 2000  # weights of a last layer that still get a full matrix: its eigenvalues take seconds
 
@@ -90,6 +90,7 @@ def laplace(
         Immer, Bauer, Fortuin, Rätsch and Khan, "Scalable marginal likelihood estimation for model selection", 2021.
     """
     stream = batches(data, batch_size=batch_size)
+    require_values(model)
     require(n is None or n >= 1, "n", "a number of examples >= 1", n)
     if temperature is not None:
         require_positive("temperature", temperature)

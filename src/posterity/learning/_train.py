@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from posterity import likelihoods
-from posterity.batches import Batch, batches
+from posterity.batches import Batch, batches, batches_of
 from posterity.errors import expected, require
 from posterity.inputs import attempt
+from posterity.learning import pretrained
 from posterity.learning._bar import ProgressBar, ProgressLines
 from posterity.learning._loop import Loop, Row
 from posterity.learning._step import Stepper
@@ -32,7 +33,7 @@ from posterity.learning.settings import FitSettings, numbers
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Posterior, Training
 from posterity.startup import fitting_threads, put_off_compiler
-from posterity.trees import evaluating, trainable
+from posterity.trees import evaluating, require_values, trainable
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     if parameter is None:
         raise expected("model", "trainable parameters", "none")
     device = parameter.device
-    if device.type == "meta":
-        raise expected("model", "parameters with values (model.to_empty(device=...) and weights)", "some on meta")
+    require_values(model)
     with own_randomness(device):
         seed_step(settings.seed, 0, device)
         objective = _examine(model, next(stream.epoch(0)), settings)
     given = isinstance(settings.likelihood, Likelihood)
     learns_noise = objective.likelihood.noise_precision is not None and not given
-    validation = None if settings.validation is None else batches(settings.validation, batch_size=settings.batch_size)
+    held_out, size = settings.validation, settings.batch_size
+    validation = None if held_out is None else batches_of("validation", held_out, size)
     require(validation is None or len(validation) > 0, "validation", "at least one batch", "an empty loader")
     n = settings.n or stream.n  # sentinels are examples of the posterior too
     watched, cross_validated = settings.validation, cross_validates(model, stream, settings)
@@ -96,7 +97,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         if learns_noise and learner_type.noise_from_folds:
             objective, learns_noise = objective.with_precision(found.noise_precision(stream.source[1])), False
     else:
-        epochs = usual_epochs(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
+        usual = pretrained.usual_epochs if learner_type.fine_tunes(model) else usual_epochs
+        epochs = usual(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
     batch = -(-stream.n // steps_per_epoch)
     plan = TrainingPlan(
         n=n,
@@ -109,7 +111,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         unseen_loss=unseen_loss,
     )
     learner = learner_type(model, plan, **settings.options)
-    clip = learner.default_clip if settings.clip is None else settings.clip
+    clip = pretrained.CLIP if learner.fine_tunes(model) else learner.default_clip
+    clip = clip if settings.clip is None else settings.clip
     loop = Loop(
         stepper=Stepper(learner, clip, settings.amp, settings.augment, settings.penalty),
         objective=objective,

@@ -13,6 +13,7 @@ from torch import Tensor
 from posterity.errors import require
 from posterity.optim import gap, watch
 from posterity.optim._distributed import Replicas, local, sharded, summed
+from posterity.optim._options import check_finite
 from posterity.optim.price import SHUT, Price, opening, progress
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Meter:
         left = self.clipping / (1 - DECAY**self.measured) if self.measured else 1.0
         return self.scale / ((spread + self.scale / self.price.ess) * left)
 
+    @property
+    def parameters(self) -> Tensor:
+        """P̂, the effective number of parameters."""
+        return self.price.parameters(self.total, self.batch)
+
     def measure(self, price: Tensor, clipping: Tensor, unclear: Tensor | bool) -> None:
         """Take in the price of a step, what clipping has left of its gradients, and whether that is a guess."""
         self.clip(clipping)
@@ -164,7 +170,7 @@ class Meter:
     def rescale(self) -> None:
         """Where the batch size was not given: let squares of gradients agree with the measured price."""
         if not self.known and self.steps > COLD:
-            ratio = (self.price.parameters(self.total) / self.total).clamp(0.9, 1.1)
+            ratio = (self.parameters / self.total).clamp(0.9, 1.1)
             self.scale = (self.scale * ratio).clamp(1.0, self.price.n)
             self.batch = float(self.scale)
 
@@ -188,14 +194,14 @@ class Meter:
     def following(self, lr: float, share: float) -> Tensor:
         """λ for the next sample."""
         epochs = self.progress(lr)
-        return self.price.held(self.total, self._open(share, self.done, epochs))
+        return self.price.held(self.total, self._open(share, self.done, epochs), self.batch)
 
     def _open(self, share: float, done: float, epochs: float) -> Tensor | float:
-        """The share of the budget that is open."""
-        if self.watched:
-            return share
-        share = share * opening(done, epochs)
-        return share * self.allowed / gap.MOST if self.follows else share
+        """The share of the budget that is open; where rows are watched, at least what the gap is worth."""
+        opened = opening(done, epochs)
+        if not self.watched:
+            return share * opened * (self.allowed / gap.MOST if self.follows else 1.0)
+        return share * (opened * self.allowed / self.price.budget).clamp_min(1.0) if self.follows else share
 
     def learn_gap(self, own_doing: Tensor, lr: float) -> None:
         """Take in what examples do for their own loss in a step, for all steps until the next look.
@@ -233,7 +239,7 @@ class Meter:
     def adjust(self, temperature: float, gain: float, share: float) -> None:
         """Take in what a look has found."""
         price = self.price
-        paid = float(price.parameters(self.total) / (2 * price.ess))
+        paid = float(self.parameters / (2 * price.ess))
         if float(price.ess) <= self.price.n:  # a larger budget changes nothing, and would take long to shrink again
             price.budget = min(price.budget, max(paid / share, watch.LEAST))
         price.budget = watch.adjusted(price.budget, temperature, gain, paid)
@@ -246,7 +252,7 @@ class Meter:
         """
         opened = self._open(share, 1.0, self.steps * self.batch / self.price.n)
         for _ in range(10):
-            self.price.ess = self.price.held(self.total, opened)
+            self.price.ess = self.price.held(self.total, opened, self.batch)
 
     def state(self) -> dict[str, Any]:
         """Plain numbers, for a state dict."""
@@ -264,11 +270,19 @@ class Meter:
         self.price.load(left)
 
 
-def check_numbers(numbers: Mapping[str, float]) -> None:
-    """Raise unless all numbers of a state dict are finite, and positive where they must be."""
+def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
+    """Raise unless all numbers of a state dict are finite, and positive where they must be.
+
+    Args:
+        numbers: By name.
+        own: What a state dict of now would have; those of earlier versions lack some.
+    """
+    if own is not None:
+        named = own.keys() - {*MEASURED, "follows"} <= numbers.keys() <= own.keys()
+        require(named, "state dict", f"the numbers {', '.join(own)}", ", ".join(numbers))
     for name, value in numbers.items():
-        fine = math.isfinite(value) and (value >= 0 or name in ("paid", "last", "spent"))
-        require(fine, f"state dict, {name}", "a finite number, not below 0", value)
+        check_finite(f"state dict, {name}", value, -math.inf if name in ("paid", "last", "spent") else 0.0)
+        require(name not in ("ess", "batch", "budget") or value > 0, f"state dict, {name}", "a positive number", value)
 
 
 def sizes(norms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posterity.likelihoods import Likelihood
 from posterity.optim._meter import Meter
 from posterity.optim._normalised import Normalised
 from posterity.optim._over_bases import OverBases
 from posterity.optim.engine import _priors
-from posterity.optim.watch import DRAWS, Watch
+from posterity.optim.watch import DRAWS, FINAL_DRAWS, Watch
 
 
 class Watching(OverBases):
@@ -49,11 +49,26 @@ class Watching(OverBases):
         return loss
 
     def _look_at_rows(self, rows: Watch) -> None:
-        self._samples.predictions, draws = DRAWS * self.meter.steps, []  # noise that a resumed run draws again
-        for _ in range(DRAWS):
+        self.meter.adjust(*rows.temperature(self._outputs(rows, DRAWS)), self.normalised.share)
+
+    def output_temperature(self) -> float:
+        """What to divide logits by, so that predictions fit the watched rows best; 1 where there are none.
+
+        More noise than that of Bayes' rule is never drawn, and some networks stay overconfident with it.
+        """
+        if self._watch is None or self.meter.silent or not self._watch.law().is_classification:
+            return 1.0
+        return self._watch.output_temperature(self._outputs(self._watch, FINAL_DRAWS))
+
+    def _outputs(self, rows: Watch, draws: int) -> list[Tensor]:
+        """Outputs for watched rows of as many draws, whose noise a resumed run draws again."""
+        before, self._samples.predictions = self._samples.predictions, DRAWS * self.meter.steps
+        found = []
+        for _ in range(draws):
             with self.sampled_params():
-                draws.append(rows.outputs())
-        self.meter.adjust(*rows.temperature(draws), self.normalised.share)
+                found.append(rows.outputs())
+        self._samples.predictions = before
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_watch": self._watch}

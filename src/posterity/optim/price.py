@@ -25,6 +25,7 @@ from torch import Tensor
 
 WINDOW = 50  # steps that P̂ averages over
 LEAST, MOST = 0.02, 3.0  # bounds of P̂, as shares of the number that the squares of gradients give
+SURE = 2.0  # standard deviations of P̂ below it, down to which it may exceed them
 FRESH = 0.1  # share of the budget before any example is seen again
 SHUT = 0.5  # of training, in which the budget stays closed but for a gap
 AJAR = 1e-3  # that gap, as a share of the budget: P̂ is known when the budget opens
@@ -79,10 +80,20 @@ class Price:
         zero = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
         return cls(n, budget, zero + n, zero.clone(), zero.clone(), zero.clone())
 
-    def parameters(self, squares: Tensor) -> Tensor:
-        """P̂, the effective number of parameters; it begins at the one of squared gradients, Σ h/(h + δ)."""
-        found = (self.paid + squares / self.ess) / (self.per_ess + 1 / self.ess)
-        return torch.minimum(torch.maximum(found, LEAST * squares), MOST * squares)
+    def parameters(self, squares: Tensor, batch: float = 1.0) -> Tensor:
+        """P̂, the effective number of parameters, which begins at P = Σ h/(h + δ).
+
+        A price 2c has a variance of about P/(λB), so that P̂ has one of P/(B Σ 1/λ). It is held to a few times P as
+        far as this may be chance: noise that breaks a network costs more than any multiple of P tells.
+
+        Args:
+            squares: P of squared gradients.
+            batch: Examples B behind a gradient.
+        """
+        told = self.per_ess + 1 / self.ess
+        found = (self.paid + squares / self.ess) / told
+        sure = found - SURE * (squares / (batch * told)).sqrt()
+        return torch.minimum(torch.maximum(found, LEAST * squares), torch.maximum(MOST * squares, sure))
 
     def pay(self, price: Tensor, ess: Tensor) -> None:
         """Take in the price c of one step, whose sample was drawn at this λ."""
@@ -91,10 +102,10 @@ class Price:
         self.paid = kept * self.paid + 2 * self.last
         self.per_ess = kept * self.per_ess + 1 / ess
 
-    def held(self, squares: Tensor, share: Tensor | float) -> Tensor:
-        """λ = max(N, P̂ / 2bₜ) for a share of the budget."""
+    def held(self, squares: Tensor, share: Tensor | float, batch: float = 1.0) -> Tensor:
+        """λ = max(N, P̂ / 2bₜ) for a share of the budget; see `parameters`."""
         budget = torch.as_tensor(self.budget * share, dtype=squares.dtype, device=squares.device).clamp_min(1e-12)
-        return (self.parameters(squares) / (2 * budget)).clamp_min(self.n)
+        return (self.parameters(squares, batch) / (2 * budget)).clamp_min(self.n)
 
     def state(self) -> dict[str, float]:
         """Plain numbers, for a state dict."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -105,11 +106,9 @@ class Variational(Watching):
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         require_positive("n", n)
-        if budget is not None:
-            require_positive("budget", budget)
+        require_positive("budget", 1.0 if budget is None else budget)
         for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
-            if value is not None:
-                require_whole(name, value)
+            require_whole(name, 1 if value is None else value)
         self.n, self.scaler = float(n), scaler
         self.deltas: dict[Tensor, Tensor | float] = {}
         self.normalised = Normalised()
@@ -352,6 +351,7 @@ class Variational(Watching):
             n=int(self.n) if n is None else n,
             ess=float(self.meter.price.ess),
             likelihood=likelihood,
+            output_temperature=self.output_temperature(),
         )
 
     @torch.no_grad()
@@ -373,7 +373,7 @@ class Variational(Watching):
             ),
             temperature=temperature,
             price=float(self.meter.price.paid) / WINDOW / 2,
-            effective_parameters=float(self.meter.price.parameters(self.meter.total)),
+            effective_parameters=float(self.meter.parameters),
         )
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -384,7 +384,9 @@ class Variational(Watching):
         return {"meter": self.meter.state(), "deltas": deltas, "normalised": self.normalised.state(self._trained())}
 
     def check_own_state(self, found: StateDict) -> None:
-        check_numbers(found["meter"] | {f"delta {i}": value for i, value in enumerate(found["deltas"])})
+        check_numbers(found["meter"], self.meter.state())
+        others = {"delta": found["deltas"], "normalised": chain.from_iterable(found["normalised"])}
+        check_numbers({f"{what} {i}": value for what, values in others.items() for i, value in enumerate(values)})
 
     def load_own_state(self, found: StateDict) -> None:
         self.meter.load(found["meter"])

@@ -7,7 +7,12 @@ rows best,
     T = argmin L(T),   L(T) = −mean log p_T(y | x),   p_T ∝ p̄^(1/T),   p̄ = (1/K) Σ_k p(y | x, θ_k).
 
 Above 1 the predictions are overconfident and the budget grows, b ← b · min(T, 2), as long as the possible gain
-L(1) − L(T) is worth the price that is paid already. Below 1 it shrinks, b ← b · max(T, 1/2).
+L(1) − L(T) is worth the price that is paid already. Below 1 it shrinks, b ← b · max(T, 1/2), but never below what the
+gap between examples is worth (`posterity.optim.gap`): an average over noise is better there, however sure it is.
+
+How sure it should be is settled at the end. Predictions divide all logits by the T of the lowest loss, now with
+p̄ = (1/K) Σ_k softmax(f_k / T) and a penalty on (log T)² that counts for some rows. T is above 1 where a network has
+memorised so much that the noise of λ = N, the most there is, leaves it overconfident.
 """
 
 from __future__ import annotations
@@ -28,12 +33,13 @@ from posterity.likelihoods import Likelihood, classes_last
 from posterity.trees import evaluating
 
 ROWS = 500  # that are looked at: one temperature needs no more
-DRAWS = 4
+DRAWS, FINAL_DRAWS = 4, 16
 LOOKS = 50  # during a training of known length
 EVERY = 50  # steps between looks, where the length is not known
 FROM = 0.1  # of training: before it, predictions say nothing about its end
 START, LEAST, MOST = 0.003, 1e-4, 0.3  # the budget, in nats per example
 WORTH = 0.2  # of the price paid, that there must be to gain
+FEW = 2.0  # rows that the penalty on (log T)² counts for
 TEMPERATURES = [2 ** (k / 8) for k in range(-16, 41)]
 
 
@@ -91,6 +97,20 @@ class Watch:
         losses = [-law.log_prob(torch.log_softmax(mean / t, -1), y).mean().item() for t in TEMPERATURES]
         best = min(range(len(losses)), key=losses.__getitem__)
         return TEMPERATURES[best], losses[TEMPERATURES.index(1.0)] - losses[best]
+
+    def output_temperature(self, draws: list[Tensor]) -> float:
+        """The temperature of all logits at which predictions from these outputs fit best."""
+        law, f = self.law(), torch.stack(draws)
+        y = law.as_targets(f[0], self.rows.targets)
+
+        def loss(temperature: float) -> float:
+            log_probs = law.log_probs(f / temperature)
+            assert log_probs is not None  # of classes
+            mean = log_probs.logsumexp(0) - math.log(len(draws))
+            penalty = FEW / len(self.rows) * math.log(temperature) ** 2
+            return -law.log_prob(mean.clamp_min(-1e3), y).mean().item() + penalty
+
+        return min(TEMPERATURES, key=loss)
 
 
 def _gaussian(f: Tensor, y: Tensor, precision: float) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from posterity.errors import renamed
 from posterity.posterior._memory import Memory
-from posterity.posterior._posterior import Posterior, Pruned
+from posterity.posterior._posterior import Posterior
 from posterity.posterior._structure import GaussianStructure, Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.dropout import Dropout
@@ -12,6 +12,7 @@ from posterity.posterior.kronecker import Kronecker
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.low_rank import LowRank
 from posterity.posterior.mixture import Ensemble, Mixture
+from posterity.posterior.pruning import Pruned
 from posterity.posterior.rotated import Rotated
 from posterity.posterior.signs import Signs
 from posterity.posterior.sites import Site

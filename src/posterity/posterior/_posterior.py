@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, overload
+from typing import Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,10 @@ from posterity.posterior.diagonal import Diagonal
 from posterity.posterior.full import Full
 from posterity.posterior.last_layer import LastLayer
 from posterity.posterior.projection import diagonal, project
-from posterity.posterior.pruning import cut
+from posterity.posterior.pruning import Pruned, cut
 from posterity.posterior.sites import Site, gaussian, natural
 from posterity.posterior.training import Training
-from posterity.trees import Tree, check_same_shapes, fingerprint, snapshot, trainable
+from posterity.trees import Tree, check_same_shapes, fingerprint, require_values, snapshot, trainable
 
 PREDICTIVES = ("sampled", "linearised")
 
@@ -48,6 +48,8 @@ class Posterior:
             "linearised" over draws of the outputs of the tangent network, which is what the Gauss-Newton curvature
             of a Laplace approximation describes.
         training: How long and how fast it was trained, where that is known.
+        output_temperature: What predictions divide the logits of classes by: temperature scaling, fitted on rows that
+            were not trained on. Other questions than predictions do not see it.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -70,6 +72,7 @@ class Posterior:
     memory: Memory | None
     predictive: str
     training: Training | None
+    output_temperature: float
 
     def __init__(
         self,
@@ -85,10 +88,12 @@ class Posterior:
         memory: Memory | None = None,
         predictive: str = "sampled",
         training: Training | None = None,
+        output_temperature: float = 1.0,
     ) -> None:
         require_whole("n", n)
         require(n < 2**63, "n", "a number of examples below 2⁶³", "a larger one")
         require_positive("ess", ess)
+        require_positive("output_temperature", output_temperature)
         require(predictive in PREDICTIVES, "predictive", f"one of {list(PREDICTIVES)}", predictive)
         values = {
             "structure": structure,
@@ -102,6 +107,7 @@ class Posterior:
             "memory": memory,
             "predictive": predictive,
             "training": training,
+            "output_temperature": float(output_temperature),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -137,6 +143,7 @@ class Posterior:
         memory: Memory | None = None,
         predictive: str = "sampled",
         training: Training | None = None,
+        output_temperature: float = 1.0,
     ) -> Self:
         """The posterior of a model: its buffers and its architecture are taken along."""
         stored = model.state_dict(keep_vars=True)
@@ -152,6 +159,7 @@ class Posterior:
             memory=memory,
             predictive=predictive,
             training=training,
+            output_temperature=output_temperature,
         )
         posterior.check(model)
         return posterior
@@ -342,6 +350,7 @@ class Posterior:
 
     def check(self, model: nn.Module) -> None:
         """Raise an error that names the first mismatch, if this is not a posterior of such a model."""
+        require_values(model)
         there = _tensors(model)
         _check_known("parameter", self.mean, there)
         _check_known("buffer", self.buffers, there)
@@ -352,24 +361,6 @@ class Posterior:
             if name not in self.mean:
                 raise InvalidInput(f"model: expected the architecture of the posterior, got another parameter {name!r}")
         raise expected("model", f"the architecture {self.architecture} (names and shapes agree, modules do not)", found)
-
-
-class Pruned(NamedTuple):
-    """A posterior without its uncertain weights.
-
-    Args:
-        posterior: The posterior given that the pruned weights are zero.
-        removed: How many weights were pruned.
-        weights: How many there are.
-        cost: Estimated rise of the mean training objective (loss and prior), in nats for each example.
-        snr: The largest signal-to-noise ratio among the pruned weights.
-    """
-
-    posterior: Posterior
-    removed: int
-    weights: int
-    cost: float
-    snr: float
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ and leaves all other weights where they are, if the Gaussian is diagonal.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from posterity.errors import expected, require
 from posterity.posterior._structure import Structure
 from posterity.posterior.diagonal import Diagonal
 from posterity.trees import Tree
+
+if TYPE_CHECKING:
+    from posterity.posterior._posterior import Posterior
 
 PINNED = 1e16  # precision of a pruned weight: its σ of 1e-8 is lost beside the weights that it is added to
 
@@ -35,6 +38,24 @@ class Cut(NamedTuple):
     """
 
     structure: Diagonal
+    removed: int
+    weights: int
+    cost: float
+    snr: float
+
+
+class Pruned(NamedTuple):
+    """A posterior without its uncertain weights.
+
+    Args:
+        posterior: The posterior given that the pruned weights are zero.
+        removed: How many weights were pruned.
+        weights: How many there are.
+        cost: Estimated rise of the mean training objective (loss and prior), in nats for each example.
+        snr: The largest signal-to-noise ratio among the pruned weights.
+    """
+
+    posterior: Posterior
     removed: int
     weights: int
     cost: float

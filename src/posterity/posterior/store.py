@@ -50,6 +50,7 @@ def save(posterior: Posterior, folder: str | Path) -> None:
         "memory": posterior.memory is not None,
         "predictive": posterior.predictive,
         "training": posterior.training and posterior.training._asdict(),
+        "output_temperature": posterior.output_temperature,
     }
     tensors = pack("structure", posterior.structure.tensors()) | pack("prior", posterior.prior.tensors())
     tensors |= pack("buffers", posterior.buffers)
@@ -96,4 +97,5 @@ def _parts(record: Record) -> dict[str, Any]:
         "memory": Memory.from_tensors(unpack("memory", tensors)) if content["memory"] else None,
         "predictive": content.get("predictive", "sampled"),  # which earlier files do not name
         "training": Training.read(content.get("training")),
+        "output_temperature": content.get("output_temperature", 1.0),
     }

@@ -86,7 +86,8 @@ def _tangent(question: Question, covariance: Covariance, inputs: Inputs) -> tupl
     require(f.ndim > 1, "model outputs", "(batch, ..., outputs) for a linearised prediction", tuple(f.shape))
     require_finite(f)
     f = f.to(state_dtype(f.dtype))
-    return f, prediction_covariance(question.model, inputs, covariance, class_axis=question.axis).to(f.dtype)
+    V = prediction_covariance(question.model, inputs, covariance, class_axis=question.axis).to(f.dtype)
+    return f, V / question.output_temperature**2
 
 
 def _noise(question: Question, V: Tensor) -> Iterator[Tensor]:

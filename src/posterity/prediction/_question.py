@@ -45,8 +45,15 @@ class Question:
         """Where the outputs have their classes, as `classes_last` takes it."""
         return self.class_axis if self.likelihood.has_class_axis else -1
 
+    @property
+    def output_temperature(self) -> float:
+        """What outputs are divided by; 1 unless they are logits."""
+        return self.posterior.output_temperature if self.likelihood.is_classification else 1.0
+
     def arranged(self, f: Tensor) -> Tensor:
-        """Outputs with their classes last, or an error if they do not fit the likelihood."""
+        """Outputs with their classes last, at their temperature, or an error if they do not fit the likelihood."""
+        if self.output_temperature != 1:
+            f = f / self.output_temperature
         if not self.likelihood.has_class_axis:
             return f
         require(f.ndim > 1, "model outputs", "(batch, ..., classes) for a categorical likelihood", tuple(f.shape))

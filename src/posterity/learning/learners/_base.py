@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from posterity.batches import Batch, Batches
 from posterity.errors import expected, require
 from posterity.inputs import Inputs, call
+from posterity.learning import pretrained
 from posterity.learning.schedules import Cosine, Schedule
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Posterior, Structure
@@ -77,7 +78,12 @@ class Learner(ABC):
     @classmethod
     def usual_lr(cls, model: nn.Module) -> float:
         """The learning rate for users who do not choose one."""
-        return cls.default_lr
+        return pretrained.usual_lr(model) if cls.fine_tunes(model) else cls.default_lr
+
+    @classmethod
+    def fine_tunes(cls, model: nn.Module) -> bool:
+        """Whether defaults are those for pretrained networks: they are known for Adam's steps."""
+        return cls.follows_adam and pretrained.is_pretrained(model)
 
     @classmethod  # noqa: B027 (a hook)
     def check(cls, f: Tensor, likelihood: Likelihood) -> None:
@@ -146,7 +152,9 @@ class Learner(ABC):
         """Put the model where training ends: at the mean."""
         posterior.apply(self.model)
 
-    def hand_over(self, structure: Structure, likelihood: Likelihood, ess: float | None = None) -> Posterior:
+    def hand_over(
+        self, structure: Structure, likelihood: Likelihood, ess: float | None = None, output_temperature: float = 1.0
+    ) -> Posterior:
         """A structure with everything that makes it a posterior of this model and these data."""
         return Posterior.of(
             self.model,
@@ -156,6 +164,7 @@ class Learner(ABC):
             ess=self.plan.n if ess is None else ess,
             likelihood=likelihood,
             class_names=self.plan.class_names,
+            output_temperature=output_temperature,
         )
 
 

@@ -53,7 +53,8 @@ class VariationalLearner(Learner):
 
     @classmethod
     def usual_lr(cls, model: nn.Module) -> float:
-        return cls.lr_of_small if sum(p.numel() for p in model.parameters()) < SMALL else cls.default_lr
+        small = sum(p.numel() for p in model.parameters()) < SMALL
+        return cls.lr_of_small if small and not cls.fine_tunes(model) else super().usual_lr(model)
 
     def __init__(
         self,
@@ -107,4 +108,4 @@ class VariationalLearner(Learner):
     def posterior(self, likelihood: Likelihood, data: Batches) -> Posterior:
         found = self.optimizer.posterior(self.model, likelihood=likelihood, n=self.plan.n)
         self.prior = found.prior
-        return self.hand_over(found.structure, likelihood, found.ess)
+        return self.hand_over(found.structure, likelihood, found.ess, found.output_temperature)

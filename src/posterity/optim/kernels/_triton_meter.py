@@ -49,8 +49,8 @@ FACT_KEPT, FACT_COUPLED, NEXT_ESS, NEXT_FACTOR, FACT_FACTOR, NEXT_DELTA, FACT_AC
 FACTS = tl.constexpr(16)
 COLD, SMALLEST, LOG_KEPT = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST, math.log(_meter.DECAY)))
 KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
-WINDOW, LEAST, MOST, FRESH = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.FRESH))
-SHUT, AJAR = map(tl.constexpr, (price.SHUT, price.AJAR))
+WINDOW, LEAST, MOST, SURE = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.SURE))
+FRESH, SHUT, AJAR = map(tl.constexpr, (price.FRESH, price.SHUT, price.AJAR))
 GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
 FORGETTING, GAP_USUAL, GAP_POWER = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER))
 TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
@@ -76,8 +76,10 @@ def debias(number, BETA: tl.constexpr, steps):
 def _parameters(meter):
     """`Price.parameters`."""
     total, ess = tl.load(meter + TOTAL), tl.load(meter + ESS)
-    found = (tl.load(meter + PAID) + total / ess) / (tl.load(meter + PER_ESS) + 1 / ess)
-    return tl.minimum(tl.maximum(found, total * LEAST), total * MOST)
+    told = tl.load(meter + PER_ESS) + 1 / ess
+    found = (tl.load(meter + PAID) + total / ess) / told
+    sure = found - SURE * tl.sqrt(total / (tl.load(meter + BATCH) * told))
+    return tl.minimum(tl.maximum(found, total * LEAST), tl.maximum(total * MOST, sure))
 
 
 @triton.jit
@@ -201,10 +203,11 @@ def _following(meter, constants, lr):
     seen_again = 1 - tl.exp(-tl.maximum(epochs - 1, 0.0) / 2)
     late = tl.maximum(done - SHUT, 0.0) / (1 - SHUT)
     opened = tl.maximum(late * late, AJAR) * (seen_again * (1 - FRESH) + FRESH)
-    allowed = tl.load(meter + ALLOWED).to(tl.float64) / GAP_MOST
-    opened = tl.where(tl.load(constants + FOLLOWS) > 0, opened * allowed, opened)
-    opened = tl.where(tl.load(constants + WATCHED) > 0, 1.0, opened)
-    budget = tl.maximum(tl.load(constants + BUDGET) * tl.load(constants + SHARE) * opened, 1e-12)
+    budget, allowed = tl.load(constants + BUDGET).to(tl.float64), tl.load(meter + ALLOWED).to(tl.float64)
+    follows, watched = tl.load(constants + FOLLOWS) > 0, tl.load(constants + WATCHED) > 0
+    alone = budget * tl.where(follows, opened * allowed / GAP_MOST, opened)
+    beside = tl.where(follows, tl.maximum(opened * allowed, budget), budget)
+    budget = tl.maximum(tl.where(watched, beside, alone) * tl.load(constants + SHARE), 1e-12)
     return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), tl.load(constants + N))
 
 

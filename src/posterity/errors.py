@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -48,7 +49,7 @@ def expected(what: str, wanted: str, got: Any) -> InvalidInput:
         >>> str(expected("lr", "a positive number", -1.0))
         'lr: expected a positive number, got -1.0'
     """
-    return InvalidInput(f"{what}: expected {wanted}, got {got!r}")
+    return InvalidInput(f"{what}: expected {wanted}, got {'a larger one' if huge(got) else got!r}")
 
 
 def require(condition: bool, what: str, wanted: str, got: Any) -> None:
@@ -63,10 +64,17 @@ def require_positive(what: str, value: float) -> None:
         fine = 0 < value < float("inf") and float(value) > 0
     except (TypeError, OverflowError):  # 10**400 is below infinity, and no float
         fine = False
-    require(bool(fine), what, "a positive finite number", value if fine or not _huge(value) else "a larger one")
+    require(bool(fine), what, "a positive finite number", value)
 
 
-def _huge(value: Any) -> bool:
+def require_finite(what: str, value: Any, least: float = -math.inf) -> None:
+    """Raise unless ``value`` is a finite number that is large enough."""
+    fine = isinstance(value, Real) and not huge(value) and math.isfinite(value) and float(value) >= least
+    wanted = "a finite number" if least == -math.inf else f"a finite number >= {least:g}"
+    require(fine, what, wanted, value)
+
+
+def huge(value: Any) -> bool:
     """A whole number that no float holds; Python refuses to print it, too, beyond some length."""
     return isinstance(value, int) and abs(value) >= 2**1024
 

@@ -6,10 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.optim import EVON, IVON, SOBA, BayesBiNN, VariationalNewton
+from networks import perceptron
+from posterity.optim import EVON, IVON, SOBA, BayesBiNN, Variational, VariationalNewton
 from posterity.optim.kernels import _native
 
+
+def over_adam(parameters, **options):
+    return Variational(torch.optim.Adam(parameters, lr=0.01), n=50, batch_size=8, total_steps=60, **options)
+
+
 CASES = {
+    "Variational": over_adam,
+    "Variational, tensor operations": lambda p: over_adam(p, fused=False),
     "tensor operations": lambda p: IVON(p, lr=0.1, ess=50, fused=False),
     "kernels": lambda p: IVON(p, lr=0.1, ess=50),
     "SOBA": lambda p: SOBA(p, lr=0.1, ess=50),
@@ -67,6 +75,10 @@ def test_the_mean_is_back(name, earlier):
     sizes = [(20, 10), (5,)] if name == "VariationalNewton" else [(180, 100), (7, 3), (5,)]
     weights = [nn.Parameter(torch.randn(size, generator=generator)) for size in sizes]
     optimizer = CASES[name](weights)
+    for _ in range(25 if name in ("Variational", "Variational, tensor operations") else 0):  # whose noise comes late
+        pass_through(optimizer, weights, -1)
+        optimizer.step()
+        optimizer.zero_grad()
     mean = [w.detach().clone() for w in weights]
     total, _ = pass_through(optimizer, weights, -1)
     lost = []
@@ -82,3 +94,37 @@ def test_the_mean_is_back(name, earlier):
     pass_through(optimizer, weights, -1)
     optimizer.step()
     assert all(w.isfinite().all() for w in weights)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("make", [over_adam, lambda p: IVON(p, lr=0.1, ess=50)], ids=["Variational", "IVON"])
+def test_the_state_of_an_attached_model_is_the_mean(make, ahead):
+    """Interrupts in the forward and in the backward pass; a checkpoint that is written then has the mean."""
+    torch.manual_seed(0)
+    model, x = perceptron(6, 5, 1), torch.randn(8, 6)
+    optimizer = make(list(model.parameters()))
+    optimizer.attach(model, ahead=ahead)
+
+    def one_pass(at):
+        interrupt = Interrupt(at)
+        try:
+            with interrupt:
+                model(x).square().mean().backward()
+        except KeyboardInterrupt:
+            pass
+        return interrupt.count
+
+    for _ in range(25):
+        one_pass(-1)
+        optimizer.step()
+        optimizer.zero_grad()
+    mean = {name: t.clone() for name, t in model.state_dict().items()}
+    total = one_pass(-1)
+    for at in range(1, total, max(1, total // 40)):
+        optimizer.zero_grad()
+        one_pass(at)
+        assert all(torch.equal(t, mean[name]) for name, t in model.state_dict().items()), at
+    optimizer.zero_grad()
+    one_pass(-1)
+    optimizer.step()
+    assert all(t.isfinite().all() for t in model.state_dict().values())

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from torch.optim.optimizer import StateDict
 from posterity.errors import InvalidInput, expected, require
 from posterity.optim._distributed import local
 from posterity.optim._meter import DECAY
-from posterity.optim._options import check_memory, check_parameters
+from posterity.optim._options import check_finite, check_memory, check_parameters
 from posterity.optim.engine import VariationalOptimizer
 from posterity.posterior import Diagonal
 from posterity.startup import step_of
 from posterity.trees import state_dtype
 
+NOT_BELOW_ZERO = ("lr", "betas", "momentum", "eps", "weight_decay", "step", "exp_avg_sq", "max_exp_avg_sq")
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 
 
@@ -160,24 +162,42 @@ def saved(bases: Sequence[Optimizer]) -> list[dict[str, Any]]:
 
 
 def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
-    """Raise unless a state dict holds what `saved` gives for bases of these kinds, in these shapes."""
+    """Raise unless a state dict holds what `saved` gives for bases of these kinds and shapes, in finite numbers."""
     kinds = [type(base).__name__ for base in bases]
     found = [each["kind"] for each in state_dict.get("bases", ())]
     if found != kinds:
         names = sorted({name for values in state_dict["state"].values() for name in values})
         raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", ", ".join(found or names))
+    mine = [group for base in bases for group in base.param_groups]
+    for group, given in zip(mine, state_dict["param_groups"], strict=False):  # torch refuses lists of other lengths
+        _check_options(group, given)
     for base, each in zip(bases, state_dict["bases"], strict=True):
         parameters = [p for group in base.param_groups for p in group["params"]]
         for index, values in each["state"].items():
             for name, value in values.items():
-                fits = not isinstance(value, Tensor) or value.ndim == 0 or int(index) >= len(parameters)
-                if (
-                    not fits
-                    and value.shape != parameters[int(index)].shape
-                    and name.startswith(("exp_avg", "momentum"))
-                ):
-                    shape = tuple(parameters[int(index)].shape)
-                    raise expected(f"state dict, {name!r} of a parameter", f"shape {shape}", tuple(value.shape))
+                if isinstance(value, Tensor):
+                    _check_tensor(name, value, parameters[int(index)] if int(index) < len(parameters) else None)
+
+
+def _check_options(mine: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise unless all that is finite numbers in a group of a base is so in the group of a state dict."""
+    for name in given.keys() & mine.keys() - {"params"}:
+        many = isinstance(mine[name], (tuple, list))
+        own, found = (mine[name], given[name]) if many else ([mine[name]], [given[name]])
+        require(isinstance(found, (tuple, list)), f"state dict, {name}", f"{len(own)} numbers", found)
+        for old, new in zip(own, found, strict=False):
+            if isinstance(old, (Real, Tensor)) and not isinstance(old, bool) and math.isfinite(old):
+                check_finite(f"state dict, {name}", new, 0.0 if name in NOT_BELOW_ZERO else -math.inf)
+
+
+def _check_tensor(name: str, value: Tensor, p: Tensor | None) -> None:
+    """Raise unless it can be what a base keeps about a parameter."""
+    what = f"state dict, {name!r} of a parameter"
+    if p is not None and value.ndim > 0 and value.shape != p.shape and name.startswith(("exp_avg", "momentum")):
+        raise expected(what, f"shape {tuple(p.shape)}", tuple(value.shape))
+    require(bool(torch.isfinite(value).all()), what, "finite numbers", "NaN or infinity")
+    if name in NOT_BELOW_ZERO and bool((value < 0).any()):
+        raise expected(what, "numbers >= 0", value.min().item())
 
 
 def load(bases: Sequence[Optimizer], state_dict: StateDict) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.errors import InvalidInput, expected, require, require_whole
+from posterity.errors import InvalidInput, expected, huge, require, require_finite, require_whole
 from posterity.optim._distributed import sharded
 
 RANGES = {  # what a number has to be, in words and in code
@@ -106,8 +106,21 @@ def betas_of_ivon_opt(betas: tuple[Any, Any], given: dict[str, Any]) -> tuple[An
 
 def check_number(what: str, value: Any, wanted: str) -> None:
     """A number of Python's or numpy's in one of the `RANGES`, and no tensor, word or truth value."""
-    plain = isinstance(value, Real) and not isinstance(value, bool)
+    plain = isinstance(value, Real) and not isinstance(value, bool) and not huge(value)
     require(plain and RANGES[wanted](float(value)), what, wanted, value)
+
+
+def check_finite(what: str, value: Any, least: float = -math.inf) -> None:
+    """A finite number, or a tensor of one, that is large enough."""
+    require_finite(what, value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, least)
+
+
+def check_counters(group: Mapping[str, Any]) -> None:
+    """Draws and skipped steps of a saved group: whole numbers, or tensors of one."""
+    for name in ("draws", "skipped"):
+        value = group.get(name, 0)
+        check_finite(f"state dict, {name}", value, 0.0)
+        require(float(value) % 1 == 0, f"state dict, {name}", "a whole number", value)
 
 
 def check_lr(lr: Any) -> None:

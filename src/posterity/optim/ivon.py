@@ -239,7 +239,7 @@ class IVON(VariationalOptimizer):
         """Load a state dict; one of other shapes is refused and changes nothing."""
         if self._held is not None:
             require("price" in state_dict, "state dict", 'one of IVON with ess="auto"', "one with a given ess")
-            check_numbers(state_dict["price"])
+            check_numbers(state_dict["price"], self._held.state())
         super().load_state_dict(state_dict)
         if self._held is not None:
             self._held.load(state_dict["price"])

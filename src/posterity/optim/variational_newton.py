@@ -114,6 +114,11 @@ class VariationalNewton(Paired):
         for group in groups:
             if "beta1" in group:
                 group["momentum"] = group.pop("beta1")
+        states = [state_dict["state"].get(key, {}) for group in groups for key in group["params"]]
+        blocks = [state["precision"] for state in states if "precision" in state]
+        rows = [block.reshape(-1, block.shape[-1]) for block in blocks]
+        if rows and {row.shape[1] for row in rows} == {sum(map(len, rows))}:
+            cholesky(torch.cat(rows).double(), "state dict, precision")
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     # ── one vector of all weights, one matrix ────────────────────────────────────────────────────────────────────

@@ -18,11 +18,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected
+from posterity.optim._options import check_counters, check_finite
 from posterity.optim.engine._equations import Equations
 from posterity.optim.engine._parameters import Group, Parameters
 from posterity.optim.kernels import Numbers, Views
 from posterity.trees import state_dtype
 
+COUNTS = ("step", "forgetting", "scatter", "spread")  # sums of what is never negative
 Precision = Callable[[Views, Numbers], Tensor | float]
 
 
@@ -44,6 +46,7 @@ def checked(
         if any("hess" in group for group in state_dict["param_groups"]):
             raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
         for saved in state_dict["param_groups"]:
+            check_counters(saved)
             equations.options_of({**optimizer.defaults, **saved}).check()
         for group, p, values in _matched(parameters, state_dict):
             wanted = equations.initial_state(p, equations.options_of(group))
@@ -106,5 +109,5 @@ def _check_precision(precision: Precision, numbers: Numbers, p: Tensor, values: 
     found = torch.as_tensor(precision(view, numbers))
     if not bool((found > 0).all()):
         raise expected("state dict, posterior precision of a parameter", "positive numbers", float(found.min()))
-    if float(values.get("step", 0)) < 0:
-        raise expected("state dict, 'step' of a parameter", "a number >= 0", float(values["step"]))
+    for name in COUNTS:
+        check_finite(f"state dict, {name!r} of a parameter", values.get(name, 0), 0.0)

@@ -189,7 +189,7 @@ class Lifecycle:
     @property
     def overwritten(self) -> bool:
         """Whether other code has written into parameters that hold a sample, which is lost when the mean comes back."""
-        return self.versions != _versions(self.means)
+        return not self.back and self.versions != _versions(self.means)  # otherwise putting back was interrupted
 
     def stepped(self) -> None:
         """Kernels have taken a step from the last sample, and put the mean back."""
@@ -221,10 +221,11 @@ class Lifecycle:
 
     def _replace(self, means: Means) -> None:
         """Other weights are in place than before; of the old ones autocast may keep copies."""
+        versions = _versions(means)
         self.means = means
         self.exchange = exchanged
+        self.versions = versions
         self.back = []  # last: an interrupt must not find a way to put means back that believes nothing is back
-        self.versions = _versions(means)
         torch.clear_autocast_cache()
 
     def _rest(self) -> None:

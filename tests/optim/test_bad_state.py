@@ -1,0 +1,140 @@
+"""State dicts with a number that cannot be: each is refused, and changes nothing."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from optim.conformance import CASES, Problem, at_the_mean
+from posterity.errors import InvalidInput
+from posterity.optim import IVON, Variational, VariationalNewton
+
+HUGE = 10**5000  # which no float holds, and Python does not print
+
+
+def numbers(state, path=()):
+    """Paths to all numbers of a state dict, the keys of parameters aside."""
+    if isinstance(state, (dict, list, tuple)):
+        items = state.items() if isinstance(state, dict) else enumerate(state)
+        for key, value in items:
+            if key != "params":
+                yield from numbers(value, (*path, key))
+    elif isinstance(state, (int, float, torch.Tensor)) and not isinstance(state, bool):
+        yield path
+
+
+def changed(state, path, value):
+    """A copy of a state dict with another number at a path; in tensors, in the first entry."""
+    state = copy.deepcopy(state)
+    *outer, last = path
+    parts = [state]
+    for key in outer:
+        parts.append(parts[-1][key])
+    if isinstance(parts[-1], tuple):  # betas
+        parts[-2][outer[-1]] = tuple(value if i == last else old for i, old in enumerate(parts[-1]))
+    elif isinstance(parts[-1][last], torch.Tensor):
+        parts[-1][last].view(-1)[0] = value
+    else:
+        parts[-1][last] = value
+    return state
+
+
+def trained(make, steps=3):
+    problem = Problem()
+    optimizer = make(problem.parameters)
+    for _ in range(steps):
+        optimizer.step(problem.closure(optimizer))
+    return problem, optimizer
+
+
+@at_the_mean
+@pytest.mark.parametrize("name", [name for name in CASES if "," not in name or name.startswith("Variational")])
+def test_no_number_of_a_state_dict_may_be_nan(name):
+    problem, optimizer = trained(CASES[name])
+    before = copy.deepcopy(optimizer.state_dict())
+    found = list(numbers(before))
+    assert len(found) > 4
+    for path in found:
+        with pytest.raises(InvalidInput):
+            optimizer.load_state_dict(changed(before, path, math.nan))
+    after = optimizer.state_dict()
+    assert str(after) == str(before)
+    optimizer.load_state_dict(before)
+    optimizer.step(problem.closure(optimizer))
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "value"),
+    [
+        ("IVON", ("state", 0, "hessian"), -1.0),
+        ("IVON", ("state", 0, "step"), -1.0),
+        ("IVON", ("state", 0, "forgetting"), -1.0),
+        ("IVON", ("param_groups", 0, "ess"), -1),
+        ("IVON", ("param_groups", 0, "ess"), HUGE),
+        ("IVON", ("param_groups", 0, "lr"), math.inf),
+        ("IVON", ("param_groups", 0, "draws"), -1),
+        ("IVON", ("param_groups", 0, "draws"), 0.5),
+        ("IVON", ("param_groups", 0, "skipped"), "many"),
+        ("VariationalNewton", ("state", 0, "precision"), -1e6),
+        ("Variational, AdamW", ("param_groups", 0, "lr"), -1.0),
+        ("Variational, AdamW", ("param_groups", 0, "lr"), math.inf),
+        ("Variational, AdamW", ("param_groups", 0, "lr"), "fast"),
+        ("Variational, AdamW", ("param_groups", 0, "betas"), 0.9),
+        ("Variational, AdamW", ("bases", 0, "state", 0, "exp_avg_sq"), -1.0),
+        ("Variational, AdamW", ("bases", 0, "state", 0, "exp_avg"), math.inf),
+        ("Variational, SGD", ("bases", 0, "state", 0, "momentum_buffer"), math.inf),
+        ("Variational, AdamW", ("meter", "ess"), 0.0),
+        ("Variational, AdamW", ("meter", "budget"), 0.0),
+        ("Variational, AdamW", ("meter", "steps"), HUGE),
+        ("Variational, AdamW", ("meter", "scale"), "text"),
+        ("Variational, AdamW", ("meter", "pay"), 1.0),
+        ("Variational, AdamW", ("deltas", 0), -1.0),
+        ("Variational, AdamW", ("normalised", 0, 1), math.inf),
+    ],
+    ids=lambda value: "huge" if value is HUGE else str(value),
+)
+def test_numbers_out_of_their_range_are_refused(make, path, value):
+    _, optimizer = trained(CASES[make])
+    before = optimizer.state_dict()
+    broken = copy.deepcopy(before) | ({"meter": before["meter"] | {"pay": 1.0}} if path[-1] == "pay" else {})
+    with pytest.raises(InvalidInput):
+        optimizer.load_state_dict(changed(broken, path, value))
+    assert str(optimizer.state_dict()) == str(before)
+
+
+def test_a_number_that_is_missing_is_named():
+    _, optimizer = trained(CASES["Variational, AdamW"])
+    broken = copy.deepcopy(optimizer.state_dict())
+    del broken["meter"]["ess"]
+    with pytest.raises(InvalidInput, match="the numbers steps, measured"):
+        optimizer.load_state_dict(broken)
+
+
+def test_the_price_of_an_automatic_sample_size_is_checked_too():
+    _, optimizer = trained(lambda params: IVON(params, lr=0.1, ess="auto", n=100))
+    before = optimizer.state_dict()
+    for name in before["price"]:
+        with pytest.raises(InvalidInput, match=name):
+            optimizer.load_state_dict(changed(before, ("price", name), math.nan))
+
+
+def test_options_of_a_base_may_be_infinite_where_they_are():
+    class Growing(torch.optim.SGD):
+        """As some optimizers that find their learning rate."""
+
+        def __init__(self, params):
+            super().__init__(params, lr=0.05)
+            self.param_groups[0] |= {"growth": math.inf, "lowest": -1.0}
+
+    _, optimizer = trained(lambda params: Variational(Growing(params), n=1000, total_steps=40))
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert optimizer.param_groups[0]["growth"] == math.inf
+
+
+@at_the_mean
+def test_the_precision_of_all_weights_comes_back():
+    problem, optimizer = trained(lambda params: VariationalNewton(params, lr=0.05, ess=1000, rho=1e-4))
+    again = VariationalNewton(problem.parameters, lr=0.05, ess=1000, rho=1e-4)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    torch.testing.assert_close(again._matrix(), optimizer._matrix())

@@ -39,6 +39,7 @@ ROUNDS = (
     (15, 0x27D4EB2F),
 )
 _MASK = 0xFFFFFFFF
+APART = 7_340_033  # away from the small numbers that people take for seeds
 LARGE = 1 << 17  # normals that are worth a compiler, on a CPU
 
 
@@ -61,6 +62,11 @@ def seeded(seed: int) -> torch.Generator:
     """
     require(isinstance(seed, Integral), "seed", "a whole number", seed)
     return torch.Generator().manual_seed(int(seed))
+
+
+def seeded_apart(seed: int) -> torch.Generator:
+    """A generator that no user has: with the same seed, a user may have shuffled the data or planted errors in them."""
+    return torch.Generator().manual_seed(own_seed(seed, APART))
 
 
 def own_seed(seed: int, number: int) -> int:

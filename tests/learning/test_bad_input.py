@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import posterity as po
 from learning.problems import blobs, line, mlp
 from posterity.errors import InvalidInput, PosterityError, RefusedFile
 from posterity.learning import Callback, dropout, ensemble, fit, insert_dropout, laplace
@@ -267,3 +268,35 @@ def test_labels_as_floats_and_models_without_values_are_named():
         fit(mlp(), (X, Y.float()))
     with pytest.raises(InvalidInput, match=r"model: expected parameters with values .*, got .some on meta"):
         fit(mlp().to("meta"), (X, Y))
+
+
+def test_other_data_than_those_of_training_are_named():
+    with pytest.raises(InvalidInput, match=r"^validation: expected \(inputs, targets\)"):
+        fit(mlp(), (X, Y), validation=X)
+    with pytest.raises(InvalidInput, match=r"or an argument of po.fit such as lr, got 'learning_rate'"):
+        fit(mlp(), (X, Y), learning_rate=0.1)
+
+
+def test_no_question_takes_a_model_without_values():
+    model = mlp()
+    posterior = laplace(model, (X, Y), structure="diag", prior_precision=1.0)
+    empty = mlp().to("meta")
+    questions = (
+        lambda: laplace(empty, (X, Y)),
+        lambda: po.predict(empty, posterior, X),
+        lambda: po.memory_map(empty, posterior, (X, Y)),
+        lambda: po.adapt(empty, posterior, data=(X, Y), remove=[1]),
+        lambda: po.Stream(empty, likelihood="categorical"),
+    )
+    for ask in questions:
+        with pytest.raises(InvalidInput, match=r"model: expected parameters with values .*, got .some on meta"):
+            ask()
+
+
+def test_labels_as_floats_are_named_by_every_question():
+    model = mlp()
+    posterior = laplace(model, (X, Y), structure="diag", prior_precision=1.0)
+    with pytest.raises(InvalidInput, match="targets: expected class labels as integers"):
+        po.adapt(model, posterior, data=(X, Y), add=(X[:3], Y[:3].float()))
+    with pytest.raises(InvalidInput, match=r"^add: expected at least one example"):
+        po.adapt(model, posterior, data=(X, Y), add=(X[:0], Y[:0]))

@@ -61,6 +61,17 @@ def test_nothing_is_left_out_of_few_examples_and_of_amounts():
     assert run.steps == 22
 
 
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_a_user_with_the_same_seed_does_not_draw_the_same_examples(seed):
+    """Wrong labels planted by that user would all be watched, and nothing else."""
+    planted = torch.randperm(FEWEST, generator=torch.Generator().manual_seed(seed))[: FEWEST // 10]
+    data = batches(overlapping(FEWEST), shuffle=True)
+    likelihood = Objective(likelihoods.likelihood("categorical"), None, 0.0, None)
+    _, spared = set_apart(data, likelihood, FitSettings(seed=seed))
+    both = set(planted.tolist()) & set(next(iter(spared)).ids.tolist())
+    assert len(both) < 0.3 * len(next(iter(spared)))
+
+
 def test_a_rare_class_is_learnt_from_whole():
     x, y = overlapping(FEWEST)
     y[:3] = 2

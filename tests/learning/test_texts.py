@@ -83,6 +83,10 @@ def test_what_does_not_fit_is_refused(tokenizer):
         po.fit(classifier(tokenizer), ["good"], tokenizer=tokenizer)
     with pytest.raises(InvalidInput, match="texts: expected strings, got 'int'"):
         tokenised(tokenizer, [3])
+    with pytest.raises(InvalidInput, match="texts: expected a list of strings, after the tokenizer, got 'str'"):
+        tokenised(tokenizer, "good film")
+    with pytest.raises(InvalidInput, match="texts: expected a list of strings, after the tokenizer"):
+        tokenised(["good film"], tokenizer)
     with pytest.raises(InvalidInput, match="as many labels as texts, got '2 texts and 1 labels'"):
         po.fit(classifier(tokenizer), (["good", "bad"], ["yes"]), tokenizer=tokenizer)
     with pytest.raises(InvalidInput, match=r"num_labels=2, one for each class .*got 3"):

@@ -95,7 +95,12 @@ class Objective:
             labelled = self.ignore_index is None or not y.is_floating_point()
             require(labelled, "targets", "labels, among which ignore_index may occur", "class probabilities")
             f = classes_last(f)
-            require(f.shape[-1] > 1, "outputs", "at least two logits for a categorical likelihood", tuple(f.shape))
+            require(
+                f.shape[-1] > 1,
+                "outputs",
+                "at least two logits for a categorical likelihood (labels shaped as the outputs are binary)",
+                tuple(f.shape),
+            )
             if self.class_weights is not None:
                 length = len(self.class_weights)
                 require(length == f.shape[-1], "class_weights", f"{f.shape[-1]} weights, one a class", length)

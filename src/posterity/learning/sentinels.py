@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posterity.batches import Batches
 from posterity.learning.objective import Objective
+from posterity.noise import seeded_apart
 from posterity.optim.watch import ROWS
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def set_apart(data: Batches, objective: Objective, settings: FitSettings) -> tup
     known = objective.plain and objective.likelihood.is_classification
     if not (watches and free and known and data.has_positions and data.n >= FEWEST):
         return data, None
-    order = torch.randperm(data.n, generator=torch.Generator().manual_seed(settings.seed))
+    order = torch.randperm(data.n, generator=seeded_apart(settings.seed))
     spared = order[_common(data)[order]][: min(ROWS, data.n // ONE_IN)]
     trained = torch.ones(data.n, dtype=torch.bool).index_fill(0, spared, False)
     return data.only(trained.nonzero()[:, 0]), data.only(spared)

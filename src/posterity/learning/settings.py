@@ -85,7 +85,7 @@ class FitSettings:
             if name not in learner.options():
                 own = [key for key in vars(self) if key not in ("method", "options")]
                 close = get_close_matches(name, [*own, *learner.options()], 1)
-                meant = f" (did you mean {close[0]!r}?)" if close else ""
+                meant = f" (did you mean {close[0]!r}?)" if close else ", or an argument of po.fit such as lr"
                 raise expected(f"option of method {self.method!r}", f"one of {learner.options()}{meant}", name)
         for name in learner.refused:
             value = getattr(self, name)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posterity.errors import Undefined, require
+from posterity.errors import Undefined, expected, require
 from posterity.likelihoods._base import Likelihood, range_of
 
 _NO_LABEL = -(2**40)  # that is ignored: no label is it, and torch's own choice of −100 would hide a wrong one
@@ -97,6 +97,8 @@ class CategoricalLikelihood(Likelihood):
     def check(self, f: Tensor, y: Tensor) -> None:
         require(f.shape[-1] >= 2, "outputs", "one logit for each of at least 2 classes", tuple(f.shape))
         if y.is_floating_point():
+            if y.dim() < f.dim():
+                raise expected("targets", "class labels as integers (targets.long())", f"labels as {y.dtype}")
             require(f.shape == y.shape, "class probabilities", f"shape {tuple(f.shape)}", tuple(y.shape))
             sums = bool((y >= 0).all()) and torch.allclose(y.sum(-1), torch.ones_like(y[..., 0]), atol=1e-3)
             require(sums, "class probabilities", "rows that sum to one", range_of(y))

@@ -8,6 +8,7 @@ from scipy.special import expit, softmax
 from torch import nn
 
 from networks import perceptron
+from posterity.batches import Batch
 from posterity.posterior import Diagonal, Full, Posterior
 from posterity.trees import snapshot, trainable
 
@@ -109,3 +110,23 @@ def tanh_network(x, y, *, precision=1.0, hidden=6, seed=0, start=None):
     for _ in range(3):
         optimizer.step(closure)
     return model
+
+
+def network(seed=0):
+    """A perceptron for three classes, in float64."""
+    torch.manual_seed(seed)
+    return perceptron(4, 5, 3).double()
+
+
+def some(n=30):
+    """Inputs and labels of three classes as a batch."""
+    x, y = classes(n)
+    return Batch(x, y, torch.arange(n))
+
+
+def around(model, mean=0.3, precision=2.0):
+    """A prior with one mean and one precision for all weights."""
+    return Diagonal(
+        {k: torch.full_like(p, mean) for k, p in trainable(model).items()},
+        dict.fromkeys(trainable(model), torch.tensor(precision)),
+    )

@@ -190,6 +190,8 @@ def test_a_stream_that_keeps_everything_is_all_data_at_once():
     mean = torch.linalg.solve(precision, phi.T @ y)[:, 0]
     assert torch.allclose(stream.model.weight[0], mean[:2])
     assert stream.posterior.n == 60
+    assert stream.history["forget"].tolist()[1:] == [0.0] * 4
+    assert not stream.history["drift"].any()
 
 
 def test_a_stream_answers_by_the_mean_where_the_average_is_too_wide():
@@ -222,6 +224,11 @@ def test_a_stream_goes_on_where_it_stopped(tmp_path):
     pd.testing.assert_frame_equal(again.history, whole.history, check_exact=True)
     assert torch.equal(again.posterior.structure.precision, whole.posterior.structure.precision)
     assert len(list((tmp_path / "s").glob("chunk-*"))) == 1
+    left = tmp_path / "s" / "chunk-6" / "9"  # of a process that was killed while it wrote the next chunk
+    left.mkdir(parents=True)
+    again.learn(parts[0])
+    assert not left.exists()
+    assert len(po.Stream.load(tmp_path / "s", nn.Linear(2, 1).double()).history) == 6
     with pytest.raises(po.PosterityError):
         po.Stream.load(tmp_path / "s", nn.Linear(3, 1).double())
     with pytest.raises(po.PosterityError, match="go on by"):

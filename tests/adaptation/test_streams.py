@@ -100,6 +100,13 @@ def test_heads_answer_for_their_own_task():
     assert torch.equal(f, torch.stack([wanted[0, :2], wanted[1, 4:], wanted[2, 2:4], wanted[3, 4:]]))
 
 
+def test_one_task_is_not_forgotten():
+    one = torch.tensor([[0.9]], dtype=torch.float64)
+    scores = Scores(("a",), one, one, torch.tensor([0.3], dtype=torch.float64))
+    assert (scores.average, scores.forgetting) == (0.9, 0.0)
+    assert (scores.backward_transfer, scores.forward_transfer) == (0.0, 0.0)
+
+
 def test_scores_by_hand():
     accuracy = torch.tensor([[0.9, 0.5, 0.4], [0.7, 0.8, 0.6], [0.6, 0.9, 1.0]], dtype=torch.float64)
     scores = Scores(("a", "b", "c"), accuracy, accuracy, torch.tensor([0.3, 0.3, 0.3], dtype=torch.float64))
@@ -130,6 +137,9 @@ def test_fine_tuning_forgets_and_joint_training_does_not(forgetting):
 def test_clouds_in_the_plane():
     tasks = toy(per_class=30)
     assert len(tasks) == 5
+    assert [len(task.train[0]) for task in toy(count=2)] == [400, 400]
+    with pytest.raises(po.PosterityError, match=r"count: expected 1\.\.5 tasks"):
+        toy(count=6)
     for task in tasks:  # each is a task of its own: two clouds that a line can tell apart
         centres = torch.stack([task.train[0][task.train[1] == c].mean(0) for c in (0, 1)])
         nearest = torch.cdist(task.test[0], centres).argmin(1)
@@ -193,6 +203,12 @@ def test_bad_streams_are_refused():
     learn_stream(model, tasks, used, stop_after=1)
     with pytest.raises(po.PosterityError, match="a new one for each stream"):
         learn_stream(model, tasks, used)
+    with pytest.raises(po.PosterityError, match="seed: expected a whole number"):
+        learn_stream(model, tasks, FineTuning({"epochs": 1}), seed="a")
+    with pytest.raises(po.PosterityError, match="each a Task"):
+        learn_stream(model, [3], FineTuning({"epochs": 1}))
+    with pytest.raises(po.PosterityError, match="strategy: expected a Strategy"):
+        learn_stream(model, tasks, "ewc")
     pictures = torch.zeros(4, 1, 3, 3), torch.arange(4)
     with pytest.raises(po.PosterityError, match="one row of features"):
         permuted(pictures, pictures, 2)

@@ -45,6 +45,11 @@ def test_the_linear_model_and_the_process_of_a_tempered_classifier_are_the_same_
     torch.testing.assert_close(process.mean(x), jacobian @ mean)
     wanted = jacobian @ torch.linalg.inv(precision) @ jacobian.mT
     torch.testing.assert_close(process.covariance(x), wanted)
+    v = jacobian @ jacobian.mT / 5 * (2 * N) / N  # the covariance at temperature 1
+    shares = (v @ noise).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(d.effective_parameters, shares.sum(1))
+    torch.testing.assert_close(d.leverage, shares.clamp_min(0).square().sum(1).sqrt())
+    torch.testing.assert_close(d.max_leverage, torch.linalg.eigvals(v @ noise).real.max(1).values)
 
 
 @pytest.mark.parametrize("prior_precision", [0.7, 4.0])

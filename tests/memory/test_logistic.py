@@ -153,7 +153,9 @@ def test_an_estimate_that_leaves_much_of_the_push_is_a_direction():
     x, y = digits(300)
     model, _, _ = fitted(x, y, 1.0, "categorical", 10)
     m = memory_map(model, po.laplace(model, (x, y), structure="diag", prior_precision=1.0), (x, y))
-    found = m.what_if(remove=range(100), passes=1).reliability
+    change = m.what_if(remove=range(100), passes=1)
+    found = change.reliability
     assert found.rest > 0.1
     assert "has not converged (residual" in found.warning
     assert not found.ranks
+    assert f"; warning: {found.warning})" in str(change.on((x, y)))  # not only where one asks for it

@@ -117,3 +117,19 @@ def test_more_effective_parameters_than_examples_leave_rankings():
     assert "11 effective parameters, more than the 10 examples" in found.warning
     assert found.ranks
     assert not found.reliable
+    group = Reliability.of(posterior, 0.1, 9.0, deflated=False, share=0.1)
+    assert "the effect of a group" in group.warning
+    assert not group.ranks
+
+
+@pytest.mark.parametrize(
+    ("rest", "words", "ranks"),
+    [(9e-6, "", True), (1e-5, "not its size", True), (9e-4, "not its size", True), (1e-3, "not even its dir", False)],
+)
+def test_what_a_checked_estimate_leaves_decides_what_to_trust(rest, words, ranks):
+    q = Diagonal({"w": torch.zeros(1)}, {"w": torch.ones(1)})
+    posterior = Posterior(q, prior=q, n=10, ess=10, likelihood="gaussian")
+    found = Reliability.of(posterior, 0.1, 3.0, deflated=False, share=0.1, rest=rest)
+    assert found.ranks == ranks
+    assert bool(found.warning) == bool(words)
+    assert words in found.warning

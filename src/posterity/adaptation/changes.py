@@ -14,7 +14,7 @@ from posterity.adaptation.groups import Others, picked
 from posterity.adaptation.past import data_gradient
 from posterity.adaptation.penalties.replay import pulled_back
 from posterity.adaptation.transfer import fits, padded
-from posterity.batches import Batch, batches
+from posterity.batches import Batch, batches, batches_of
 from posterity.errors import InvalidInput, expected, require, require_positive
 from posterity.likelihoods import Likelihood
 from posterity.memory.ids import as_ids, unique
@@ -177,7 +177,7 @@ def _classes(
 
 def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
     """New examples; without ids of their own, they get the next free ones."""
-    stream = batches(add, batch_size=1024)
+    stream = batches_of("add", add, 1024)
     batch = Batch.concatenate(list(stream))
     if not stream.brings_ids:
         first = posterior.n if known is None else max(posterior.n, int(known.ids.max()) + 1)

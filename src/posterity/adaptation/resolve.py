@@ -17,7 +17,7 @@ from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.penalties.quadratic import gaussian_of
 from posterity.adaptation.problem import WARM, AdaptationProblem, one_example
 from posterity.adaptation.selection import select
-from posterity.batches import Batch, batches
+from posterity.batches import Batch, batches_of
 from posterity.doubles import duplicate
 from posterity.errors import InvalidInput, expected, require
 from posterity.inputs import attempt, move, take
@@ -50,7 +50,7 @@ def resolve(
     old = at_mean(model, posterior)
     _check_inputs(old, whole)
     remembered = _remembered(old, posterior, request.memory)
-    new_data = None if request.add is None else next(iter(batches(request.add)))
+    new_data = None if request.add is None else next(iter(batches_of("add", request.add, 256)))
     inputs = one_example(whole, remembered, new_data)
     outputs, head = _outputs(old, inputs), find_head(old, inputs)
     linear = is_linear(old, posterior, head)

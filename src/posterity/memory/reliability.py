@@ -128,7 +128,7 @@ def _left(rest: float) -> str:
     trust = (
         "trust its direction, not its size" if rest < DIRECTION_LIMIT else "not even its direction is known: measure it"
     )
-    return f"the estimate has not converged (residual {rest:.2g}, at most {REST_LIMIT:g} expected): {trust}"
+    return f"the estimate has not converged (residual {rest:.2g}, expected below {REST_LIMIT:g}): {trust}"
 
 
 def _size(share: float) -> str:

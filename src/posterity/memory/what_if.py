@@ -54,8 +54,9 @@ class Outcome:
         return (self.loss_after - self.loss_before).mean().item()
 
     def __repr__(self) -> str:
-        before = self.loss_before.mean().item()
-        return f"Outcome({len(self.ids)} examples, mean loss {before:.4g} -> {before + self.loss_change:.4g})"
+        before, warning = self.loss_before.mean().item(), self.reliability.warning
+        losses = f"mean loss {before:.4g} -> {before + self.loss_change:.4g}"
+        return f"Outcome({len(self.ids)} examples, {losses}{'; warning: ' if warning else ''}{warning})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

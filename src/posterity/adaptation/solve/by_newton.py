@@ -77,9 +77,9 @@ def convex_problem(
         order = torch.argsort(old.head.order()).to(linear.device)
         rest = past.rest.precision_matrix().double().to(linear.device)[order][:, order]  # as W is flattened
         mean, pull = old.flat(past.rest.mean), old.flat(past.pull)
-        precision = precision + t.T @ rest @ t
-        linear = linear + t.T @ (rest @ mean - pull)
         same = len(mean) == len(start) and _keeps(t)
+        precision = precision + (rest if same else t.T @ rest @ t)  # a product of large matrices, with the identity
+        linear = linear + t.T @ (rest @ mean - pull)
         start = mean if same else torch.linalg.lstsq(t, mean).solution
     likelihood = problem.posterior.likelihood
     rows = _rows(new, past.memory, problem.change.added if new_data else None, likelihood)

@@ -19,6 +19,7 @@ from posterity.likelihoods import Likelihood
 from posterity.linalg import cholesky, solve_psd
 
 STEPS = 100
+ROUNDING = 1e-12  # of a sum that is zero, as a share of its largest term
 CHUNK = 4096  # examples whose curvature is summed at a time
 
 
@@ -114,17 +115,25 @@ def _search(
 
 
 def curvature(likelihood: Likelihood, features: Tensor, outputs: Tensor, weights: Tensor) -> Tensor:
-    """Σ_i w_i Λ_i ⊗ φ_iφ_iᵀ, (KD, KD)."""
+    """Σ_i w_i Λ_i ⊗ φ_iφ_iᵀ, (KD, KD).
+
+    Where the rows of Λ sum to zero, as those of a softmax do, the blocks beside the diagonal give those on it.
+    """
     k, d = outputs.shape[1], features.shape[1]
     total = features.new_zeros(k, d, k, d)
     for rows in torch.arange(len(features), device=features.device).split(CHUNK):
         x, lam = features[rows], likelihood.curvature(outputs[rows]) * weights[rows].reshape(-1, 1, 1)
+        sums, sizes = lam.sum(-1).abs(), lam.diagonal(dim1=-2, dim2=-1)
+        closed = k > 1 and bool((sums <= ROUNDING * sizes).all())
         for a in range(k):
-            for b in range(a, k):
+            for b in range(a + closed, k):
                 block = x.T @ (x * lam[:, a, b].unsqueeze(1))
                 total[a, :, b] += block
                 if a != b:
                     total[b, :, a] += block
+                if closed:
+                    total[a, :, a] -= block
+                    total[b, :, b] -= block
     return total.reshape(k * d, k * d)
 
 

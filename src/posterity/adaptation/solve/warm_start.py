@@ -33,7 +33,7 @@ from posterity.inputs import call, move, take
 from posterity.learning.seeding import own_randomness, seed_step
 from posterity.learning.starts import reinitialised
 from posterity.likelihoods import Likelihood
-from posterity.noise import LARGE, Key, normal, seeded
+from posterity.noise import LARGE, Key, normal, seeded, seeded_apart
 from posterity.posterior import Diagonal
 from posterity.progress import track
 from posterity.startup import step_of
@@ -113,7 +113,7 @@ class Corrected:
         """The objective, over all data or over examples that represent them."""
         if len(self.data) <= LOOKED_AT:
             return objective(model, self.data, self.likelihood, self.prior, self.scale)
-        rows = torch.randperm(len(self.data), generator=seeded(0))[:LOOKED_AT]
+        rows = torch.randperm(len(self.data), generator=seeded_apart(0))[:LOOKED_AT]
         part = self.data.take(rows)
         each = len(self.data) / LOOKED_AT
         return each * objective(model, part, self.likelihood, self.prior, self.scale / each)

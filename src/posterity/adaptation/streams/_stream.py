@@ -39,7 +39,7 @@ from posterity.learning.checks import check_inputs
 from posterity.likelihoods import Likelihood
 from posterity.posterior import Diagonal, Full, Memory, Posterior
 from posterity.prediction import Prediction, predict
-from posterity.trees import snapshot, to_vector, trainable
+from posterity.trees import require_values, snapshot, to_vector, trainable
 
 RATES = (0.0, 0.05, 0.2, 0.5, 0.8, 1.0)
 COLUMNS = ("chunk", "rows", "loss", "accuracy", "forget", "against_keeping", "drift")
@@ -90,6 +90,7 @@ class Stream:
         **settings: Any,
     ) -> None:
         require(isinstance(model, nn.Module), "model", "a torch.nn.Module", type(model).__name__)
+        require_values(model)
         require_positive("prior_precision", prior_precision)
         require_whole("memory", memory)
         self.likelihood = likelihoods.likelihood(likelihood)

@@ -133,8 +133,9 @@ class Scores:
     @property
     def forgetting(self) -> float:
         """Mean over the earlier tasks of the best accuracy there ever was minus that at the end."""
-        best = self.accuracy[:-1, :-1].max(0).values
-        return (best - self.accuracy[-1, :-1]).mean().item() if len(self.names) > 1 else 0.0
+        if len(self.names) < 2:
+            return 0.0
+        return (self.accuracy[:-1, :-1].max(0).values - self.accuracy[-1, :-1]).mean().item()
 
     @property
     def backward_transfer(self) -> float:

@@ -77,7 +77,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     if not path.is_file():
-        raise RefusedFile(f"{path}: expected a checkpoint, got no such file or folder")
+        raise RefusedFile(
+            f"{path}: expected a checkpoint, got no such file or folder; a model of a hub has to be downloaded first"
+        )
     if path.suffix == ".safetensors":
         return Safetensors(path, [path])
     if path.suffix in STATE_DICTS:

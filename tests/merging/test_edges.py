@@ -13,7 +13,7 @@ from torch import nn
 
 from merging.checkpoints import random_tree, save_plain
 from posterity.checkpoints import open_checkpoint
-from posterity.errors import InvalidInput
+from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging import merge, merge_state_dicts, shards, stream
 from posterity.merging._sweep import trade_offs
 from posterity.merging.curvatures import write_curvature
@@ -90,6 +90,35 @@ def test_tied_tensors_of_different_shapes_are_not_tied(files):
     )
     with pytest.raises(InvalidInput, match="a: head is not tied to embed"):
         merge_checkpoints(cut, files / "out")
+
+
+def test_tied_tensors_that_differ_in_their_first_number_are_not_tied(files):
+    weight = random_tree(0)["embed.weight"]
+    torch.save({"embed": weight, "head": weight}, files / "tied.pt")
+    apart = weight.clone()
+    apart[0, 0] += 1
+    save_file({"embed": weight, "head": apart}, files / "apart.safetensors")
+    job = Job(
+        {"a": MergeSource(files / "apart.safetensors")}, method_of("task_arithmetic"), MergeSource(files / "tied.pt")
+    )
+    with pytest.raises(InvalidInput, match="a: head is not tied to embed"):
+        merge_checkpoints(job, files / "out")
+
+
+def test_curvature_that_a_method_does_not_need_is_not_opened(files):
+    models = {"a": MergeSource(files / "a", curvature=files / "nowhere.safetensors"), "b": MergeSource(files / "b.pt")}
+    out = merge_checkpoints(Job(models, method_of("linear")), files / "out")
+    wanted = (random_tree(1)["layer.bias"] + random_tree(2)["layer.bias"]) / 2
+    torch.testing.assert_close(load_file(out / "model.safetensors")["layer.bias"], wanted)
+
+
+@pytest.mark.parametrize("told", ["0", "-3", "nan", "many"])
+def test_a_curvature_of_no_examples_is_refused(files, told):
+    path = files / "a.fisher.safetensors"
+    save_file(load_file(path), path, metadata={"examples": told})
+    job = Job({"a": MergeSource(files / "a", curvature=path)}, method_of("fisher"))
+    with pytest.raises(RefusedFile, match="expected a number of examples in its header"):
+        merge_checkpoints(job, files / "out")
 
 
 def test_fifty_problems_are_listed_and_the_rest_counted(tmp_path):

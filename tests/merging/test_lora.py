@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from networks import perceptron
+from posterity.adapters.bases import read_hashes, write_hashes
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.merging.job import MergeSource
 from posterity.merging.lora import cut_rank, merge_adapters, recompress
@@ -165,6 +166,7 @@ def test_what_does_not_add_up_is_refused(tmp_path):
             merge_adapters({"a": a, "b": MergeSource(tmp_path / "b")}, tmp_path / "out")
 
     refuses("expected no use_dora", use_dora=True)
+    refuses("expected no modules_to_save, .* stay frozen", modules_to_save=["classifier"])
     refuses("expected no alpha_pattern", alpha_pattern={"0": 3})
     refuses("expected no target_parameters", target_parameters=["0.weight"])
     refuses("expected no use_bdlora", use_bdlora=True)
@@ -233,3 +235,56 @@ def test_curvature_counts_where_an_adapter_changes_a_module(tmp_path):
     wrong = curvatures | {"a": {f"{name}.weight": t for name, t in curvatures["a"].items()}}
     with pytest.raises(InvalidInput, match="curvatures of 'a': expected one of every module that the adapter changes"):
         merge_adapters(sources, tmp_path / "other", method="fisher", curvatures=wrong)
+
+
+def test_merged_adapters_carry_the_hashes_of_their_base(tmp_path):
+    for name in "ab":
+        make_adapter(tmp_path / name, 1)
+    sources = {name: MergeSource(tmp_path / name) for name in "ab"}
+    assert read_hashes(merge_adapters(sources, tmp_path / "without")) == {}
+    write_hashes(tmp_path / "a", {"0": "of one base"})
+    assert read_hashes(merge_adapters(sources, tmp_path / "with")) == {"0": "of one base"}
+    write_hashes(tmp_path / "b", {"0": "of another"})
+    with pytest.raises(RefusedFile, match="an adapter of the same base"):
+        merge_adapters(sources, tmp_path / "two")
+
+
+@pytest.mark.parametrize("prefix", ["", "base_model.model."])
+def test_gradient_matching_of_adapters_counts_the_precision_of_the_base(tmp_path, prefix):
+    """ΔW = H̄⁻¹ Σ αₜ (P₀ + Hₜ) ΔWₜ in each module, H̄ = P₀ + Σ αₜ Hₜ; the second one has no more than rank five."""
+    made = {name: make_adapter(tmp_path / name, seed) for seed, name in enumerate("ab", 1)}
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"0": (8, 6), "2": (5, 8)}
+    H = {n: {k: torch.rand(s, generator=generator).double() for k, s in shapes.items()} for n in "ab"}
+    P = {prefix + k: 0.5 + torch.rand(s, generator=generator).double() for k, s in shapes.items()}
+    out = merge_adapters(
+        {"a": MergeSource(tmp_path / "a", 0.7), "b": MergeSource(tmp_path / "b", 0.4)},
+        tmp_path / "out",
+        method="gradient_matching",
+        rank=5,
+        curvatures=H,
+        base_precision=P,
+    )
+    prior, shares = P[f"{prefix}2"], {"a": 0.7, "b": 0.4}
+    total = prior + sum(share * H[n]["2"] for n, share in shares.items())
+    wanted = sum(share * (prior + H[n]["2"]) * made[n]["2.weight"] for n, share in shares.items()) / total
+    torch.testing.assert_close(changes_of(out)["2.weight"], wanted.float(), atol=1e-4, rtol=1e-4)
+
+
+def test_regmean_of_adapters_cuts_the_rank_by_the_inputs_of_all_tasks_as_they_are_weighted(tmp_path):
+    made = {name: make_adapter(tmp_path / name, seed, rank=3, targets=("2",)) for seed, name in enumerate("ab", 1)}
+    generator = torch.Generator().manual_seed(0)
+    scales = {"a": torch.arange(1.0, 9.0), "b": torch.arange(9.0, 1.0, -1.0)}
+    inputs = {n: (torch.randn(30, 8, generator=generator) * scales[n]).double() for n in "ab"}
+    grams, shares = {n: x.T @ x for n, x in inputs.items()}, {"a": 0.9, "b": 0.1}
+    sources = {n: MergeSource(tmp_path / n, share) for n, share in shares.items()}
+    known = {n: {"2": gram} for n, gram in grams.items()}
+    out = merge_adapters(
+        sources, tmp_path / "out", method=method_of("regmean", {"shrink": 1}), rank=2, curvatures=known
+    )
+    total = sum(share * grams[n] for n, share in shares.items())
+    right = sum(share * made[n]["2.weight"].double() @ grams[n] for n, share in shares.items())
+    best, root = torch.linalg.solve(total, right.mT).mT, torch.linalg.cholesky(total)
+    U, sigma, Vh = torch.linalg.svd(best @ root, full_matrices=False)
+    cut = (U[:, :2] * sigma[:2]) @ Vh[:2] @ torch.linalg.inv(root)
+    torch.testing.assert_close(changes_of(out)["2.weight"], cut.float(), atol=1e-4, rtol=1e-4)

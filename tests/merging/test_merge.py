@@ -48,6 +48,7 @@ def assert_same(found, wanted):
         torch.testing.assert_close(found.mean[k], wanted.mean[k], **EXACT)
         torch.testing.assert_close(found.structure.precision[k], wanted.structure.precision[k], **EXACT)
     assert found.n == wanted.n
+    assert found.ess == pytest.approx(wanted.ess)
 
 
 def test_gradient_matching_is_joint_training():

@@ -121,6 +121,8 @@ def test_the_dtype_that_is_not_applied_is_named(folder):
         ({"merge_method": "breadcrumbs"}, "merge_method: expected one of .*'dare_ties'.* got 'breadcrumbs'"),
         ({"slices": []}, "mergekit configuration: expected keys among .* got 'slices'"),
         ({"tokenizer_source": "union"}, "tokenizer_source: expected 'base'"),
+        ({"tokenizer": {"source": "union"}}, "tokenizer: expected 'base'"),
+        ({"tokenizer": {"source": "base", "pad_to_multiple_of": 8}}, "tokenizer: expected the key 'source' alone"),
         ({"parameters": {"weight": [0, 1]}}, "weight: expected one number, got a list; gradients over layers"),
         ({"parameters": {"weight": 1.0, "t": 0.5}}, r"parameters of 'a': expected among .* got 't'"),
         ({"parameters": {"weight": 1.0, "rescale": True}}, "rescale: expected False for ties"),
@@ -128,6 +130,8 @@ def test_the_dtype_that_is_not_applied_is_named(folder):
         ({"parameters": {}}, "parameters of 'a': expected a weight"),
         ({"base_model": None}, "base_model: expected the model that 'ties' starts from"),
         ({"models": {"a": 1}}, "models: expected a list of models"),
+        ({"models": [{"model": 3}]}, "models: expected entries with `model` and `parameters`"),
+        ({"models": [{"model": "a", "colour": 1}]}, "models: expected entries with `model` and `parameters`"),
         ({"models": [{"model": "a"}, {"model": "a"}]}, "models: expected each model once"),
         ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "models: expected two, of which base_model is one"),
         (
@@ -147,6 +151,20 @@ def test_what_is_not_read_is_named(change, message):
     }
     with pytest.raises(InvalidInput, match=message):
         recipe(content | change)
+
+
+def test_the_tokenizer_and_the_template_of_the_base_are_kept():
+    content = {
+        "merge_method": "ties",
+        "base_model": "hub/base",
+        "models": [{"model": "a", "parameters": {"weight": 1}}],
+    }
+    for source in ("base", "hub/base"):
+        assert translated(content | {"tokenizer": {"source": source}, "tokenizer_source": source}) == translated(
+            content
+        )
+    with pytest.warns(UserWarning, match="chat_template of the mergekit configuration is not applied"):
+        assert translated(content | {"chat_template": "auto"}) == translated(content)
 
 
 def test_what_is_left_out_is_as_mergekit_has_it():

@@ -168,6 +168,23 @@ def test_regmean_is_least_squares_on_what_the_models_say():
     torch.testing.assert_close(merged, wanted)
 
 
+def test_regmean_shrinks_what_is_off_the_diagonal():
+    """Jin and others (2023): W = (Σ wₜ Wₜ G̃ₜ)(Σ wₜ G̃ₜ)⁻¹ with G̃ = αG + (1 − α) diag(G)."""
+    generator = np.random.default_rng(3)
+    inputs, layers = generator.normal(size=(2, 9, 4)), generator.normal(size=(2, 3, 4))
+    grams = np.stack([x.T @ x for x in inputs])
+    shrunk = np.where(np.eye(4, dtype=bool), grams, 0.4 * grams) * np.array([0.3, 0.7])[:, None, None]
+    wanted = np.linalg.solve(shrunk.sum(0), np.einsum("toi,tij->jo", layers, shrunk)).T
+    merged = merge_state_dicts(
+        {n: {"w": torch.tensor(w)} for n, w in zip("ab", layers)},
+        method="regmean",
+        weights={"a": 0.3, "b": 0.7},
+        curvatures={n: {"w": torch.tensor(g)} for n, g in zip("ab", grams)},
+        shrink=0.4,
+    )["w"]
+    torch.testing.assert_close(merged, torch.tensor(wanted))
+
+
 def test_regmean_of_layers_without_any_input_is_the_average():
     layers = {n: {"w": torch.randn(3, 5)} for n in "ab"}
     merged = merge_state_dicts(layers, method="regmean", curvatures={n: {"w": torch.zeros(5, 5)} for n in "ab"})["w"]
@@ -316,6 +333,8 @@ def test_mismatches_are_named():
     for odd, message in [({"v": base["w"]}, "expected parameters among"), ({"w": torch.ones(2)}, "expected shape")]:
         with pytest.raises(InvalidInput, match=f"base_precision.*{message}"):
             merge_state_dicts(models, base, method="gradient_matching", curvatures=models, base_precision=odd)
+    with pytest.raises(InvalidInput, match=r"base_precision\['w'\]: expected a Tensor, got 'float'"):
+        merge_state_dicts(models, base, method="gradient_matching", curvatures=models, base_precision={"w": 1.0})
     with pytest.raises(InvalidInput, match="two for slerp"):
         merge_state_dicts({"a": models["a"]}, method="slerp")
     with pytest.raises(InvalidInput, match="base: expected none, 'linear' is an average"):

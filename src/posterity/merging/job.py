@@ -86,7 +86,8 @@ class Job:
                 require_positive(f"n of {name!r}", source.n)
         for name, source in self.models.items():
             given = source.curvature is not None
-            require(given or not method.needs_curvature, f"curvature of {name!r}", f"a file, for {method.name!r}", None)
+            wanted = f"a file, for {method.name!r} (`posterity curvature` writes one)"
+            require(given or not method.needs_curvature, f"curvature of {name!r}", wanted, None)
         require(0 <= self.prior_precision < math.inf, "prior_precision", "a number >= 0", self.prior_precision)
         require_positive("temperature", self.temperature)
         require_positive("shard_size", self.shard_size)

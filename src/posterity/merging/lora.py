@@ -26,8 +26,9 @@ from posterity.merging.regmean import RegMean
 from posterity.merging.task_arithmetic import TaskArithmetic
 from posterity.trees import Tree
 
+WHOLE = "modules_to_save"  # layers that are trained and saved whole, such as a classifier
 UNSUPPORTED = (
-    *("use_dora", "alpha_pattern", "modules_to_save", "layer_replication", "target_parameters"),
+    *("use_dora", "alpha_pattern", WHOLE, "layer_replication", "target_parameters"),
     *("use_qalora", "use_bdlora", "kasa_config", "monteclora_config", "arrow_config"),
 )
 RESIDUAL = ("pissa", "olora", "corda", "loftq", "lora_ga")  # starts from parts of the base, which PEFT takes out of it
@@ -159,7 +160,8 @@ def merge_adapters(
         for name, adapter in zip(adapters, read, strict=True) if method.needs_curvature else ():
             missing = sorted(adapter.modules - known[name].keys())
             require(not missing, f"curvatures of {name!r}", "one of every module that the adapter changes", missing[:1])
-        tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], known, base_precision)
+        precision = _by_module(base_precision or {})
+        tensors = _combined(dict(zip(adapters, read, strict=True)), weights, method, config["r"], known, precision)
     partial = out.with_name(f"{out.name}.partial")
     if partial.exists():
         raise RefusedFile(f"{partial}: expected nothing there, got the rest of an interrupted merge or another folder")
@@ -197,7 +199,7 @@ def _combined(
     method: Method,
     rank: int,
     curvatures: Mapping[str, Mapping[str, Tensor]],
-    base_precision: Mapping[str, Tensor] | None,
+    base_precision: Mapping[str, Tensor],
 ) -> Tree:
     """The changes s_t B_t A_t merged by any method on task vectors, recompressed."""
     adapters = list(named.values())
@@ -213,7 +215,7 @@ def _combined(
             method=method,
             weights=dict(zip(named, weights, strict=True)),
             curvatures=about if method.needs_curvature else None,
-            base_precision={module: t for module, t in (base_precision or {}).items() if module in group},
+            base_precision={module: t for module, t in base_precision.items() if module in group},
         )
         for module, change in merged.items():
             metric = None
@@ -283,7 +285,9 @@ def _read(path: Path) -> Adapter:
         raise RefusedFile(f"{path / CONFIG}: expected a LoRA adapter with r and lora_alpha, got {kind}")
     for key in UNSUPPORTED:
         if config.get(key):
-            raise RefusedFile(f"{path / CONFIG}: expected no {key}, whose changes do not add up, got {config[key]}")
+            got = f"expected no {key}, whose changes do not add up, got {config[key]}"
+            hint = "; train the adapters beside a base whose other weights stay frozen" if key == WHOLE else ""
+            raise RefusedFile(f"{path / CONFIG}: {got}{hint}")
     if str(config.get("init_lora_weights")).lower().startswith(RESIDUAL):
         start = config["init_lora_weights"]
         raise RefusedFile(

@@ -11,7 +11,10 @@ from posterity.errors import InvalidInput, expected, require
 from posterity.merging._method import number
 
 METHODS = ("linear", "slerp", "task_arithmetic", "ties", "dare_linear", "dare_ties")
-KEYS = ("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source", "out")
+KEYS = (
+    *("merge_method", "models", "base_model", "parameters", "dtype", "out_dtype", "tokenizer_source", "tokenizer"),
+    *("chat_template", "out"),
+)
 PARAMETERS = {  # what each method may be told, for all models or for one
     "linear": ("weight", "normalize"),
     "slerp": ("t",),
@@ -24,6 +27,7 @@ KEEPS_DTYPE = (
     "dtype of the mergekit configuration is not applied: arithmetic is in float32, and each tensor keeps the dtype of "
     "the base (of the first model, for averages)"
 )
+KEEPS_TEMPLATE = "chat_template of the mergekit configuration is not applied: the result has the base's"
 
 
 def translated(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,12 +53,11 @@ def translated(content: Mapping[str, Any]) -> dict[str, Any]:
         require(key in KEYS, "mergekit configuration", f"keys among {list(KEYS)}", key)
     method, shared = content["merge_method"], _mapping("parameters", content.get("parameters"))
     require(method in METHODS, "merge_method", f"one of {list(METHODS)}", method)
-    tokenizer = content.get("tokenizer_source")
-    require(tokenizer in (None, "base"), "tokenizer_source", "'base', the others are not merged", tokenizer)
-    if content.get("dtype") is not None or content.get("out_dtype") is not None:
-        warnings.warn(KEEPS_DTYPE, stacklevel=2)
     models = _models(content.get("models"))
     base = None if content.get("base_model") is None else str(content["base_model"])
+    _check_tokenizer(content, base)
+    if content.get("dtype") is not None or content.get("out_dtype") is not None:
+        warnings.warn(KEEPS_DTYPE, stacklevel=2)
     found: dict[str, Any] = {"out": content["out"]} if "out" in content else {}
     if method == "slerp":
         return found | _slerp(models, base, shared)
@@ -83,6 +86,16 @@ def translated(content: Mapping[str, Any]) -> dict[str, Any]:
         options["rescale"] = "l1"
     options["density"] = [_scalar("density", own.get("density", 1.0)) for own in given.values()]
     return found | {"method": "ties" if method == "ties" else "dare", "options": options}
+
+
+def _check_tokenizer(content: Mapping[str, Any], base: str | None) -> None:
+    """Raise for a tokenizer that would have to be merged; the result has that of the base."""
+    asked = _mapping("tokenizer", content.get("tokenizer"))
+    require(set(asked) <= {"source"}, "tokenizer", "the key 'source' alone", sorted(asked))
+    for what, source in (("tokenizer_source", content.get("tokenizer_source")), ("tokenizer", asked.get("source"))):
+        require(source in (None, "base", base), what, "'base', the others are not merged", source)
+    if content.get("chat_template") is not None:
+        warnings.warn(KEEPS_TEMPLATE, stacklevel=3)
 
 
 def _scaled(method: str, weights: list[float], normalize: bool, factor: float) -> list[float]:

@@ -104,8 +104,8 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     """
     folder, content = Path(folder), translated(content)
     _check_keys("recipe", content, KEYS)
-    for key in ("method", "models", "out"):
-        require(content.get(key) is not None, "recipe", f"a key {key!r}", sorted(content))
+    for key, flag in (("method", "--method"), ("models", "--model NAME=PATH"), ("out", "--out")):
+        require(content.get(key) is not None, "recipe", f"a key {key!r}, or {flag}", sorted(content))
     models, options = content["models"], content.get("options") or {}
     require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)
     require(isinstance(options, Mapping), "options", "a mapping", options)

@@ -26,6 +26,16 @@ def number(value: float) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value + 0.0:.4g}"
 
 
+def counted(number: int | str, thing: str) -> str:
+    """A number of things, one or several.
+
+    Examples:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{number} {thing}" if str(number) == "1" else f"{number} {thing}s"
+
+
 def escaped(text: str) -> str:
     """A text as a cell that nothing runs.
 

@@ -8,7 +8,9 @@ from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
 from posterity.runs.data import DataSource
 from posterity.runs.decisions import RowDecisions, proposal
+from posterity.runs.doctor import examine
 from posterity.runs.mapping import map_run, suspects
+from posterity.runs.what_if import what_if_run
 from runs.problems import flowers, line, plan, trained
 
 
@@ -91,6 +93,54 @@ def test_adapting_changes_the_rows(run, here, tmp_path):
     again, _, _ = adapt_run(adapted, tmp_path / "c", decisions=RowDecisions((), (150,), {}))
     assert len(again.data("train").ids) == 122
     assert RunFolder.open(run.folder).data("train").ids.tolist() == ids
+
+
+def chunk(path, first, rows=20, **changes):
+    table = flowers(path).assign(**changes)
+    table.iloc[first : first + rows].to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "mlp", "hidden": (8,), "method": "variational", "lr": 0.01}])
+def test_a_run_that_has_forgotten_can_be_adapted_again(here, tmp_path, settings):
+    """The command of a stream, chunk after chunk: rows that count for less are no longer those of the posterior."""
+    found = trained(tmp_path / "0", here / "flowers.csv", **settings)
+    for k, forget in enumerate((0.5, "auto", 0.0), 1):
+        new = chunk(tmp_path / f"{k}.csv", 20 * k, sepal_length=6.0 + k)
+        found, report, notes = adapt_run(found, tmp_path / str(k), add=new, forget=forget, seed=0)
+        assert found.forgets
+        assert len(report.added) == 20
+        assert any("was forgotten before" in note for note in notes) == (k > 1)
+        assert len(found.data("train").ids) == 120 + 20 * k > found.posterior.n
+        assert [finding.name for finding in examine(found) if finding.name == "rows"] == []
+    assert RunFolder.open(tmp_path / "3").forgets  # also after an adaptation that forgets nothing itself
+    remembered = set(found.posterior.memory.ids.tolist())
+    if settings:  # a linear model remembers every row
+        gone = next(i for i in found.data("train").ids.tolist() if i not in remembered)
+        with pytest.raises(InvalidInput, match="rows that the run remembers"):
+            adapt_run(found, tmp_path / "4", decisions=RowDecisions((), (gone,), {}))
+    known = next(iter(remembered))
+    fewer, _, _ = adapt_run(found, tmp_path / "5", decisions=RowDecisions((), (known,), {}))
+    assert known not in fewer.data("train").ids
+    with pytest.raises(InvalidInput, match="forgotten"):
+        adapt_run(found, tmp_path / "6", decisions=RowDecisions((), (known,), {}), memory=5)
+    with pytest.raises(InvalidInput, match="forgotten"):
+        what_if_run(found, RowDecisions((), (known,), {}), measured=True)
+
+
+def test_added_rows_have_the_columns_of_training(run, here, tmp_path):
+    new = pd.read_csv(here / "flowers.csv").head(5).rename(columns={"colour": "color"})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(InvalidInput, match="none named 'colour'"):
+        adapt_run(run, tmp_path / "b", add=tmp_path / "new.csv")
+
+
+def test_a_new_class_is_named(run, here, tmp_path):
+    new = pd.read_csv(here / "flowers.csv").head(5)
+    new.loc[:1, "species"] = "Setosa"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    _, _, notes = adapt_run(run, tmp_path / "b", add=tmp_path / "new.csv")
+    assert "species: 'Setosa' is a new class, of 2 added rows" in notes
 
 
 def test_ids_of_dropped_rows_are_not_given_again(run, here, tmp_path):

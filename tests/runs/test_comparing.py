@@ -9,7 +9,7 @@ from posterity.runs import fitting
 from posterity.runs.comparing import compare_runs
 from posterity.runs.data import DataSource
 from posterity.runs.doctor import examine
-from runs.problems import plan, trained
+from runs.problems import line, plan, trained
 
 
 def test_comparing(run, here, tmp_path):
@@ -23,6 +23,14 @@ def test_comparing(run, here, tmp_path):
     assert found.standard_error == pytest.approx(change.std() / np.sqrt(30))
     assert "the second is better" in found.verdict
     assert found.settings["epochs"] == (1, 4)
+
+
+def test_amounts_differ_by_an_amount(run, tmp_path):
+    line(tmp_path / "line.csv")
+    first, second = (trained(tmp_path / str(k), tmp_path / "line.csv", target="y", epochs=k) for k in (1, 4))
+    mean = (first.predictions["mean"] - second.predictions["mean"]).abs().mean()
+    assert compare_runs(first, second).difference == f"predictions differ by {mean:.4g} on average"
+    assert compare_runs(run, run).difference == "0 predicted differently"
 
 
 def test_comparing_pairs_the_same_rows(run, here, tmp_path):

@@ -127,7 +127,7 @@ def test_pictures(tmp_path):
     (tmp_path / "dogs" / "d.png").write_bytes(b"no picture")
     found = read_rows(tmp_path)
     assert len(found) == len(found.block) == 3
-    assert found.remarks == ("1 pictures cannot be read and are skipped: dogs/d.png",)
+    assert found.remarks == ("skipped 1 picture that cannot be read: dogs/d.png",)
     with pytest.raises(RefusedFile, match=r"d\.png"):
         read_rows(tmp_path / "dogs" / "d.png")
 

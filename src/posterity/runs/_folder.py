@@ -162,6 +162,12 @@ class RunFolder:
         """Figures on the held-out rows."""
         return dict(self.record.metrics)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether the run, or one that it was adapted from, has forgotten a part of its rows: those count for less."""
+        found = self.record.adaptation or {}
+        return bool(found.get("forgotten", found.get("forget")))
+
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of every row."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from posterity.adaptation import Adaptation, adapt
 from posterity.adaptation.report import Report
+from posterity.cells import counted
 from posterity.errors import InvalidInput, expected
 from posterity.features.cache import FOLDER as FEATURES
 from posterity.features.cache import Cache
@@ -73,10 +74,14 @@ def adapt_run(
     if decisions is not None:
         check_known(train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
+    if run.forgets:
+        _check_remembered(run, decisions, memory)
+        notes.append("a part of the old rows was forgotten before: the posterior and a memory represent them")
+    notes.extend(_new_classes(run, preprocessing, added))
     result = adapt(
         run.model(),
         run.posterior,
-        data=train,
+        data=None if run.forgets else train,  # rows that count for less are in the posterior and its memory alone
         add=added,
         remove=decisions.dropped if decisions is not None and decisions.dropped else None,
         relabel=targets_of(decisions, preprocessing) or None,
@@ -87,6 +92,19 @@ def adapt_run(
     notes.extend(result.report.notes)
     notes.extend(_kept_noise(run, train, decisions))
     return _written(run, out, result, data, preprocessing, notes, overwrite), result.report, notes
+
+
+def _new_classes(run: RunFolder, after: Preprocessing, added: Examples | None) -> list[str]:
+    """A note on each class that only added rows have: it may be a spelling of an old one."""
+    names = _grown(run.preprocessing, after)
+    if names is None or added is None:
+        return []
+    old, target = run.class_names or (), after.target.name
+    counts = torch.bincount(added.targets, minlength=len(names)).tolist()
+    return [
+        f"{target}: {names[k]!r} is a new class, of {counted(counts[k], 'added row')}"
+        for k in range(len(old), len(names))
+    ]
 
 
 def _kept_noise(run: RunFolder, train: Examples, decisions: RowDecisions | None) -> list[str]:
@@ -112,6 +130,8 @@ def _with_added(
     data = run.dataset
     if add is None:
         return data, run.preprocessing, None
+    if any(column.width for column in run.preprocessing.columns) and add.exists():
+        run.preprocessing.check_columns(run.read(add, embeddings))  # joined to the old rows, they would be empty cells
     before = data.select(run.folder, "train").ids
     source = DataSource.of(add, run.folder, inputs=data.source.inputs, size=data.source.size, embeddings=embeddings)
     if source.sha256 in data.hashes():
@@ -148,7 +168,7 @@ def _written(
         rows=RowCounts(result.posterior.n, 0 if test is None else len(test.ids)),
         metrics=figures,
         parent={"path": str(run.folder.absolute()), "metrics": run.metrics},
-        adaptation=_account(result.report),
+        adaptation=_account(result.report, run.forgets),
         notes=notes,
     )
     parts: dict[str, Any] = {"model": result.model, "posterior": result.posterior, "history": run.history}
@@ -169,8 +189,21 @@ def check_known(train: Examples, decisions: RowDecisions) -> None:
     if not decisions.dropped and not decisions.relabelled:
         raise InvalidInput(
             "decisions: expected at least one row to drop or relabel, got only rows to keep; write drop, or "
-            "relabel and a label, beside the rows that are wrong, or go on with the run as it is"
+            "relabel and a label, beside the rows that are wrong, or use the run as it is"
         )
+
+
+def _check_remembered(run: RunFolder, decisions: RowDecisions | None, memory: int | None) -> None:
+    """Raise for what needs the rows of a run that has forgotten a part of them: only its memory is left."""
+    if memory is not None:
+        raise InvalidInput("memory: expected none, because the run has forgotten a part of its rows, got a number")
+    kept = set() if run.posterior.memory is None else set(run.posterior.memory.ids.tolist())
+    for i in () if decisions is None else (*decisions.dropped, *decisions.relabelled):
+        if i not in kept:
+            raise InvalidInput(
+                f"decisions: expected ids among the {len(kept)} rows that the run remembers, because a part of the "
+                f"others is forgotten, got {i}; correct the file and train again with `posterity fit`"
+            )
 
 
 def targets_of(decisions: RowDecisions | None, preprocessing: Preprocessing) -> dict[int, Tensor]:
@@ -188,7 +221,8 @@ def _grown(before: Preprocessing, after: Preprocessing) -> tuple[str, ...] | Non
     return None
 
 
-def _account(report: Report) -> dict[str, Any]:
+def _account(report: Report, forgot: bool) -> dict[str, Any]:
+    forget = 0.0 if report.drift is None else report.drift.forget
     return {
         "method": report.method,
         "why": report.why,
@@ -200,7 +234,8 @@ def _account(report: Report) -> dict[str, Any]:
         "gradient": report.gradient,
         "bound": report.bound,
         "memory": list(report.memory),
-        "forget": 0.0 if report.drift is None else report.drift.forget,
+        "forget": forget,
+        "forgotten": forgot or forget > 0,
         "added": len(report.added),
         "removed": len(report.removed),
         "table": {

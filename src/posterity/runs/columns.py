@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from posterity.cells import counted
 from posterity.runs.written import ISO, Vector, ambiguous, days, numbers, several_units, spelling
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
@@ -246,7 +247,7 @@ class Text(Column):
                     encoded[row, place[word]] = count * self.weights[place[word]]
         length = np.linalg.norm(encoded, axis=1, keepdims=True)
         if (length == 0).any():
-            notes.append(f"{self.name}: {int((length == 0).sum())} texts have no word known from training")
+            notes.append(f"{self.name}: {counted(int((length == 0).sum()), 'text')} without a word known from training")
         return (_LENGTH * encoded / np.maximum(length, 1e-12)).astype(np.float32)
 
 

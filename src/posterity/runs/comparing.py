@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from posterity.cells import number
 from posterity.errors import InvalidInput
 from posterity.runs._folder import RunFolder
 
@@ -18,10 +19,11 @@ class Comparison:
     Args:
         figures: A row for each figure of merit: of the first run, of the second, their difference.
         rows: Number of held-out rows that both predicted.
-        changed: How many of them are predicted otherwise (classes), or the mean absolute difference of predictions.
+        changed: How many of them are predicted differently (classes), or the mean absolute difference of predictions.
         nll_change: Mean change of the negative log-likelihood from the first run to the second, row by row.
         standard_error: Of that mean: a change within two of them may be chance.
         settings: Settings in which the runs differ.
+        classes: Whether classes are predicted; otherwise amounts or counts.
     """
 
     figures: pd.DataFrame
@@ -30,6 +32,14 @@ class Comparison:
     nll_change: float
     standard_error: float
     settings: dict[str, tuple[object, object]]
+    classes: bool = True
+
+    @property
+    def difference(self) -> str:
+        """How far the predictions differ, in a few words."""
+        if self.classes:
+            return f"{self.changed:g} predicted differently"
+        return f"predictions differ by {number(self.changed)} on average"
 
     @property
     def verdict(self) -> str:
@@ -66,6 +76,7 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
         float(change.mean()),
         float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else 0.0,
         _settings(a, b),
+        "prediction_a" in pairs,
     )
 
 

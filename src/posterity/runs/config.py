@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from posterity.errors import expected, require, require_whole
+from posterity.errors import expected, require, require_positive, require_whole
 from posterity.learning.folds import FOLDS
+from posterity.learning.learners import METHODS
 from posterity.runs.heads import best_model, check_head
 from posterity.runs.networks import HEAD, RESIDUAL
 from posterity.runs.predicting import SAMPLES
@@ -71,11 +72,17 @@ class Config:
     prediction: str = "sampled"
 
     def __post_init__(self) -> None:
+        known = sorted([*METHODS, "ensemble"])
+        require(self.method in (Config.method, *known), "method", f"{Config.method} or one of {known}", self.method)
+        if self.epochs is not None:
+            require_whole("epochs", self.epochs)
         require_whole("batch size", USUAL if self.batch_size is None else self.batch_size)
         require(self.folds == 0 or self.folds >= 2, "folds", "0, or at least 2", self.folds)
         require(abs(self.seed) < 2**63, "seed", "a whole number below 2^63", self.seed)
         for name, value in {"lr": self.lr, **self.options}.items():  # JSON, in which all is written down, has no others
             require(not isinstance(value, float) or math.isfinite(value), name, "a finite number", value)
+        if self.lr is not None:
+            require_positive("lr", self.lr)
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError):

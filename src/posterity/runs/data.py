@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from posterity.cells import counted
 from posterity.errors import InvalidInput, RefusedFile, expected, renamed
 from posterity.files import sha256
 from posterity.runs.columns import as_text, from_json
@@ -259,7 +260,7 @@ class Data:
         where = np.ones(len(rows), dtype=bool) if where is None else where
         unknown = where & rows.table[self.target].isna().to_numpy()
         if notes is not None and unknown.any():
-            notes.append(f"{self.target}: {int(unknown.sum())} rows without a value are left out")
+            notes.append(f"{self.target}: {counted(int(unknown.sum()), 'row')} without a value left out")
         if notes is not None:
             notes.extend(remark for remark in rows.remarks if remark not in notes)
         chosen = (where & ~unknown).nonzero()[0]

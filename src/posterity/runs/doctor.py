@@ -52,7 +52,7 @@ def _data(run: RunFolder) -> Iterator[Finding]:
     except RefusedFile as why:
         yield Finding("data", str(why), "predict still works; map and adapt need the data as they were")
         return
-    if len(train.ids) != run.posterior.n:
+    if len(train.ids) != run.posterior.n and not run.forgets:
         got = f"{len(train.ids)} training rows, but the posterior counts {run.posterior.n}"
         yield Finding("rows", got, "fit again")
 
@@ -79,7 +79,7 @@ def _posterior(run: RunFolder) -> Iterator[Finding]:
     found = run.config["method"] in ("variational", "laplace")  # which solve for it
     if not found and not math.isclose(posterior.ess, posterior.n, rel_tol=1e-6):
         what = f"ess is {posterior.ess:g}, not the number of rows {posterior.n}"
-        yield Finding("ess", what, "meant as a temperature it is fine; otherwise leave --ess out")
+        yield Finding("ess", what, "leave --ess out, unless you chose a temperature on purpose")
     structure = posterior.structure
     if not isinstance(structure, Diagonal) or run.config["prediction"] == "linearised":
         return  # nothing is drawn from it

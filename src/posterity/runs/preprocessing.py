@@ -64,7 +64,7 @@ class InputBlock:
         scaled = (values - np.reshape(self.offset, around)) / np.reshape(self.scale, around)
         missing = ~np.isfinite(scaled)
         if missing.any():
-            notes.append(f"inputs: {int(missing.sum())} numbers are missing; the training mean stands in")
+            notes.append(f"inputs: {int(missing.sum())} numbers are missing; the training mean replaces them")
         return np.where(missing, 0.0, scaled).astype(np.float32)
 
 
@@ -124,7 +124,7 @@ class Preprocessing:
             columns.append(infer(name, rows.table[name], standardise=standardise, text=as_text))
         block = None if rows.block is None else InputBlock.of(rows.block, standardise)
         if block is None and not any(column.width for column in columns):
-            raise InvalidInput("data: expected at least one column to learn from, got none that says anything")
+            raise InvalidInput("data: expected at least one column to learn from, got none with different values")
         return cls(tuple(columns), infer_target(target, rows.table[target], task, standardise), block)
 
     @property
@@ -141,14 +141,16 @@ class Preprocessing:
         found = [sort for column in self.columns for sort in column.sorts]
         return found + [OTHER] * (int(np.prod(self.shape)) - len(found))
 
-    def inputs(self, rows: Rows, notes: list[str]) -> Tensor:
-        """The inputs of rows; what is unusual about them goes to the notes."""
+    def check_columns(self, rows: Rows) -> None:
+        """Raise where a column of training is absent."""
         absent = [column.name for column in self.columns if column.width and column.name not in rows.table]
         if absent:
-            fix = (
-                "add it; empty cells count as missing" if len(absent) == 1 else "add them; empty cells count as missing"
-            )
+            fix = f"add {'it' if len(absent) == 1 else 'them'}; empty cells count as missing"
             raise InvalidInput(f"data: expected the columns of training, got none named {_listed(absent)}; {fix}")
+
+    def inputs(self, rows: Rows, notes: list[str]) -> Tensor:
+        """The inputs of rows; what is unusual about them goes to the notes."""
+        self.check_columns(rows)
         used = [column for column in self.columns if column.width]
         parts = [column.encode(rows.table[column.name], notes) for column in used]
         if self.block is not None:

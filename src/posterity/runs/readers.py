@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import math
+import re
 import struct
 import zipfile
 import zlib
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from posterity.cells import counted
 from posterity.errors import InvalidInput, MissingExtra, RefusedFile, expected, require_whole
 from posterity.features.pictures import decoding
 from posterity.files import read_sealed, write_bytes
@@ -248,7 +250,8 @@ def unreadable(folder: Path, files: list[Path]) -> tuple[str, ...]:
     if not files:
         return ()
     names = ", ".join(path.relative_to(folder).as_posix() for path in files[:5])
-    return (f"{len(files)} pictures cannot be read and are skipped: {names}{' ...' if len(files) > 5 else ''}",)
+    skipped = f"{counted(len(files), 'picture')} that cannot be read"
+    return (f"skipped {skipped}: {names}{' ...' if len(files) > 5 else ''}",)
 
 
 def _first(files: list[Path]) -> np.ndarray[Any, Any]:
@@ -331,6 +334,8 @@ def _trouble(path: Path, why: BaseException) -> str:
         return f"bytes that are no UTF-8 (the first is 0x{why.object[why.start]:02x}); save it as UTF-8"
     if "pickle" in str(why):
         return "pickled objects, or no arrays at all, which are never loaded; save arrays of numbers or text"
+    if uneven := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(why)):
+        return f"{uneven[3]} cells in line {uneven[2]}, where the first has {uneven[1]}"
     return f"an error: {_line(why)}"
 
 

@@ -55,7 +55,7 @@ def _classes(target: Classes, targets: Tensor) -> list[str | None]:
     share, name = max(zip((count / n for count in counts), target.names))
     if share >= _ONE_SIDED:
         notes.append(
-            f"{target.name}: {share:.1%} of the training rows are {name!r}, and so is the accuracy of always saying so;"
+            f"{target.name}: {share:.1%} of the training rows are {name!r}, so always predicting it is that accurate;"
             " judge by balanced_accuracy and by nll"
         )
     return notes
@@ -68,7 +68,7 @@ def _untested(target: Classes, targets: Tensor) -> str | None:
     if not names:
         return None
     some = ", ".join(repr(name) for name in names[:3]) + (" ..." if len(names) > 3 else "")
-    return f"{target.name}: no held-out row is of class {some}; figures tell nothing about it"
+    return f"{target.name}: no held-out row is of class {some}; figures do not cover it"
 
 
 def _twice(train: Examples, test: Examples, widths: list[int]) -> str | None:
@@ -91,7 +91,7 @@ def _twice(train: Examples, test: Examples, widths: list[int]) -> str | None:
         return None
     return (
         f"{count} of {len(asked)} held-out rows ({count / len(asked):.0%}) are also among the training rows, so figures"
-        " flatter the model; remove the copies, or hold out whole groups: --test COLUMN=VALUE"
+        " are too good; remove the copies, or hold out whole groups: --test COLUMN=VALUE"
     )
 
 

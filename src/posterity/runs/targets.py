@@ -71,7 +71,7 @@ class Classes(Target):
     names: tuple[str, ...]
     task = "classes"
     likelihood = "categorical"
-    unknown = "a class that training has not met"
+    unknown = "a class that was not in training"
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any]) -> Classes:

@@ -45,6 +45,11 @@ def what_if_run(
         seed: Of everything random in them.
     """
     check_known(run.data("train"), decisions)
+    if measured and run.forgets:
+        raise InvalidInput(
+            "what-if: expected --measure for a run that has kept all its rows, got one that has forgotten a part of "
+            "them; leave --measure out, or train again with `posterity fit`"
+        )
     relabel = targets_of(decisions, run.preprocessing)
     m = run.memory_map()
     if m.trained is None:

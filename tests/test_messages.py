@@ -6,9 +6,11 @@ import json
 import statistics
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
 
 
 def numbers(name):
@@ -17,7 +19,26 @@ def numbers(name):
 
 def test_every_recorded_picture_is_there():
     for path in PICTURES.glob("*.json"):
-        assert path.with_suffix(".png").exists(), path.name
+        assert path.with_suffix(".png").exists() or path.with_suffix(".gif").exists(), path.name
+
+
+def test_every_picture_has_a_script_and_every_film_its_numbers():
+    """A script names the file that it writes; some put the names together."""
+    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    written = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+    together = {
+        f"{which}_relevant_{data}": "{which}_relevant_{name}.png"
+        for which in ("least", "most")
+        for data in ("mnist", "cifar10")
+    } | {
+        "generalisation_training": "generalisation_{name}.png",
+        "generalisation_resnet_20": "generalisation_{name}.png",
+    }
+    for path in PICTURES.glob("*.png"):
+        named = f'"{path.stem}"', f"{path.stem}.png", together.get(path.stem, "?")
+        assert any(name in written for name in named), path.name
+    for path in PICTURES.glob("*.gif"):
+        assert path.with_suffix(".json").exists(), path.name
 
 
 def test_both_lines_are_right_today_and_one_fails_on_the_past():
@@ -48,13 +69,24 @@ def test_wrong_labels_stand_out_early_and_fade():
     assert by_epoch[found["last"]] < by_epoch[found["early"]] - 0.03
 
 
+def test_a_network_leans_on_wrong_labels_all_along_and_on_unusual_digits_until_it_has_learnt_them():
+    wrong, unusual, typical = numbers("sensitivity")["median_influence_in_thirds_of_training"].values()
+    assert min(wrong) > 0.8 * max(wrong)
+    assert unusual[0] > 0.5 * wrong[0]
+    assert unusual[2] < 0.1 * wrong[2]
+    assert all(few < 0.03 * many for few, many in zip(typical, wrong, strict=True))
+
+
 def test_posteriors_doubt_far_from_the_data_and_fit_as_well():
     found = numbers("deep_uncertainty")
-    point = found.pop("One network (AdamW)")
-    for name in found:
-        much = 5 if name in ("Laplace, linearised", "VOGN") else 1.5
-        assert found[name]["entropy_far"] > much * point["entropy_far"], name
-        assert found[name]["accuracy"] > point["accuracy"] - 0.01, name
+    mean = {name: {key: statistics.fmean(values) for key, values in one.items()} for name, one in found.items()}
+    point = mean.pop("One network (AdamW)")
+    ratio = {name: one["entropy_far"] / point["entropy_far"] for name, one in mean.items()}
+    assert 1 < ratio.pop("Ensemble of five") < 1.5
+    least = {"IVON": 4, "VOGN": 5, "Laplace": 5}  # the others: more than twice as much
+    assert len(ratio) == 5
+    assert all(least.get(name, 2) < value < 9.5 for name, value in ratio.items())
+    assert all(one["accuracy"] > point["accuracy"] - 0.01 for one in mean.values())
 
 
 def test_a_batch_spreads_where_single_scores_do_not():
@@ -87,6 +119,34 @@ def test_films_are_short_and_small():
             assert film.n_frames > 15, path.name
 
 
+def test_films_show_what_their_titles_say():
+    """In the order of the films: wide where nothing was seen, fewer lines left, both modes, last down, both tasks."""
+    for deviation in numbers("film_polynomial").values():
+        assert deviation["elsewhere"] > 1.5 * deviation["near"]
+    doubt = numbers("film_logistic")
+    assert doubt["0"] > 0.47  # nothing is known, up to the noise of the draws
+    assert doubt["6"] > 1.5 * doubt["30"]
+    left, right = sorted(mean[0] for mean in numbers("film_modes")["means"])
+    assert left == pytest.approx(-1.27, abs=0.1)  # where mixture_approximation.png has its two Gaussians
+    assert right == pytest.approx(1.25, abs=0.1)
+    errors = list(numbers("film_memory").values())
+    assert all(one["wrong"] > 2 * one["right"] for one in errors[3:])
+    highest = max(one["wrong"] for one in errors)
+    assert errors[len(errors) // 4]["right"] < 0.5 < 0.9 * highest < errors[len(errors) // 4]["wrong"]
+    assert errors[-1]["wrong"] < 0.75 * highest
+    alone, kept = numbers("film_adaptation").values()
+    assert alone[0] < 0.6 < 0.95 < kept[0]
+    assert kept[1] > alone[1] - 0.05
+
+
+def test_leave_one_out_finds_when_to_stop():
+    cost = numbers("early_stopping")["cost_of_stopping"]
+    assert max(cost["leave-one-out"]) < 0.05
+    assert statistics.median(cost["leave-one-out"]) < 0.01
+    assert min(cost["training"]) > 0.05
+    assert max(cost["training"]) > 0.2
+
+
 def test_street_scenes_are_doubted_where_they_are_wrong():
     found = numbers("camvid")
     assert found["errors_in_most_doubtful_fifth"] > 0.6  # chance would have a fifth
@@ -113,6 +173,7 @@ def test_pixels_are_doubted_where_they_are_wrong_and_a_cross_more_than_known_sha
     found = numbers("segmentation")
     assert found["errors_in_most_doubtful_twentieth"] > 0.9
     assert found["doubt_of_crosses_over_known_shapes"] > 1.2
+    assert round(found["auroc_of_crosses"], 2) == 0.80  # in the gallery
 
 
 def test_fine_tuning_forgets_and_priors_on_functions_do_not():
@@ -180,3 +241,11 @@ def test_the_first_layer_is_decided_and_the_last_is_not():
     sizes = numbers("filters")["mean_over_standard_deviation"]
     assert sizes["1.weight"] > 3
     assert max(sizes["4.weight"], sizes["7.weight"]) < 1
+
+
+def test_images_that_the_boundary_rests_on_would_be_taken_for_something_else():
+    for data, images in (("mnist", 60_000), ("cifar10", 50_000)):
+        least, most = (numbers(f"{which}_relevant_{data}") for which in ("least", "most"))
+        assert least["images"] == most["images"] == images
+        assert least["predicted_otherwise"] == 0
+        assert most["predicted_otherwise"] == most["shown"] == 20

@@ -344,6 +344,12 @@ def test_a_loss_without_a_gradient_is_named():
         BayesianLearningRule(Delta()).step(Gaussian.standard(2), lambda theta: math.nan * theta.sum())
 
 
+@pytest.mark.parametrize("loss", [lambda t: t, lambda t: 3.0, lambda t: (torch.ones(2) @ t).sum()])
+def test_a_loss_that_is_no_number_is_named(loss):
+    with pytest.raises(InvalidInput, match=r"loss: expected a function of θ, of dtype torch.float64, that returns one"):
+        BayesianLearningRule(Delta()).step(Gaussian.standard(2), loss)
+
+
 def test_a_scale_that_no_gradient_feeds_stays_positive():
     rule = BayesianLearningRule(Delta(SquaredGradients()), lr=0.1, slow_scale=0.5, square_root=1e-8)
     start = DiagonalGaussian(torch.ones(2), torch.full((2,), 1e-19))

@@ -176,7 +176,13 @@ class BayesianLearningRule:
         """One step from a state to the next."""
         step = state.steps + 1
         gaussian = isinstance(state.q, Gaussian | DiagonalGaussian)
-        gradient = (self._derivatives if gaussian else self.natural_gradient)(state.q, loss)
+        try:
+            gradient = (self._derivatives if gaussian else self.natural_gradient)(state.q, loss)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as why:
+            wanted = f"a function of θ, of dtype {state.q.natural[0].dtype}, that returns one number as a tensor"
+            raise InvalidInput(f"loss: expected {wanted}, got an error: {why}") from why
         finite = all(bool(block.isfinite().all()) for block in gradient)
         require(finite, f"gradient of the loss at step {step}", "finite entries", "NaN or infinity")
         try:

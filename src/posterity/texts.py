@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ def tokenised(tokenizer: Any, texts: Sequence[str], model: nn.Module | None = No
         >>> inputs = tokenised(tokenizer, ["a fine film", "not again"], model)  # doctest: +SKIP
         >>> po.predict(model, posterior, inputs).probs  # doctest: +SKIP
     """
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise expected("texts", "a list of strings, after the tokenizer", type(texts).__name__)
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):

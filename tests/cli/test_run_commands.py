@@ -3,11 +3,13 @@
 import json
 import re
 import sys
+import warnings
 
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from posterity.cli import app, main
@@ -26,6 +28,7 @@ def here(tmp_path_factory):
     table.head(12).drop(columns="species").to_csv(folder / "new.csv", index=False)
     line(folder / "line.csv")
     (folder / "torn.py").write_text("def net(:")
+    (folder / "ragged.csv").write_text("x,y\n1,2\n1,2,3\n")
     return folder
 
 
@@ -78,6 +81,7 @@ def test_the_story_of_a_newcomer(run, here):
     assert "measured:  mean loss of 20 examples" in said
     said = posterity("adapt", "run", "--decisions", "decisions.csv", "--out", "run2")
     assert "0 rows added, 2 dropped, 0 relabelled; 78 rows now" in said
+    assert "held-out labels are as they were" in said
     assert "verdict:" in posterity("compare", "run", "run2")
     said = posterity("predict", "run2", "new.csv", "--threshold", "0.99")
     assert "abstained from" in said
@@ -194,6 +198,13 @@ def test_a_report(run):
         (("adapt", "run", "--out", "z"), "--decisions", 2),
         (("compare", "run", "nowhere"), "expected a run", 2),
         (("map", "run", "--by", "beauty"), "a column among", 2),
+        (("map", "run", "--top", "-3"), "top: expected a whole number >= 1", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--method", "adam"), "expected auto or", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--epochs", "-1"), "epochs: expected a whole", 2),
+        (("fit", "flowers.csv", "--target", "species", "--out", "z", "--lr", "-1"), "lr: expected a positive", 2),
+        (("fit", "ragged.csv", "--target", "y", "--out", "z"), "got 3 cells in line 3, where the first has 2", 2),
+        (("merge",), "a key 'method', or --method", 2),
+        (("merge", "--method", "linear", "--model", "a=hub/name", "--out", "z"), "downloaded first", 2),
         (("predict", "run", "new.csv", "--out", "/proc/none/x.csv"), "/proc/none", 3),
     ],
 )  # fmt: skip
@@ -216,6 +227,28 @@ def test_an_unexpected_error_has_a_code_of_its_own(monkeypatch, capsys):
     said, code = complaint(monkeypatch, capsys, "doctor", "run")
     assert code == 4
     assert "ZeroDivisionError" in said
+
+
+def test_a_warning_is_a_note(monkeypatch, capsys, here):
+    (here / "config.yml").write_text(
+        "merge_method: linear\nmodels:\n  - {model: m, parameters: {weight: 1}}\ndtype: f\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["posterity", "merge", "config.yml", "--out", "z"])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit):
+            main()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("note: dtype of the mergekit configuration is not applied")
+    assert len(said) == 2
+
+
+def test_the_help_of_every_command_is_in_whole_lines():
+    """Paragraphs of a docstring are not broken where the source is."""
+    for name, command in get_command(app).commands.items():
+        assert all("\n" not in part for part in command.help.split("\n\n")), name
+    assert "extras plots and models" in get_command(app).commands["demo"].help
 
 
 def test_a_command_that_is_stopped_says_so(monkeypatch, capsys):

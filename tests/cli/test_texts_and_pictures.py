@@ -161,7 +161,7 @@ def test_pictures_with_a_frozen_network(tmp_path, monkeypatch):
     monkeypatch.setattr("posterity.features.pictures.SIDE", 64)
     out = ("--out", tmp_path / "run", "--epochs", "2", "--lr", "0.1", "--hess-init", "1", "--encoder", weights)
     said = posterity("fit", tmp_path / "photos", "--json", *out)
-    assert any("1 pictures cannot be read and are skipped: dark/torn.png" in note for note in json.loads(said)["notes"])
+    assert any("skipped 1 picture that cannot be read: dark/torn.png" in note for note in json.loads(said)["notes"])
     run = RunFolder.open(tmp_path / "run")
     assert run.preprocessing.shape == (1280,)
     assert run.content["rows"] == {"train": 10, "test": 2}

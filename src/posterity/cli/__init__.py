@@ -6,6 +6,9 @@ import atexit
 import gc
 import sys
 import traceback
+import warnings
+from collections.abc import Callable
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -52,22 +55,33 @@ class _Commands(TyperGroup):
             raise Stopped from why
 
 
-app = typer.Typer(cls=_Commands, help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command("fit")(fit)
-app.command("laplace")(laplace)
-app.command("predict")(predict)
-app.command("map")(memory_map)
-app.command("what-if")(what_if)
-app.command("adapt")(adapt)
-app.command("next")(next_rows)
-app.command("compare")(compare)
-app.command("doctor")(doctor)
-app.command("report")(report)
-app.command("merge")(merge)
-app.command("curvature")(curvature)
-app.command("table")(table)
-app.command("rule")(rule)
-app.command("demo")(demo)
+def unwrapped(text: str | None) -> str:
+    """A docstring without the line breaks of its paragraphs, which would be kept in the help of a command."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text or "").split("\n\n"))
+
+
+app = typer.Typer(
+    cls=_Commands, help=unwrapped(HELP), no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit,
+    "laplace": laplace,
+    "predict": predict,
+    "map": memory_map,
+    "what-if": what_if,
+    "adapt": adapt,
+    "next": next_rows,
+    "compare": compare,
+    "doctor": doctor,
+    "report": report,
+    "merge": merge,
+    "curvature": curvature,
+    "table": table,
+    "rule": rule,
+    "demo": demo,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=unwrapped(_command.__doc__))(_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -91,6 +105,8 @@ def main() -> None:
     atexit.register(keep_garbage)
     debug = "--debug" in sys.argv  # wherever it stands: people put it last, when something has gone wrong
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    if not debug:
+        warnings.showwarning = _note
     try:
         app()
     except PosterityError as error:
@@ -108,6 +124,13 @@ def keep_garbage() -> None:
     """Skip Python's last search for garbage, which takes half a second; Triton would report what it leaves as leaks."""
     if "triton" not in sys.modules:
         gc.freeze()
+
+
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """A warning as a note, without the place in the source that Python would add."""
+    typer.echo(f"note: {' '.join(str(message).split())}", err=True)
 
 
 def _stop(error: BaseException, code: int, debug: bool, words: str | None = None) -> None:

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from posterity.cli._output import Json, Overwrite, dump, figures, meanings, notes, say, show_table, successor
+from posterity.cells import counted
+from posterity.cli._output import (
+    UNCORRECTED,
+    Json,
+    Overwrite,
+    dump,
+    figures,
+    meanings,
+    notes,
+    say,
+    show_table,
+    successor,
+)
 from posterity.errors import InvalidInput, expected
 
 
@@ -73,7 +85,8 @@ def adapt(
     notes(unusual)
     gone = 0 if decided is None else len(decided.dropped)
     new = 0 if decided is None else len(decided.relabelled)
-    say(f"{len(report.added) - new} rows added, {gone} dropped, {new} relabelled; {changed.posterior.n} rows now")
+    total = f"they count as {changed.posterior.n} rows" if changed.forgets else f"{changed.posterior.n} rows now"
+    say(f"{counted(len(report.added) - new, 'row')} added, {gone} dropped, {new} relabelled; {total}")
     how = "exactly, taking the old run for an optimum" if report.exact else "approximately, retraining would differ"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s ({report.why})")
     show_table(report.table.rename_axis("model").reset_index())
@@ -84,6 +97,8 @@ def adapt(
     if changed.metrics:
         say(f"on held-out rows before: {figures(opened.metrics)}")
         say(f"on held-out rows now:    {figures(changed.metrics)}")
+        if decided is not None:
+            say(f"  {UNCORRECTED}")
         for line in meanings(changed.metrics):
             say(f"  {line}")
     say(f"run: {out}")

@@ -28,5 +28,5 @@ def compare(
     show_table(found.figures.rename(columns={"first": str(first), "second": str(second)}))
     for name, (before, after) in found.settings.items():
         say(f"{name}: {before} -> {after}")
-    say(f"{found.rows} held-out rows in common, {found.changed:g} predicted otherwise")
+    say(f"{found.rows} held-out rows in common, {found.difference}")
     say(f"verdict: {found.verdict}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterity.cells import number
+from posterity.cells import counted, number
 from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, stem
 from posterity.errors import InvalidInput, expected, require
 
@@ -36,7 +36,10 @@ def fit(
     ] = "0.2",
     model: Annotated[
         str | None,
-        typer.Option(help="tabular, linear, mlp, cnn, head (a linear classifier of features), or module:factory."),
+        typer.Option(
+            help="tabular, residual (for amounts), linear, mlp, cnn, head (a linear classifier of features), or "
+            "module:factory."
+        ),
     ] = None,
     hidden: Annotated[str | None, typer.Option(metavar="64,64", help="Widths of the hidden layers.")] = None,
     method: Annotated[
@@ -157,7 +160,7 @@ def _prepared(folder: Path, config: Config, data: Data, columns: dict[str, Any],
         say(_summary(plan))
     plan = probing.probe(plan)
     if not quiet and plan.folds is not None:
-        length = "" if plan.config.epochs is None else f"; {_count(plan.config.epochs, 'epoch')}"
+        length = "" if plan.config.epochs is None else f"; {counted(plan.config.epochs, 'epoch')}"
         say(f"cross-validation: loss {number(plan.folds.loss)} on rows not learnt from{length}")
     if not quiet and (plan.config.method == "ivon" or plan.config.model == HEAD):
         chosen = ({} if plan.config.lr is None else {"lr": plan.config.lr}) | dict(plan.config.options)
@@ -175,16 +178,12 @@ def _summary(plan: Plan) -> str:
     shape = "x".join(str(size) for size in plan.preprocessing.shape)
     lines = [f"data: {len(plan.train.ids)} rows to train on, {held} to test with; {target.name} is {what}"]
     lines.append(
-        f"inputs: {_count(len(used), 'column')} as {_count(shape, 'number')}" if used else f"inputs: {shape} numbers"
+        f"inputs: {counted(len(used), 'column')} as {counted(shape, 'number')}" if used else f"inputs: {shape} numbers"
     )
     for column in plan.preprocessing.columns:
         if column.kind == "ignored" and getattr(column, "reason", "") not in ("as asked", "beside pictures", ENCODED):
             lines.append(f"  without {column.name}: {getattr(column, 'reason', '')}")
     return "\n".join(lines)
-
-
-def _count(number: int | str, thing: str) -> str:
-    return f"{number} {thing}" if number in (1, "1") else f"{number} {thing}s"
 
 
 def _tell(run: RunFolder, plan: Plan, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterity.cli._output import Json, dump, say, show_table, successor, then
-from posterity.errors import expected
+from posterity.errors import expected, require_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,7 @@ def memory_map(
     from posterity.runs.mapping import map_run, readable, suspects
     from posterity.runs.tables import check_name, write_table
 
+    require_whole("top", top)
     if decisions is not None and decisions.exists():
         raise expected("decisions", "a new file (an old one may hold decisions)", str(decisions))
     for option, path in (("out", out), ("decisions", decisions)):

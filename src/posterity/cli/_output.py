@@ -41,6 +41,7 @@ _MEANINGS = {
     "confidence": "mean probability of the predicted class",
     "aurc": "mean error rate when the least certain rows are left out one by one, lower is better",
 }
+UNCORRECTED = "held-out labels are as they were: wrong ones among them count against a corrected model"
 _LONGEST = 40  # characters of a cell
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posterity.cli._output import Json, dump, say, successor, then
+from posterity.cells import counted
+from posterity.cli._output import UNCORRECTED, Json, dump, say, successor, then
 from posterity.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ def what_if(
         about = {"run": str(run), "dropped": len(wanted.dropped), "relabelled": len(wanted.relabelled)}
         dump(about | _content(answer))
         return
-    say(f"{len(wanted.dropped)} rows dropped, {len(wanted.relabelled)} relabelled; {_where(answer)}:")
+    say(f"{counted(len(wanted.dropped), 'row')} dropped, {len(wanted.relabelled)} relabelled; {_where(answer)}:")
     say(f"estimated: {_estimate(answer)}")
     if answer.measured is not None:
         say(f"measured:  {answer.measured}")
     elif answer.outcome.reliability.warning:
         say("measure it: the same command with --measure")
+    if answer.held_out:
+        say(UNCORRECTED)
     if decisions is not None and not drop:
         then("adapt", run, "--decisions", decisions, "--out", successor(run))
 

@@ -11,13 +11,13 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report.html.")] = Path("demo-output"),
-    seed: Annotated[int, typer.Option(help="Of the split, the planted labels, the networks and the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, the planted labels, the networks and the noise.")] = 0,
     steps: Annotated[int, typer.Option(min=20, help="Training steps of AdamW, and of the networks of digits.")] = 2000,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Learn a table beside AdamW; find wrong labels of digits, answer a what-if, then adapt instead of retraining.
+    """Compare with AdamW on a table; find wrong labels of digits, answer a what-if, then adapt instead of retraining.
 
-    Every number is that of this run. Needs `posterity[plots,models]`.
+    Every number is that of this run. Needs the extras plots and models.
     """
     import torch
     from rich.console import Console

@@ -317,7 +317,7 @@ def test_numbers_instead_of_classes(browser, tmp_path):
     page.keyboard.press("r")
     assert "No other label is suggested" in page.locator("#toast").inner_text()
     page.keyboard.press("3")
-    assert "came without its model" in page.locator(".whatif").inner_text()
+    assert "has no model and no data" in page.locator(".whatif").inner_text()
     assert page.errors == []
 
 

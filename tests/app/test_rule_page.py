@@ -15,6 +15,14 @@ from posterity.app.rule.catalogue import asked
 from posterity.app.rule.presets import PRESETS
 
 TWO = "#p=newton&p=gradient-descent&t=3"
+# Texts in the heads of panels that do not fit: selects do not say so, hence their text is measured.
+CUT = """() => [...document.querySelectorAll(".head")].flatMap((head) => {
+  const menu = head.querySelector(".preset"), family = head.querySelector(".family"), style = getComputedStyle(menu),
+    context = document.createElement("canvas").getContext("2d"), title = menu.selectedOptions[0].textContent;
+  context.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  return [[title, context.measureText(title).width + 20 > menu.clientWidth],
+    [family.textContent, family.scrollWidth > family.clientWidth]].filter(([, is]) => is).map(([text]) => text);
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +125,24 @@ def test_impossible_settings_are_explained_and_taken_back(page):
     page.errors[:] = [line for line in page.errors if "422" not in line]  # the browser reports refusals itself
 
 
+def test_what_is_picked_from_a_menu_moves_with_smaller_steps_where_its_own_are_too_large(page):
+    """Newton's step leaves the family where the loss bends down; two signs need a family of signs."""
+    page.keyboard.press("s")
+    menus = page.locator(".panel").first.locator(".controls select")
+    menus.nth(0).select_option("two-modes")
+    eventually(page, "window.posterity.panels[0].film.choice?.loss === 'two-modes'")
+    changed = model(page, "m.panels[0].film.choice")
+    assert (changed["lr"], changed["retracted"]) == (0.1, True)
+    assert "ρ = 0.1" in page.locator("#toast").inner_text()
+    menus.nth(0).select_option("signs")
+    eventually(page, "window.posterity.panels[0].film.choice?.loss === 'signs'")
+    assert model(page, "m.panels[0].film.choice.family") == "signs"
+    menus.nth(1).select_option("point")
+    eventually(page, "window.posterity.panels[0].film.choice?.family === 'point'")
+    assert model(page, "m.panels[0].film.choice.loss") == "two-modes"
+    page.errors[:] = [line for line in page.errors if "422" not in line]  # the browser reports refusals itself
+
+
 def test_one_file_carries_the_presets(browser, tmp_path, monkeypatch):
     few = {name: PRESETS[name] for name in ("newton", "gradient-descent", "beta-bernoulli")}
     monkeypatch.setattr(rule_page, "PRESETS", few)
@@ -145,6 +171,47 @@ def test_it_fits_the_screen(page):
     assert page.evaluate("() => document.documentElement.scrollWidth <= 1280 && document.body.scrollHeight <= 800")
     picture = Image.open(io.BytesIO(page.screenshot()))
     assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 200
+
+
+def test_settings_of_three_panels_leave_room_for_the_drawings(browser, shown):
+    page = visit(browser, shown.url, state="#p=gradient-descent&p=newton&p=adam")
+    settled(page)
+    page.keyboard.press("s")
+    eventually(page, "document.querySelectorAll('.settings:not([hidden])').length === 3")
+    heights = page.evaluate("() => [...document.querySelectorAll('canvas.plane')].map((c) => c.clientHeight)")
+    assert min(heights) >= 160
+    assert page.evaluate("() => document.body.scrollHeight") <= 800
+    for panel in page.locator(".panel").all():
+        assert panel.locator(".settings").evaluate("(box) => box.clientHeight") > 90
+        assert panel.locator("pre").is_visible()
+
+
+def test_every_estimator_shows_the_sliders_that_it_has(page):
+    for preset, label, setting in (("sam", "radius r", "radius"), ("dropout", "kept π", "keep")):
+        page.evaluate(f"() => {{ location.hash = '#p={preset}'; }}")
+        eventually(page, f"window.posterity.panels[0].preset === '{preset}' && window.posterity.panels[0].film")
+        page.keyboard.press("s")
+        slider = page.get_by_label(label)
+        slider.focus()
+        slider.press("ArrowRight")
+        eventually(page, f"window.posterity.panels[0].film.choice?.{setting} !== undefined")
+        eventually(page, "!window.posterity.panels[0].moving")
+        changed = model(page, "m.panels[0].film.choice")
+        assert changed[setting] > getattr(PRESETS[preset].choice, setting)
+        expected = asked({"preset": preset, "changes": {setting: changed[setting]}})
+        assert model(page, "m.panels[0].film.means") == expected["means"]
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+def test_titles_and_families_of_the_comparisons_are_readable(browser, shown, width):
+    page = visit(browser, shown.url, state="#p=newton")
+    page.set_viewport_size({"width": width, "height": 900})
+    for index in range(model(page, "m.catalogue.tours.length")):
+        page.evaluate(f"() => window.posterity.tour({index})")
+        eventually(page, "window.posterity.panels.every((p) => p.film && p.element.isConnected)")
+        page.evaluate("() => window.posterity.play(false)")
+        cut = page.evaluate(CUT)
+        assert cut == [], model(page, "m.look")
 
 
 def test_a_narrow_window_draws_too(page):

@@ -31,7 +31,7 @@ def starlette(
     handlers: Any = {
         PosterityError: _explain,
         HTTPException: lambda _, e: JSONResponse({"error": e.detail}, status_code=e.status_code),
-        TooSlow: lambda _, e: JSONResponse({"error": "the request did not come"}, 408, {"connection": "close"}),
+        TooSlow: lambda _, e: JSONResponse({"error": "no request arrived in time"}, 408, {"connection": "close"}),
         TooLarge: lambda _, e: JSONResponse({"error": "the request is too large"}, status_code=413),
         OSError: lambda _, e: JSONResponse({"error": f"a file cannot be read: {e.strerror}"}, status_code=404),
         Exception: _fail,

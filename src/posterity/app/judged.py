@@ -54,7 +54,7 @@ def amount_figures(mean: Array, std: Array, targets: Array) -> pd.DataFrame:
     scores: Mapping[str, tuple[Callable[..., float], str]] = {
         "RMSE": (lambda rows: np.sqrt(np.mean((targets - mean)[rows] ** 2)), "root of the mean squared error"),
         "mean absolute error": (lambda rows: np.mean(np.abs(targets - mean)[rows]), "in the units of the target"),
-        "coverage of 90 % intervals": (lambda rows: np.mean(z[rows] <= _Z), "0.9 where intervals are honest"),
+        "coverage of 90 % intervals": (lambda rows: np.mean(z[rows] <= _Z), "0.9 if intervals are calibrated"),
         "CRPS": (
             lambda rows: metrics.crps_gaussian(mean[rows], std[rows], targets[rows]),
             "error of the whole predictive distribution; lower is better",

@@ -32,11 +32,11 @@ from posterity.gradients import (
 )
 from posterity.rule import BayesianLearningRule
 
-# For each family, the estimators that can move it; those marked * are optimizers of posterity.optim.
+# For each family, the estimators that can move it; some are optimizers of posterity.optim.
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "point": ("point: Gaussian, fixed covariance", ("delta", "dropout", "sam")),
-    "diagonal": ("Gaussian, diagonal", ("delta", "monte-carlo", "quadrature", "ivon")),
-    "full": ("Gaussian, full", ("delta", "monte-carlo", "quadrature")),
+    "diagonal": ("Gaussian, diagonal", ("delta", "monte-carlo", "quadrature", "ivon", "vadam", "bsam", "variational")),
+    "full": ("Gaussian, full", ("delta", "monte-carlo", "quadrature", "evon")),
     "mixture": ("mixture of two Gaussians", ("delta", "monte-carlo", "quadrature")),
     "signs": ("Bernoulli, ±1", ("enumeration", "relaxed", "delta-mode")),
 }
@@ -50,6 +50,10 @@ ESTIMATORS = {
     "delta-mode": "delta at the mode (straight-through)",
     "sam": "SAM: the worst nearby",
     "ivon": "IVON, the optimizer",
+    "vadam": "Vadam, the optimizer",
+    "bsam": "bSAM, the optimizer",
+    "variational": "Variational, the optimizer",
+    "evon": "EVON, the optimizer",
 }
 CURVATURES = {
     "hessian": "Hessian",
@@ -125,7 +129,9 @@ class Choice:
         require(0 <= self.seed < 2**31, "seed", "a whole number from 0", self.seed)
         require(0.0 <= self.precision <= 1e6, "precision", "a number from 0 to 1,000,000", self.precision)
         require(self.family != "signs" or where.dims == 2, "loss of signs", "one in two dimensions", self.loss)
-        need = self.minibatch or self.curvature in ("per-example", "gauss-newton")
+        plane = where.dims == 2 or self.estimator != "evon"
+        require(plane, "loss of EVON", "one in two dimensions, which it can rotate", self.loss)
+        need = self.minibatch or self.curvature in ("per-example", "gauss-newton") or self.estimator == "variational"
         require(not need or where.data != "", "loss", "one with data, for minibatches and examples", self.loss)
         require(self.start is None or len(self.start) == where.dims, "start", f"{where.dims} numbers", self.start)
         near = self.start is None or all(abs(value) <= 100.0 for value in self.start)
@@ -191,13 +197,18 @@ class Choice:
         means = torch.stack((theta - apart, theta + apart))
         return MixtureOfGaussians.of(theta.new_full((2,), 0.5), means, (precision * unit).expand(2, -1, -1))
 
+    @property
+    def entropy(self) -> float:
+        """The weight of the entropy in what is minimised: τ, and nothing at the most probable signs."""
+        return 0.0 if self.estimator == "delta-mode" else self.temperature
+
     def rule(self) -> BayesianLearningRule:
         """The rule with its estimator and options."""
         return BayesianLearningRule(
             self._gradient(),
             lr=self.lr,
             momentum=self.momentum,
-            temperature=0.0 if self.estimator == "delta-mode" else self.temperature,
+            temperature=self.entropy,
             retracted=self.retracted,
             slow_scale=self.slow_scale,
             square_root=1e-8 if self.square_root else None,

@@ -15,10 +15,11 @@ from posterity.families import DiagonalGaussian, FixedGaussian, Gaussian, Mixtur
 from posterity.gradients import AnyFamily, Loss
 from posterity.gradients._base import values_at
 
-ACROSS = (241,), (81, 61)  # points of the grid, by dimensions
+ACROSS = (241,), (81, 61)  # points of the grid of densities, by dimensions
+FINE = (241,), (121, 91)  # of the loss, whose contours are drawn
 FAR = 1e9  # a variance beyond which q is as good as flat
 DRAWS = 14  # lines drawn from q over the data
-DIGITS = {"density": 3, "curve": 4, "lines": 4}  # of what is only drawn; numbers that are shown have six
+DIGITS = {"density": 3, "curve": 4, "lines": 4, "surface": 5}  # of what is only drawn; numbers that are shown have six
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Film:
         return {
             "domain": self.domain,
             "axes": self.axes,
-            "surface": rounded(self.surface),
-            "across": ACROSS[len(self.domain) - 1] if self.domain else [],
+            "surface": rounded(self.surface, DIGITS["surface"]),
+            "across": (ACROSS if self.surface is None else FINE)[len(self.domain) - 1] if self.domain else [],
             "data": rounded(self.data),
             "dataKind": self.data_kind,
             "dataDomain": self.data_domain,
@@ -103,10 +104,6 @@ class Film:
         }
 
 
-def _cell(frame: Frame, name: str) -> Any:
-    return rounded(getattr(frame, name), DIGITS.get(name, 6))
-
-
 def rounded(value: Any, digits: int = 6) -> Any:
     """Numbers with so many digits; what is not finite, or too far away to be drawn, becomes nothing."""
     if isinstance(value, (list, tuple)):
@@ -116,9 +113,9 @@ def rounded(value: Any, digits: int = 6) -> Any:
     return value
 
 
-def grid(domain: Sequence[tuple[float, float]]) -> Tensor:
+def grid(domain: Sequence[tuple[float, float]], across: tuple[tuple[int, ...], ...] = ACROSS) -> Tensor:
     """The points of the grid over a domain, (points, d), the first axis running fastest."""
-    counts = ACROSS[len(domain) - 1]
+    counts = across[len(domain) - 1]
     ticks = [torch.linspace(*ends, n, dtype=torch.float64) for ends, n in zip(domain, counts, strict=True)]
     if len(ticks) == 1:
         return ticks[0][:, None]
@@ -128,7 +125,7 @@ def grid(domain: Sequence[tuple[float, float]]) -> Tensor:
 
 def surface(loss: Loss, domain: Sequence[tuple[float, float]]) -> list[float]:
     """The loss on the grid."""
-    found: list[float] = values_at(loss, grid(domain)).tolist()
+    found: list[float] = values_at(loss, grid(domain, FINE)).tolist()
     return found
 
 

@@ -109,10 +109,10 @@ def em_chain() -> Film:
     }
     model = Model(dict.fromkeys(start, None), [Chain("initial", "moves", "components", gaussian(x))])
     frames = []
-    for sweep in range(1, 21):
+    for _ in range(20):
         fit = em(model, start, steps=1, tolerance=0.0)
         stay = fit.q["moves"].expectation[0].exp().diagonal()
-        note = f"sweep {sweep}: stays with {stay[0]:.2f}, {stay[1]:.2f}"
+        note = f"stays {stay[0]:.2f}, {stay[1]:.2f}"
         frames.append(_components(torch.full((2,), 0.5), fit.q["components"], note, -fit.bounds[-1]))
         start = {name: point.family for name, point in fit.q.items()}
     return Film(((-3.0, 5.5), (-3.0, 5.5)), ("x₁", "x₂"), frames, None, x.tolist(), "cloud", measure="−log-likelihood")

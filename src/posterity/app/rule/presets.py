@@ -14,6 +14,7 @@ from posterity.app.rule.film import Film
 from posterity.app.rule.running import film
 from posterity.app.rule.words import code, docstring_equations, equations
 from posterity.errors import expected
+from posterity.table.comparisons import continual
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ PRESETS: dict[str, Preset] = {
         _rule(family="point", lr=0.1, steps=60), "q = gradient_descent(lr=0.1).run(theta, loss, steps=60)",
     ),
     "sgd": Preset(
-        "Stochastic gradient descent", _OPTIMISERS, algorithms.sgd, ("sgd",), _POINT,
+        "SGD", _OPTIMISERS, algorithms.sgd, ("sgd",), _POINT,
         _rule(family="point", lr=0.12, steps=60, minibatch=3, **_LOGISTIC),
         "q = sgd(lr=0.12).run(theta, loss.minibatches(3, seed=0), steps=60)",
     ),
@@ -120,6 +121,28 @@ PRESETS: dict[str, Preset] = {
         "IVON", _OPTIMISERS, None, ("optim.IVON",), _DIAGONAL,
         _rule(loss="valleys", family="diagonal", estimator="ivon", lr=0.1, slow_scale=0.9, samples=8, steps=100),
     ),
+    "evon": Preset(
+        "EVON", _OPTIMISERS, None, ("optim.EVON",), "Gaussian, diagonal in an eigenbasis",
+        _rule(family="full", estimator="evon", lr=0.2, slow_scale=0.9, samples=8, steps=100),
+    ),
+    "ivon-quadratic": Preset(
+        "IVON, quadratic", _OPTIMISERS, None, (), _DIAGONAL,
+        _rule(family="diagonal", estimator="ivon", lr=0.2, slow_scale=0.9, samples=8, steps=100),
+    ),
+    "vadam": Preset(
+        "Vadam", _OPTIMISERS, None, ("optim.Vadam",), _DIAGONAL,
+        _rule(family="diagonal", estimator="vadam", lr=0.1, momentum=0.9, slow_scale=0.95, samples=4, steps=80,
+              **_LOGISTIC),
+    ),
+    "bsam": Preset(
+        "bSAM", _OPTIMISERS, None, ("optim.BayesianSAM",), _DIAGONAL,
+        _rule(loss="valleys", family="diagonal", estimator="bsam", lr=0.1, radius=0.3, steps=100),
+    ),
+    "variational": Preset(
+        "Variational", _OPTIMISERS, None, ("optim.Variational",), _DIAGONAL,
+        _rule(family="diagonal", estimator="variational", lr=0.1, momentum=0.9, slow_scale=0.95, steps=120,
+              **_LOGISTIC),
+    ),
     "soba": Preset(
         "SOBA", _OPTIMISERS, None, ("optim.SOBA",), _DIAGONAL,
         _rule(loss="valleys", family="diagonal", **_STEIN),
@@ -150,12 +173,12 @@ PRESETS: dict[str, Preset] = {
               steps=60, **_LOGISTIC),
     ),
     "descent-ridge": Preset(
-        "Gradient descent, noisy ridge", _OPTIMISERS, algorithms.gradient_descent, (), _POINT,
+        "Gradient descent, ripples", _OPTIMISERS, algorithms.gradient_descent, (), _POINT,
         _rule(loss="noisy-ridge", family="point", lr=0.08, steps=60),
         "q = gradient_descent(lr=0.08).run(theta, loss, steps=60)",
     ),
     "bayes-ridge": Preset(
-        "Gaussian VI, noisy ridge", _GAUSSIAN, None, (), _FULL,
+        "Gaussian VI, ripples", _GAUSSIAN, None, (), _FULL,
         _rule(loss="noisy-ridge", family="full", estimator="quadrature", lr=0.15, retracted=True, steps=60),
     ),
     "bayes-valleys": Preset(
@@ -201,6 +224,10 @@ PRESETS: dict[str, Preset] = {
         "Polynomial of degree 15", _EXACT, algorithms.linear_regression, ("polynomial-regression",), _FULL,
         code="q = linear_regression(powers(x), y, noise_precision=40.0)", make=sequences.polynomial,
     ),
+    "ewc-kprior-fromp": Preset(
+        "EWC, K-prior, FROMP: one", _EXACT, continual.ewc_kprior_fromp, ("ewc-kprior-fromp",), _FULL,
+        code="loss = new_data(theta) + k_prior(model, posterior, memory).total(model)", make=sequences.keeping,
+    ),
     "beta-bernoulli": Preset(
         "Beta-Bernoulli", _EXACT, algorithms.beta_bernoulli, ("beta-bernoulli",), "beta",
         code="q = beta_bernoulli(q, outcome)", make=sequences.beta,
@@ -239,7 +266,7 @@ PRESETS: dict[str, Preset] = {
         make=messages.em_mixture,
     ),
     "em-chain": Preset(
-        "EM in a chain (Baum-Welch)", _GRAPH, graph.em, ("em-chain", "em-chain-recorded"),
+        "Baum-Welch (EM)", _GRAPH, graph.em, ("em-chain", "em-chain-recorded"),
         "paths exact, parameters a point",
         code='fit = em(Model(priors, [Chain("initial", "moves", "components", gaussian(x))]))', make=messages.em_chain,
     ),
@@ -301,7 +328,7 @@ TOURS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "Averaging over ripples",
         ("descent-ridge", "bayes-ridge"),
-        "At a point the ripples are all there is. Averaged over q, only the valley is left.",
+        "At a point the ripples hide the valley. Averaged over q, only the valley is left.",
     ),
     ("Dropout", ("dropout", "linear-regression"), "Spike-and-slab weights: a random mask in every step."),
     (
@@ -309,9 +336,14 @@ TOURS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("straight-through", "bayesbinn", "bernoulli-rule"),
         "The straight-through estimator is the rule at the most probable signs, without entropy.",
     ),
-    ("Exact Bayes is one step", ("linear-regression", "beta-bernoulli"), "With ρ = 1 a conjugate model is done."),
+    ("Exact Bayes is one step", ("linear-regression", "beta-bernoulli"), "With ρ = 1 one step is exact."),
     ("Tracking", ("kalman-filter", "kalman-smoother"), "Each observation is one exact step; smoothing walks back."),
     ("EM and VMP", ("em-mixture", "vmp-mixture"), "Five components for three clouds: VMP empties two of them."),
+    (
+        "A diagonal, and a turned one",
+        ("ivon-quadratic", "evon"),
+        "IVON keeps a width for each weight. EVON learns a basis as well, and finds the correlation.",
+    ),
 )
 
 

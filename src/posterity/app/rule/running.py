@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from posterity.app.rule.choice import Choice
 from posterity.app.rule.film import Film, Frame, boundaries, describe, grid, surface, thetas
+from posterity.app.rule.optimizers import MOVERS, moved
 from posterity.families import DiagonalGaussian, FixedGaussian, Gaussian, SignBernoulli
 from posterity.gradients import AnyFamily, Enumeration, Loss, Quadrature
 from posterity.gradients._base import values_at
-from posterity.optim import IVON, SAM
 from posterity.rule import BayesianLearningRule
 
 REACH = 2.4  # of the data's plane
@@ -32,15 +31,16 @@ def film(choice: Choice) -> Film:
         more = {"data": choice.data, "data_kind": where.data, "data_domain": (span, up)}
         more["data_axes"] = ("x₁", "x₂") if where.data == "classes" else ("x", "y")
     point = choice.family == "point" or choice.square_root
-    measure = "loss ℓ(m)" if point else "free energy E[ℓ] − H(q)" if choice.temperature == 1 else "E[ℓ] − τ H(q)"
+    free = {0.0: "expected loss E[ℓ]", 1.0: "free energy E[ℓ] − H(q)"}.get(choice.entropy, "E[ℓ] − τ H(q)")
+    measure = "loss ℓ(m)" if point else free
     shape = surface(loss, where.domain)
     return Film(where.domain, where.axes, frames, shape, measure=measure, hollow=choice.square_root, **more)
 
 
 def steps(choice: Choice) -> Iterator[AnyFamily]:
     """q at the start and after each step."""
-    if choice.estimator in ("sam", "ivon"):
-        yield from _optimizer(choice)
+    if choice.estimator in MOVERS:
+        yield from moved(choice)
         return
     rule, losses = choice.rule(), choice.losses()
     state = rule.start(choice.begin())
@@ -49,43 +49,6 @@ def steps(choice: Choice) -> Iterator[AnyFamily]:
     for loss in itertools.islice(each, choice.steps):
         state = rule.advance(state, loss)
         yield state.q
-
-
-def _optimizer(choice: Choice) -> Iterator[AnyFamily]:
-    """The same from an optimizer of `posterity.optim`, which moves a parameter in place."""
-    weight, loss = torch.nn.Parameter(choice.theta), choice.total()
-    if choice.estimator == "sam":
-        optimizer: SAM | IVON = SAM([weight], lr=choice.lr, rho=choice.radius, momentum=choice.momentum)
-    else:
-        optimizer = ivon(weight, choice)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss(weight)
-        value.backward()
-        return value
-
-    def now() -> AnyFamily:
-        theta = weight.detach().clone()
-        if isinstance(optimizer, SAM):
-            return FixedGaussian(theta, torch.eye(len(theta), dtype=torch.float64))
-        scale = optimizer.state[weight]["hessian"].double() + optimizer.param_groups[0]["weight_decay"]
-        return DiagonalGaussian(theta, optimizer.param_groups[0]["ess"] * scale)
-
-    yield choice.begin()
-    for _ in range(choice.steps):
-        optimizer.step(closure)
-        yield now()
-
-
-def ivon(weight: torch.nn.Parameter, choice: Choice) -> IVON:
-    """IVON on a total loss: an effective sample size of 1/τ, next to no prior besides the one in the loss."""
-    precision = choice.precision or choice.where.precision
-    return IVON(
-        [weight], lr=choice.lr, ess=1.0 / max(choice.temperature, 1e-6), hess_init=precision * choice.temperature,
-        betas=(choice.momentum, choice.slow_scale or 0.9), weight_decay=1e-6, mc_samples=choice.samples,
-        rescale_lr=False, seed=choice.seed, fused=False,
-    )  # fmt: skip
 
 
 def _seen(choice: Choice, loss: Loss, q: AnyFamily) -> Frame:
@@ -107,7 +70,7 @@ def _energy(choice: Choice, loss: Loss, q: AnyFamily) -> float:
     if isinstance(q, FixedGaussian) or choice.square_root:
         return float(loss(q.mean))
     exact = Enumeration() if isinstance(q, SignBernoulli) else Quadrature(choice.nodes)
-    return float(BayesianLearningRule(exact, temperature=choice.temperature).free_energy(q, loss))
+    return float(BayesianLearningRule(exact, temperature=choice.entropy).free_energy(q, loss))
 
 
 def _curve(choice: Choice, loss: Loss, q: AnyFamily) -> list[float] | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posterity.adaptation import ewc, fromp, k_prior, remember
 from posterity.algorithms import (
     LinearStateSpace,
     beta_bernoulli,
@@ -21,7 +22,9 @@ from posterity.algorithms import (
 from posterity.app.rule.film import Film, Frame, describe, grid, thetas
 from posterity.families import Beta, Dirichlet, Family, Gamma, Gaussian, NormalGamma
 from posterity.graph import filter_states, smooth_states
+from posterity.likelihoods import GaussianLikelihood
 from posterity.linalg import inverse_psd
+from posterity.posterior import Diagonal, Full, Posterior
 
 Observed = tuple[tuple[float, float], ...]
 
@@ -116,6 +119,43 @@ def polynomial() -> Film:
 
 def _powers(x: Tensor) -> Tensor:
     return x[:, None] ** torch.arange(16)
+
+
+def keeping() -> Film:
+    """Linear regression on new examples; EWC, a K-prior or FROMP keeps the old ones: three penalties, one posterior."""
+    noise, weak = 8.0, 0.5  # precisions of the noise and of the prior
+    old = _double([[-1.7, -1.2], [-1.2, -0.9], [-0.8, -0.2], [-0.3, -0.3], [0.1, 0.4]])
+    new = _double([[0.4, 0.0], [0.7, 0.5], [0.9, 0.3], [1.1, 0.9], [1.4, 0.6], [1.6, 1.1], [1.9, 0.8], [2.1, 1.4]])
+    rows, x = [torch.stack((torch.ones_like(part[:, 0]), part[:, 0]), 1) for part in (old, new)], new[:, 1]
+    q = linear_regression(rows[0], old[:, 1], prior_precision=weak, noise_precision=noise)
+    model = torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(q.mean[None])
+    mean = {"weight": q.mean[None].clone()}
+    prior, likelihood = Diagonal.isotropic(mean, weak), GaussianLikelihood(noise)
+    past = Posterior.of(model, Full(mean, q.precision), prior=prior, n=5, ess=5, likelihood=likelihood)
+    all_old, two = remember(model, (rows[0], old[:, 1:])), remember(model, (rows[0][::4], old[::4, 1:]))
+    penalties = ewc(past), k_prior(model, past, all_old), fromp(model, [two], past, jitter=0.0)
+    kept = [_hessian(penalty.total, model) for penalty in penalties]
+    wide, frames = torch.linspace(-2.4, 2.4, 2, dtype=torch.float64), []
+    for seen in range(len(new) + 1):
+        z, y = rows[1][:seen], x[:seen]
+        found = [Gaussian.from_natural((s @ q.mean + noise * z.T @ y, -0.5 * (s + noise * z.T @ z))) for s in kept]
+        apart = max(float((one.precision - found[0].precision).abs().max()) for one in found)
+        lines = [torch.stack((wide, theta[0] + theta[1] * wide), -1).tolist() for theta in thetas(found[0])]
+        note = f"{seen} new, the three {apart:.0e} apart"
+        frames.append(describe(found[0], note=note, lines=lines, seen=len(old) + seen))
+    data, span = torch.cat((old, new)).tolist(), ((-2.4, 2.4), (-2.4, 2.4))
+    return Film(
+        ((-1.0, 1.0), (-0.3, 1.7)), ("intercept θ₁", "slope θ₂"), frames, None, data, "line", span, ("x", "y")
+    )  # fmt: skip
+
+
+def _hessian(penalty: Callable[[torch.nn.Module], Tensor], model: torch.nn.Linear) -> Tensor:
+    """That of a penalty in the weights of a model."""
+    (slope,) = torch.autograd.grad(penalty(model), [model.weight], create_graph=True)
+    rows = [torch.autograd.grad(entry, [model.weight], retain_graph=True)[0][0] for entry in slope[0]]
+    return torch.stack(rows)
 
 
 def _tracking() -> tuple[LinearStateSpace, Tensor]:

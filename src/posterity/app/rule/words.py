@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from posterity.app.rule import optimizers
 from posterity.app.rule.choice import Choice
+from posterity.app.rule.optimizers import MOVERS
 
 
 def docstring_equations(algorithm: Callable[..., Any]) -> list[str]:
@@ -25,10 +27,8 @@ def docstring_equations(algorithm: Callable[..., Any]) -> list[str]:
 
 def equations(choice: Choice) -> list[str]:
     """The step of the rule that a choice gives."""
-    if choice.estimator == "sam":
-        return ["e = ρ ∇ℓ(m)/|∇ℓ(m)|", "m ← m − α ∇ℓ(m + e)"]
-    if choice.estimator == "ivon":
-        return ["ĥ = E[(h + δ)(θ − m) ∇ℓ(θ)]", "h ← β₂h + (1 − β₂)ĥ + ½(1 − β₂)²(h − ĥ)²/h", "m ← m − ρ ∇ℓ(θ)/h"]
+    if choice.estimator in MOVERS:
+        return list(MOVERS[choice.estimator].equations)
     slope, bend = _gradient(choice), _curvature(choice)
     keep = "(1 − ρ)" if choice.temperature == 1.0 else f"(1 − {choice.temperature:g}ρ)"
     push = "v" if choice.momentum else slope
@@ -76,17 +76,11 @@ def _curvature(choice: Choice) -> str:
 
 def code(choice: Choice) -> str:
     """Code that does the same, given `q`, `loss` and, where there is one, a `generator`."""
-    if choice.estimator == "sam":
-        return f"SAM([theta], lr={choice.lr:g}, rho={choice.radius:g}, momentum={choice.momentum:g}).step(closure)"
-    if choice.estimator == "ivon":
-        beta = choice.slow_scale or 0.9
-        ess = f"{1.0 / max(choice.temperature, 1e-6):g}"
-        return f"IVON([theta], lr={choice.lr:g}, ess={ess}, betas=({choice.momentum:g}, {beta:g})).step(closure)"
+    if choice.estimator in MOVERS:
+        return optimizers.code(choice)
     plain, options = Choice(), [_estimator(choice), f"lr={choice.lr:g}"]
     for name in ("momentum", "temperature", "retracted", "slow_scale", "debias", "decay"):
-        value = getattr(choice, name)
-        if name == "temperature" and choice.estimator == "delta-mode":
-            value = 0.0
+        value = choice.entropy if name == "temperature" else getattr(choice, name)
         if value != getattr(plain, name):
             options.append(f"{name}={value if isinstance(value, bool) else format(value, 'g')}")
     if choice.square_root:

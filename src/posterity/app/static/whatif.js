@@ -42,7 +42,7 @@ export class WhatIf {
         this.asked,
         h("p", {
           class: "problem",
-          textContent: "This map came without its model and data, so that it cannot estimate changes.",
+          textContent: "This map has no model and no data, so it cannot estimate changes.",
         }),
       );
     fill(

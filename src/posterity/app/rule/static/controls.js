@@ -2,12 +2,14 @@
 
 import { h, select } from "./dom.js";
 
-// Name, label, and range: those with a base move on a logarithmic scale.
+// Name, label, and range; some belong to certain estimators alone.
 const SLIDERS = [
   ["lr", "step size ρ", { low: 0.002, high: 2, log: true }],
   ["momentum", "momentum β", { low: 0, high: 0.98, step: 0.01 }],
   ["temperature", "temperature τ", { low: 0, high: 5, step: 0.05 }],
-  ["samples", "samples", { low: 1, high: 64, step: 1 }],
+  ["radius", "radius r", { low: 0.02, high: 1.5, step: 0.02, of: ["sam", "bsam"] }],
+  ["keep", "kept π", { low: 0.1, high: 1, step: 0.05, of: ["dropout"] }],
+  ["samples", "samples", { low: 1, high: 64, step: 1, of: ["monte-carlo", "relaxed", "ivon", "evon", "vadam"] }],
   ["steps", "steps", { low: 1, high: 200, step: 1 }],
 ];
 
@@ -18,8 +20,8 @@ export function controls(catalogue, panel) {
     off = panel.backend.carried,
     able = families[choice.family].estimators;
   const menu = (label, options, name) =>
-    h("label", {}, label, select(options, choice[name], (value) => panel.change(fitting(catalogue, choice, name, value)), { disabled: off }));
-  const shown = SLIDERS.filter(([name]) => name !== "samples" || ["monte-carlo", "relaxed", "ivon"].includes(choice.estimator));
+    h("label", {}, label, select(options, choice[name], (value) => panel.change(fitting(catalogue, choice, name, value), { gentle }), { disabled: off }));
+  const shown = SLIDERS.filter(([, , { of }]) => !of || of.includes(choice.estimator));
   const exact = h("label", { class: "tick" }, h("input", { type: "checkbox", checked: choice.retracted, disabled: off || !/diagonal|full|mixture/.test(choice.family), onchange: (event) => panel.change({ retracted: event.target.checked }) }), "retraction");
   return h(
     "div",
@@ -49,11 +51,17 @@ function slider(panel, name, label, range, value, off) {
     "aria-label": label,
     oninput: () => {
       shown.textContent = String(from(input.value));
-      panel.change({ [name]: from(input.value) }, true);
+      panel.change({ [name]: from(input.value) }, { moving: true });
     },
   });
   input.value = to(value);
   return h("label", { class: "slider" }, label, input, shown);
+}
+
+// Smaller steps for a choice whose own were too large: what is picked from a menu should move.
+function gentle({ family, estimator, lr }) {
+  const most = estimator === "dropout" ? 0.004 : family === "point" ? 0.02 : 0.1;
+  return { lr: Math.min(lr, most), retracted: /diagonal|full|mixture/.test(family) };
 }
 
 // A change and what has to follow from it: estimators belong to families, signs to two dimensions.
@@ -65,10 +73,14 @@ function fitting({ families, losses }, choice, name, value) {
     if (value !== "diagonal") Object.assign(changes, { square_root: false, debias: false, slow_scale: null });
     if (value === "mixture") Object.assign(changes, { curvature: "hessian", retracted: true });
     if (value === "signs") changes.loss = "signs";
+    else if (choice.loss === "signs") changes.loss = "two-modes"; // nothing bounds the other between its corners
   }
+  if (name === "loss" && value === "signs" && choice.family !== "signs") return fitting({ families, losses }, choice, "family", "signs");
   if (name === "loss") {
     Object.assign(changes, { start: null, points: null, minibatch: 0 });
     if (!losses[value].data && /per-example|gauss/.test(choice.curvature)) changes.curvature = "hessian";
+    if (choice.estimator === "variational" && !losses[value].data) changes.estimator = "ivon";
+    if (choice.estimator === "evon" && losses[value].dims === 1) changes.estimator = "delta";
     if (choice.family === "signs" && losses[value].dims === 1) Object.assign(changes, { family: "full", estimator: "delta" });
   }
   return changes;

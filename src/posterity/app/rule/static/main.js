@@ -148,7 +148,7 @@ class App {
 
   #bar() {
     const { tours } = this.catalogue;
-    this.tours = select([["", "Begin with …"], ...tours.map(({ title }, k) => [title, `${(k + 1) % 10}  ${title}`])], "", (value) => this.tour(tours.findIndex(({ title }) => title === value)), { "aria-label": "Comparisons" });
+    this.tours = select([["", "Begin with …"], ...tours.map(({ title }, k) => [title, `${k < 10 ? (k + 1) % 10 : "·"}  ${title}`])], "", (value) => this.tour(tours.findIndex(({ title }) => title === value)), { "aria-label": "Comparisons" });
     this.message = h("span", { class: "look" });
     fill(
       document.getElementById("bar"),
@@ -180,7 +180,7 @@ class App {
       this.draw();
     }, onchange: () => this.changed() });
     this.count = h("output", { class: "count" });
-    this.pace = select([2, 4, 8, 16, 32].map((v) => [String(v), `${v} steps / s`]), "8", (value) => (this.speed = Number(value)), { "aria-label": "Speed" });
+    this.pace = select([2, 4, 8, 16, 32].map((v) => [String(v), `${v} steps/s`]), "8", (value) => (this.speed = Number(value)), { "aria-label": "Speed" });
     fill(
       document.getElementById("transport"),
       h("button", { class: "quiet icon", title: "First step (Home)", textContent: "|◀", onclick: () => this.#to(0) }),

@@ -58,6 +58,13 @@ export class Panel {
       this.app.changed();
     } catch (error) {
       if (mine !== this.#asked) return;
+      const smaller = this.gentle?.({ ...this.about.choice, ...this.changes });
+      this.gentle = null;
+      if (smaller && smaller.lr < (this.changes.lr ?? this.about.choice.lr)) {
+        this.changes = { ...this.changes, ...smaller };
+        toast(`These steps were too large: shown with ρ = ${smaller.lr}.`);
+        return this.load();
+      }
       if (!this.film && Object.keys(this.changes).length) {
         this.changes = {}; // a link with a setting that is not possible
         await this.load();
@@ -68,10 +75,11 @@ export class Panel {
   }
 
   // A setting changes: the film is computed again, one request at a time while a slider or a point moves.
-  async change(changes, moving = false) {
+  // Where its steps leave the family or diverge, `gentle` gives smaller ones, which are tried instead.
+  async change(changes, { moving = false, gentle = null } = {}) {
     this.good ??= { ...this.changes };
     this.changes = { ...this.changes, ...changes };
-    this.moving = moving;
+    Object.assign(this, { moving, gentle });
     if (this.#busy) {
       this.#waiting = true;
       return;
@@ -196,7 +204,7 @@ export class Panel {
     this.#drag(this.plot, (x, y, w, ht) => {
       if (!this.about.choice || !this.plane) return null;
       const dims = this.film.domain.length;
-      return (px, py) => this.change({ start: this.plane.map(w, ht).back(px, py).slice(0, dims).map(tidy) }, true);
+      return (px, py) => this.change({ start: this.plane.map(w, ht).back(px, py).slice(0, dims).map(tidy) }, { moving: true });
     });
     this.#drag(this.beside, (x, y, w, ht) => {
       if (!this.film?.draggable) return null;
@@ -229,13 +237,13 @@ export class Panel {
     points[k].splice(0, 2, inside(x, x0, x1), up);
     this.film.data[k] = points[k]; // at once; the film follows
     this.app.draw();
-    this.change({ points }, true);
+    this.change({ points }, { moving: true });
   }
 
   #drag(canvas, begin) {
     canvas.addEventListener("pointerdown", (event) => {
       if (this.backend.carried) {
-        if (this.about.choice) toast("What is dragged needs the server: run “posterity rule”.");
+        if (this.about.choice) toast("Dragging needs the server: run “posterity rule”.");
         return;
       }
       const box = canvas.getBoundingClientRect(),

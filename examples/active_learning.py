@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
@@ -14,9 +14,9 @@ from posterity.plots.style import BLUE, INK, ORANGE
 
 K = 8
 CRITERIA = {
-    "entropy": "entropy: all doubt, noise included",
+    "entropy": "Entropy: all doubt, noise included",
     "bald": "BALD: doubt that a label removes",
-    "batch_bald_linearised": "a batch by log-determinants",
+    "batch_bald_linearised": "The same for a batch of eight",
     "k_centre": "k-centre: far from what is labelled",
 }
 
@@ -37,21 +37,22 @@ def score_map(model: nn.Module, posterior: po.Posterior, name: str) -> tuple[Ten
     return a, b, score.reshape(a.shape)
 
 
-def panel(axis: Axes, field: tuple[Tensor, Tensor, Tensor], pool: Tensor, known: tuple[Tensor, Tensor]) -> None:
-    """A map of scores, the pool, and what is labelled."""
-    axis.contourf(*field, levels=14, cmap="viridis")
-    axis.scatter(*pool.T, s=5, color="white", alpha=0.6, linewidths=0)
+def panel(axis: Axes, field: tuple[Tensor, Tensor, Tensor] | None, pool: Tensor, known: tuple[Tensor, Tensor]) -> None:
+    """A map of scores where there is one, the pool, and what is labelled."""
+    if field is not None:
+        axis.contourf(*field, levels=14, cmap="Greys", vmax=1.6 * float(field[2].max()))
+    axis.scatter(*pool.T, s=9, color=INK, alpha=0.55, linewidths=0)
     for label, colour in enumerate((ORANGE, BLUE)):
-        axis.scatter(*known[0][known[1] == label].T, s=45, color=colour, edgecolors="white", linewidths=1.0)
-    axis.set(xticks=[], yticks=[], aspect="equal")
+        axis.scatter(*known[0][known[1] == label].T, s=110, color=colour, edgecolors="white", linewidths=1.5)
+    axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-3.8, 3.8), ylim=(-3, 3))
 
 
-def apart(points: Tensor, least: float = 0.52) -> Tensor:
-    """Places for labels: near their points, and nowhere closer to each other than so."""
+def apart(points: Tensor, others: Tensor, least: float = 0.52) -> Tensor:
+    """Places for labels: near their points, and nowhere closer to each other, or to other points, than so."""
     labels = points.clone() + 1e-3 * torch.randn(points.shape, generator=torch.Generator().manual_seed(0))
     for _ in range(400):
-        gaps = labels[:, None] - labels[None, :]
-        length = gaps.norm(dim=-1).clamp(min=1e-6) + 9.0 * torch.eye(len(labels))
+        gaps = labels[:, None] - torch.cat((labels, others))[None, :]
+        length = gaps.norm(dim=-1).clamp(min=1e-6) + 9.0 * torch.eye(len(labels), len(labels) + len(others))
         push = (gaps / length[..., None] * (least - length).clamp(min=0.0)[..., None]).sum(1)
         labels = labels + 0.3 * push + 0.01 * (points - labels)
     return labels
@@ -67,25 +68,26 @@ def main() -> None:
     po.fit(model, known, method="adamw", epochs=size(300, 2), lr=0.02, prior=0.1)
     posterior = po.laplace(model, known, structure="full", prior_precision=0.3)
     spread: dict[str, float] = {}
-    figure, axes = plt.subplots(1, 4, figsize=(17, 4.4), layout="constrained")
-    for axis, (criterion, title) in zip(axes, CRITERIA.items(), strict=True):
+    figure, axes = plt.subplots(2, 2, figsize=(11, 9.6), layout="constrained")
+    for axis, (criterion, title) in zip(axes.flat, CRITERIA.items(), strict=True):
         picks = acquire(model, posterior, pool, K, criterion, labelled=known, exclude=start, samples=size(100, 5))
-        panel(axis, score_map(model, posterior, criterion), pool, known)
+        field = None if criterion == "k_centre" else score_map(model, posterior, criterion)  # distances need no model
+        panel(axis, field, pool, known)
         places = pool[picks.ids]
-        for number, (point, label) in enumerate(zip(places, apart(places), strict=True), 1):
+        for number, (point, label) in enumerate(zip(places, apart(places, known[0]), strict=True), 1):
             axis.plot(*torch.stack((point, label)).T, color=INK, linewidth=1.0, zorder=3)
             axis.scatter(*point, s=30, color="white", edgecolors=INK, linewidths=1.2, zorder=4)
-            axis.scatter(*label, s=190, color="white", edgecolors=INK, linewidths=1.2, zorder=5)
-            axis.annotate(str(number), label, ha="center", va="center", fontsize=10, fontweight="bold", zorder=6)
+            axis.scatter(*label, s=330, color="white", edgecolors=INK, linewidths=1.2, zorder=5)
+            axis.annotate(str(number), label, ha="center", va="center", fontsize=12, fontweight="bold", zorder=6)
         spread[criterion] = round(float(torch.pdist(places).mean()), 2)
-        axis.set_title(title, fontsize=11, loc="left")
+        axis.set_title(title, loc="left")
         print(f"{criterion}: {picks.ids.tolist()}\n  first: {picks.why[0]}")
     record("active_learning", mean_distance_of_eight=spread)
-    figure.suptitle(
-        "Six labels are known (coloured). Which eight come next? One by one, BALD asks nearly all in one place; "
-        "as a batch they spread. Lighter: a higher score",
-        fontsize=11, x=0.01, ha="left",
-    )  # fmt: skip
+    headline(
+        figure,
+        "Six labels are known (coloured). Which eight come next? One by one, BALD asks nearly all of them in one "
+        "place; as a batch they spread. Darker: a higher score",
+    )
     save(figure, "active_learning")
 
 

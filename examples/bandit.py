@@ -11,18 +11,18 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from torch import Tensor
 
 from posterity.exploration import UCB, EpsilonGreedy, Greedy, LinearGaussian, Policy, ThompsonSampler
-from posterity.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, VERMILION
+from posterity.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILION
 
 DELTA, ARMS = 0.95, 5
 POLICIES: dict[str, tuple[Callable[[int], Policy], str]] = {
-    "Thompson sampling": (lambda s: ThompsonSampler(LinearGaussian(2, ARMS), seed=s), BLUE),
-    "UCB": (lambda s: UCB(LinearGaussian(2, ARMS), seed=s), GREEN),
-    "ε-greedy, 0.1": (lambda s: EpsilonGreedy(LinearGaussian(2, ARMS), epsilon=0.1, seed=s), MUTED),
-    "greedy": (lambda s: Greedy(LinearGaussian(2, ARMS), initial=3, seed=s), VERMILION),
+    "Thompson sampling": (lambda s: ThompsonSampler(LinearGaussian(2, ARMS), seed=s), INK),
+    "UCB": (lambda s: UCB(LinearGaussian(2, ARMS), seed=s), PURPLE),
+    "ε-greedy, 0.1": (lambda s: EpsilonGreedy(LinearGaussian(2, ARMS), epsilon=0.1, seed=s), SKY),
+    "greedy": (lambda s: Greedy(LinearGaussian(2, ARMS), initial=3, seed=s), MUTED),
 }
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     steps, seeds = size(1000, 40), range(size(5, 1))
     found = {name: [play(make(seed), seed, steps) for seed in seeds] for name, (make, _) in POLICIES.items()}
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.7), width_ratios=(1, 1, 1.35), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(15, 5.4), width_ratios=(1, 1, 1.45), layout="constrained")
     colours = np.array([MUTED, BLUE, ORANGE, GREEN, VERMILION])
     for axis, name in zip(axes, ("greedy", "Thompson sampling")):
         _, x, chosen = found[name][0]
@@ -65,8 +65,9 @@ def main() -> None:
         axis.add_patch(plt.Circle((0, 0), DELTA, facecolor="w", edgecolor=INK, linewidth=0.8))
         axis.scatter(*x[late].T, s=16, c=colours[chosen[late].numpy()], linewidths=0)
         axis.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal", xticks=[], yticks=[])
-        axis.set_title(f"{name}: choices in the second half")
-    axes[0].set_xlabel("grey: the safe arm; colours: the four that pay 50 in the rim of one quadrant", fontsize=9)
+        axis.set_title(f"{name}: the last {steps - steps // 2} choices")
+    for axis, text in zip(axes, ("grey: the safe arm", "a colour: the arm that pays 50\nin the rim of one quadrant")):
+        axis.set_xlabel(text)
     ends = {}
     for name, (_, colour) in POLICIES.items():
         paths = np.stack([path for path, _, _ in found[name]])
@@ -80,8 +81,8 @@ def main() -> None:
     axes[2].set_ylabel("regret, % of uniform choice")
     axes[2].spines[["top", "right"]].set_visible(False)
     axes[2].set_title(f"Regret, mean and range of {len(seeds)} runs")
-    figure.suptitle(
-        "Rewards that are rare: Thompson sampling looks where it does not know, greedy choice never finds them"
+    headline(
+        figure, "Rewards that are rare: Thompson sampling looks where it does not know, greedy choice never finds them"
     )
     record("bandit", regret_percent_of_uniform=ends)
     save(figure, "bandit")

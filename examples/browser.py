@@ -1,6 +1,6 @@
-"""The pictures of the application: digits with wrong labels in the browser, light and dark.
+"""The pictures of the pages: digits with wrong labels in the browser, light and dark, and the rule beside itself.
 
-Needs playwright and Chromium: `python examples/browser.py --out docs/pictures`.
+Needs playwright and Chromium: `python examples/browser.py --out docs/pictures`; `--only rule` makes one of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from posterity.learning import Callback, Moment
 WRONG = 100
 MEASURING = 600_000  # milliseconds that six trainings may take on a busy machine
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+RULE = "#p=gradient-descent&p=newton&p=adam&t=40&look=One+rule,+three+optimizers"
 TOP = [(0.03, 0.01), (0.9, 0.01), (0.9, 0.3), (0.03, 0.3)]  # where wrong labels gather, in shares of the plot
 
 
@@ -105,16 +106,36 @@ def photograph(url: str, out: Path) -> None:
         browser.close()
 
 
+def photograph_rule(url: str, out: Path) -> None:
+    """Gradient descent, Newton's method and Adam after forty steps."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_context(viewport={"width": 1600, "height": 900}, color_scheme="light").new_page()
+        page.goto(url + RULE)
+        page.wait_for_selector("html[data-drawn]")
+        page.wait_for_timeout(500)
+        page.screenshot(path=out / "rule_page.png")
+        browser.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
+    parser.add_argument("--only", choices=["map", "rule"])
     options = parser.parse_args()
     if shutil.which("chromium") is None:
         sys.exit("browser: expected chromium on this machine, got none")
     options.out.mkdir(parents=True, exist_ok=True)
-    served = serve(digits(), browser=False, block=False)
-    photograph(served.url, options.out)
-    served.stop()
+    if options.only != "map":
+        shown = po.show_rule(browser=False, block=False)
+        photograph_rule(shown.url, options.out)
+        shown.stop()
+    if options.only != "rule":
+        served = serve(digits(), browser=False, block=False)
+        photograph(served.url, options.out)
+        served.stop()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +16,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 mpl.use("Agg")
+# Letters that are read from the back of a hall, whatever the width of a picture.
+mpl.rcParams.update({"font.size": 13, "axes.titlesize": 14, "legend.fontsize": 12, "figure.titlesize": 17})
 T = TypeVar("T")
 
 
@@ -31,6 +35,14 @@ def size(full: T, small: T) -> T:
     return small if options().small else full
 
 
+def headline(figure: Figure, message: str) -> None:
+    """The message of a picture as its title, in as few lines as its width allows, none much shorter than another."""
+    most = int(7.5 * figure.get_figwidth())
+    count = len(textwrap.wrap(message, most))
+    width = next(w for w in range(len(message) // count, most + 1) if len(textwrap.wrap(message, w)) == count)
+    figure.suptitle(textwrap.fill(message, width), fontsize=mpl.rcParams["figure.titlesize"])
+
+
 def save(figure: Figure, name: str) -> None:
     """Save a figure as `name`.png in the folder given by --out (docs/pictures unless said)."""
     folder = options().out
@@ -41,7 +53,11 @@ def save(figure: Figure, name: str) -> None:
 
 def record(name: str, **figures: object) -> None:
     """Save the numbers behind a picture's message as `name`.json beside it; the tests hold the message to them."""
-    folder = options().out
+    write(options().out, name, figures)
+
+
+def write(folder: Path, name: str, figures: Mapping[str, object]) -> None:
+    """Save numbers as `name`.json in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from common import record, save
+from common import headline, record, save
 
 from posterity import BayesianLearningRule
 from posterity.families import Gaussian
@@ -82,7 +82,7 @@ def main() -> None:
         axis.set_ylim(1e-7, 1e2)
     axes[0].set_ylabel(f"earthquakes a year in a bin of {WIDTH}")
     axes[0].legend(loc="lower left")
-    figure.suptitle("Two curves fit the record equally well. What they say about a magnitude 9 does not agree")
+    headline(figure, "Two curves fit the record equally well. What they say about a magnitude 9 does not agree")
     record("earthquakes", **found)
     save(figure, "earthquakes")
 

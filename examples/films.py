@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import mixture_approximation
 import polynomial_regression
 import torch
-from common import digits
+from common import digits, write
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, nn
@@ -33,7 +33,9 @@ from posterity.plots.style import BLUE, INK, VERMILION
 
 mpl.use("Agg")
 LIMIT = 10**6  # bytes
+BANDS = torch.linspace(0, 1, 12).tolist()  # of probabilities: an odd number, so that one half is white
 Frames = Iterator[Figure]
+Found = dict[str, object]  # the numbers behind the message of a film
 
 
 def shot(figure: Figure) -> Image.Image:
@@ -45,7 +47,7 @@ def shot(figure: Figure) -> Image.Image:
     return Image.open(stream).convert("RGB").quantize(80, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
 
 
-def polynomial(small: bool) -> Frames:
+def polynomial(small: bool, found: Found) -> Frames:
     """Curves of degree 15, as examples arrive."""
     one = polynomial_regression
     generator = torch.Generator().manual_seed(3)
@@ -57,17 +59,20 @@ def polynomial(small: bool) -> Frames:
         q = one.posterior(x[:count], y[:count]) if count else Gaussian.standard(one.DEGREE + 1)
         curves = q.sample(12, torch.Generator().manual_seed(0)) @ rows.T
         mean, std = rows @ q.mean, (rows @ q.covariance * rows).sum(-1).sqrt()
-        figure, axis = plt.subplots(figsize=(6.2, 3.7), layout="constrained")
+        if count:
+            near = (grid[:, None] - x[:count]).abs().amin(1) < 0.05
+            found[str(count)] = {"near": std[near].mean().item(), "elsewhere": std[~near].mean().item()}
+        figure, axis = plt.subplots(figsize=(6.2, 3.9), layout="constrained")
         axis.fill_between(grid, mean - 2 * std, mean + 2 * std, color=BLUE, alpha=0.15, linewidth=0)
         axis.plot(grid, curves.T, color=BLUE, alpha=0.25, linewidth=1)
         axis.plot(grid, one.truth(grid), "--", color=INK, linewidth=1.2)
-        axis.plot(x[:count], y[:count], "o", color=VERMILION, markersize=5)
+        axis.plot(x[:count], y[:count], "o", color=VERMILION, markersize=6)
         axis.set(xlim=(-1, 1), ylim=(-3, 3), xlabel="x", ylabel="y")
         axis.set_title(f"Degree 15, {count} examples: wide where nothing was seen")
         yield figure
 
 
-def logistic(small: bool) -> Frames:
+def logistic(small: bool, found: Found) -> Frames:
     """Classifiers that the data cannot rule out, as examples arrive."""
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(30, dtype=torch.float64) % 2
@@ -76,7 +81,7 @@ def logistic(small: bool) -> Frames:
     rows = torch.cat((x, torch.ones(30, 1, dtype=torch.float64)), 1)
     prior = Gaussian(torch.zeros(3, dtype=torch.float64), 0.3 * torch.eye(3, dtype=torch.float64))
     rule = BayesianLearningRule(Quadrature(), lr=0.5, prior=prior)
-    ticks = torch.linspace(-3.5, 3.5, 90, dtype=torch.float64)
+    ticks = torch.linspace(-3.9, 3.9, 90, dtype=torch.float64)
     grid = torch.cartesian_prod(ticks, ticks)
     grid = torch.cat((grid, torch.ones_like(grid[:, :1])), 1)
     q = prior
@@ -85,18 +90,19 @@ def logistic(small: bool) -> Frames:
             q = rule.run(q, LinearLoss(inputs=rows[:count], targets=y[:count], likelihood="bernoulli"), steps=25)
         draws = q.sample(300, torch.Generator().manual_seed(0))
         average = torch.sigmoid(grid @ draws.T).mean(-1).reshape(90, 90).T
-        figure, axis = plt.subplots(figsize=(5.0, 4.4), layout="constrained")
-        axis.contourf(ticks, ticks, average, levels=torch.linspace(0, 1, 11).tolist(), cmap="RdBu_r", alpha=0.7)
+        found[str(count)] = (0.5 - (average - 0.5).abs()).mean().item()
+        figure, axis = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
+        axis.contourf(ticks, ticks, average, levels=BANDS, cmap="RdBu_r", alpha=0.7)
         for w in draws[:20]:
             axis.plot(ticks, -(w[0] * ticks + w[2]) / w[1], color=INK, alpha=0.3, linewidth=0.9)
         for label, colour in ((0, BLUE), (1, VERMILION)):
             axis.scatter(*x[:count][y[:count] == label].T, color=colour, edgecolor="w", s=45, zorder=3)
-        axis.set(xlim=(-3.5, 3.5), ylim=(-3.5, 3.5), xlabel="x₁", ylabel="x₂")
-        axis.set_title(f"{count} examples: lines that the data cannot rule out")
+        axis.set(xlim=(-3.9, 3.9), ylim=(-3.9, 3.9), xlabel="x₁", ylabel="x₂")
+        axis.set_title(f"{count} examples: lines the data cannot rule out")
         yield figure
 
 
-def modes(small: bool) -> Frames:
+def modes(small: bool, found: Found) -> Frames:
     """A mixture of two Gaussians that start beside each other and part."""
     loss = mixture_approximation.double_well
     ticks = torch.linspace(-3.2, 3.2, 90, dtype=torch.float64)
@@ -106,7 +112,7 @@ def modes(small: bool) -> Frames:
     rule, circle = mixture_vi(lr=0.08, nodes=12).rule, torch.linspace(0, 2 * torch.pi, 80, dtype=torch.float64)
     ring = torch.stack((circle.cos(), circle.sin()))
     trail = [means]
-    for step in range(0, 61, 30 if small else 1):
+    for step in range(0, 121, 60 if small else 2):
         figure, axis = plt.subplots(figsize=(5.2, 4.2), layout="constrained")
         axis.contourf(ticks, ticks, surface, levels=[0, 0.3, 0.8, 1.5, 2.5, 4, 6, 9, 14], cmap="Blues", extend="max")
         for k, colour in enumerate((VERMILION, INK)):
@@ -119,7 +125,8 @@ def modes(small: bool) -> Frames:
         axis.set(xlim=(-3.2, 3.2), ylim=(-3.2, 3.2), xlabel="θ₁", ylabel="θ₂")
         axis.set_title(f"A mixture finds both modes: step {step}")
         yield figure
-        for _ in range(30 if small else 1):
+        found |= {"step": step, "means": q.conditional.mean.tolist(), "weights": q.weights.tolist()}
+        for _ in range(60 if small else 2):
             q = rule.step(q, loss)
             trail.append(q.conditional.mean)
 
@@ -136,7 +143,7 @@ class Watching(Callback):
             self.look(moment)
 
 
-def memory(small: bool) -> Frames:
+def memory(small: bool, found: Found) -> Frames:
     """The memory map of digits through training, some examples traced."""
     x, y = digits()
     x, y = x[:600], y[:600].clone()
@@ -156,7 +163,9 @@ def memory(small: bool) -> Frames:
     traced = [3, 17, 42, 105, 230, 401]
     limits = {"xlim": (0.02, 20), "ylim": (0, 1.45), "xscale": "log"}
     for k, (epoch, where) in enumerate(places):
-        figure, axis = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
+        errors = {"right": where[~wrong, 1].mean().item(), "wrong": where[wrong, 1].mean().item()}
+        found[str(epoch)] = errors
+        figure, axis = plt.subplots(figsize=(6.0, 4.6), layout="constrained")
         where = where.clamp(min=0.021)
         axis.scatter(*where[~wrong].T, s=9, color=BLUE, alpha=0.45, linewidths=0, label="right label")
         axis.scatter(*where[wrong].T, s=16, color=VERMILION, linewidths=0, label="wrong label")
@@ -165,12 +174,12 @@ def memory(small: bool) -> Frames:
             axis.plot(*path.T, color=INK, linewidth=1, alpha=0.7)
             axis.plot(*path[-1], "o", markersize=7, markerfacecolor="none", markeredgecolor=INK)
         axis.set(xlabel="leverage: how much the example decides", ylabel="prediction error", **limits)
-        axis.legend(frameon=False, loc="upper left", fontsize=9)
-        axis.set_title(f"The memory map, epoch {epoch}: wrong labels come down last")
+        axis.legend(frameon=False, loc="upper left")
+        axis.set_title(f"Epoch {epoch}: wrong labels come down last")
         yield figure
 
 
-def adaptation(small: bool) -> Frames:
+def adaptation(small: bool, found: Found) -> Frames:
     """A second task, learnt alone and with a K-prior."""
     one = kprior_intuition
     generator = torch.Generator().manual_seed(0)
@@ -196,13 +205,14 @@ def adaptation(small: bool) -> Frames:
     for both in zip(*seen.values()):
         figure, axes = plt.subplots(1, 2, figsize=(7.6, 4.0), sharey=True, layout="constrained")
         for axis, title, (p, right) in zip(axes, seen, both):
-            axis.contourf(ticks, ticks, p, levels=torch.linspace(0, 1, 9).tolist(), cmap="RdBu_r", alpha=0.6)
+            found[title] = right
+            axis.contourf(ticks, ticks, p, levels=BANDS, cmap="RdBu_r", alpha=0.6)
             axis.contour(ticks, ticks, p, levels=[0.5], colors=[INK], linewidths=1.5)
             for data, marker in ((first, "o"), (second, "^")):
                 axis.scatter(*data[0].T, s=4, marker=marker, c=[(BLUE, VERMILION)[k] for k in data[1]], linewidths=0)
             if "K-prior" in title:
                 axis.scatter(*held.inputs.T, s=45, facecolors="none", edgecolors=INK, linewidths=1)
-            axis.set_title(f"{title}\nfirst task {right[0]:.0%}, second {right[1]:.0%}", fontsize=11)
+            axis.set_title(f"{title}\nfirst task {right[0]:.0%}, second {right[1]:.0%}")
             axis.set(xlim=(-4.2, 4.2), ylim=(-4.2, 4.2), xticks=[], yticks=[])
         yield figure
 
@@ -214,9 +224,10 @@ FILMS = {
 
 def make(name: str, folder: Path, small: bool = False) -> Path:
     """Make a film, and hold it to its size."""
-    pictures = [shot(figure) for figure in FILMS[name](small)]
+    found: Found = {}
+    pictures = [shot(figure) for figure in FILMS[name](small, found)]
+    write(folder, f"film_{name}", found)
     path = folder / f"film_{name}.gif"
-    folder.mkdir(parents=True, exist_ok=True)
     times = [120] * (len(pictures) - 1) + [1800]
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=times, loop=0, optimize=True)
     if path.stat().st_size > LIMIT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import nn
 
 import posterity as po
@@ -30,15 +30,18 @@ def main() -> None:
         for name, m in ivon.posterior.mean.items()
         if m.dim() > 1
     }
-    figure.suptitle(
-        f"AdamW's filters are numbers; IVON's have an uncertainty, here {1 / signal['1.weight']:.0%} of their size"
+    headline(
+        figure,
+        f"AdamW's filters are numbers; IVON's have an uncertainty, here {1 / signal['1.weight']:.0%} of their size",
     )
     record("filters", mean_over_standard_deviation=signal)
     save(figure, "filters")
     figure = po.plots.weight_distributions(ivon.posterior, weights)
-    figure.suptitle(
+    headline(
+        figure,
         "The data decide the first layer: its weights are "
-        f"{signal['1.weight']:.0f} times as large as their uncertainty, of the last {signal['7.weight']:.1f} times"
+        f"{signal['1.weight']:.0f} times as large as their uncertainty, those of the last only "
+        f"{signal['7.weight']:.1f} times",
     )
     save(figure, "weight_distributions")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from matplotlib.axes import Axes
 from torch import nn
 
@@ -38,18 +38,20 @@ def main() -> None:
         "FROMP, 40 examples a task": FunctionalPrior(clipped, **memory, tau=5.0),
         "all data at once": Joint(OPTIONS),
     }
-    figure, axes = plt.subplots(1, 4, figsize=(16, 5.4), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10.5, 11.4), layout="constrained")
     found = {}
-    for axis, (title, strategy) in zip(axes, strategies.items(), strict=True):
+    for axis, (title, strategy) in zip(axes.flat, strategies.items(), strict=True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10))
         scores = learn_stream(model, tasks, strategy)
         matrix(axis, scores, title)
         found[title] = {"average": scores.average, "forgetting": scores.forgetting}
-    axes[0].set_ylabel("after learning task")
-    figure.suptitle(
+    for axis in axes[:, 0]:
+        axis.set_ylabel("after learning task")
+    headline(
+        figure,
         "Five tasks, one after the other (accuracy, %): fine-tuning forgets, "
-        "a prior on functions with forty examples a task keeps"
+        "a prior on functions with forty examples a task keeps",
     )
     record("forgetting", **found)
     save(figure, "forgetting")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -16,7 +16,7 @@ Data = tuple[Tensor, Tensor]
 def optimum(model: nn.Module, data: Data, precision: float) -> None:
     """Train to the optimum of the regularised loss, which leave-one-out assumes."""
     descent = torch.optim.LBFGS(
-        model.parameters(), max_iter=size(400, 20), tolerance_grad=1e-6, tolerance_change=1e-12,
+        model.parameters(), max_iter=size(4000, 20), tolerance_grad=1e-6, tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
     )  # fmt: skip
 
@@ -75,8 +75,9 @@ def main() -> None:
     axes[0].set(ylabel="mean NLL (nats)", ylim=(0, 2.6))
     axes[0].legend(frameon=False)
     worst = max(found["leave-one-out, estimated"] - found["held out"] for found in chosen.values())
-    figure.suptitle(
-        f"Leave-one-out, from training data alone, chooses a prior within {worst:.2f} nats of the best (diamonds)"
+    headline(
+        figure,
+        f"Leave-one-out, from training data alone, chooses a prior within {worst:.2f} nats of the best (diamonds)",
     )
     record("generalisation", held_out_nll_of_the_choice=chosen)
     save(figure, "generalisation")

@@ -6,15 +6,17 @@ past had ruled out.
 
 from __future__ import annotations
 
+import textwrap
+
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from matplotlib.axes import Axes
 from torch import Tensor
 
 from posterity import BayesianLearningRule
 from posterity.families import Gaussian
 from posterity.gradients import LinearLoss, Quadrature
-from posterity.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, panels
+from posterity.plots.style import BLUE, GREEN, MUTED, VERMILION, panels
 
 Data = tuple[Tensor, Tensor]
 
@@ -45,7 +47,7 @@ def right(q: Gaussian, data: Data) -> float:
 
 def line(axis: Axes, w: Tensor, **style: object) -> None:
     """Where a classifier changes its mind."""
-    height = torch.tensor([-4.0, 4.0], dtype=torch.float64)
+    height = torch.tensor([-6.0, 4.0], dtype=torch.float64)
     axis.plot(-(w[1] * height + w[2]) / w[0], height, **style)
 
 
@@ -62,14 +64,16 @@ def main() -> None:
     lines = {"today's points alone": (learnt(today, vague), MUTED), "the past as prior": (learnt(today, before), GREEN)}
     scores = {name: [right(q, today), right(q, past)] for name, (q, _) in lines.items()}
     record("good_classifier", right_today_and_past=scores)
-    figure, (axes,) = panels(1, 3, width=4.4, height=4.4, sharex=True, sharey=True)
+    figure, (axes,) = panels(1, 3, width=4.6, height=5.2, sharex=True, sharey=True)
     for axis in axes:
         points(axis, today)
-        axis.set(xlim=(-3.6, 3.8), ylim=(-3.2, 3.2), xlabel="x₁")
-    for name, (q, colour) in lines.items():
-        label = f"{name}: {scores[name][0]:.0%}"
-        line(axes[0], q.mean, color=colour, linewidth=3, label=label)
-        line(axes[1], q.mean, color=colour, linewidth=3, label=f"{name}: {scores[name][1]:.0%} of the past")
+        axis.set(xlim=(-3.6, 3.8), ylim=(-4.9, 3.2), xlabel="x₁")
+    places = ((-3.5, 0.3), (0.6, -4.0))
+    for (name, (q, colour)), place in zip(lines.items(), places, strict=True):
+        today_right, past_right = scores[name]
+        for axis, what in ((axes[0], f"{today_right:.0%} right"), (axes[1], f"{past_right:.0%} of the past right")):
+            line(axis, q.mean, color=colour, linewidth=3)
+            axis.text(*place, textwrap.fill(f"{name}: {what}", 18), color=colour, va="center")
     axes[0].set_title("Today: which line is better?\nBoth get the same right")
     points(axes[1], past)
     axes[1].set_title("The past comes back:\none of them fails")
@@ -78,11 +82,9 @@ def main() -> None:
     for w in lines["today's points alone"][0].sample(size(25, 4), torch.Generator().manual_seed(0)):
         line(axes[2], w, color=MUTED, linewidth=0.8, alpha=0.5)
     points(axes[2], past, alpha=0.35)
-    axes[2].set_title("Posteriors: lines that today allows (grey),\nand those that the past allows too (green)")
+    axes[2].set_title("Lines that today allows (grey),\nand those that the past allows too")
     axes[0].set_ylabel("x₂")
-    for axis in axes[:2]:
-        axis.legend(frameon=True, loc="lower right", fontsize=9)
-    figure.suptitle("Which is a good classifier? Today's points cannot tell; what was learnt before can", color=INK)
+    headline(figure, "Which is a good classifier? Today's points cannot tell; what was learnt before can")
     save(figure, "good_classifier")
 
 

@@ -8,7 +8,7 @@ of the held-out loss is estimated by the memory-perturbation equation alone, the
 from __future__ import annotations
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -92,9 +92,10 @@ def draw(rows: list[tuple[str, float, float, float]]) -> None:
     ratios = {kind: [[row[column] / row[1] for row in rows if row[0] == kind] for column in (2, 3)] for kind in KINDS}
     record("groups", **{kind: {"one step": one, "passes": more} for kind, (one, more) in ratios.items()})
     worst = 1 / min(ratios["a whole class"][0])
-    figure.suptitle(
+    headline(
+        figure,
         "Removing a group: one step is right for small groups and up to "
-        f"{worst:.0f} times too small for a class; passes over the data correct it"
+        f"{worst:.0f} times too small for a class; passes over the data correct it",
     )
     save(figure, "groups")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from torch import Tensor, nn
 
 import posterity as po
@@ -48,9 +48,9 @@ def main() -> None:
 
     ticks = torch.linspace(-4.2, 4.2, 200)
     grid = torch.cartesian_prod(ticks, ticks)
-    figure, axes = plt.subplots(1, 4, figsize=(16, 4.3), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10.5, 10.6), sharex=True, sharey=True, layout="constrained")
     found = {}
-    for axis, (title, model) in zip(axes, models.items(), strict=True):
+    for axis, (title, model) in zip(axes.flat, models.items(), strict=True):
         with torch.no_grad():
             p = model(grid).softmax(1)[:, 1].reshape(200, 200).T
         axis.contourf(ticks, ticks, p, levels=11, cmap="RdBu_r", alpha=0.55, vmin=0, vmax=1)
@@ -59,16 +59,23 @@ def main() -> None:
             shown = data is first or model is not old
             for label, colour in ((0, "tab:blue"), (1, "tab:red")):
                 x = data[0][data[1] == label]
-                axis.scatter(*x.T, s=7, marker=marker, c=colour, alpha=0.7 if shown else 0.08, linewidths=0)
+                axis.scatter(*x.T, s=14, marker=marker, c=colour, alpha=0.7 if shown else 0.08, linewidths=0)
         if "K-prior" in title:
-            axis.scatter(*memory.inputs.T, s=60, facecolors="none", edgecolors="k", label="the memory: 30 of 500")
-            axis.legend(loc="upper right", fontsize=8)
+            axis.scatter(
+                *memory.inputs.T,
+                s=110,
+                facecolors="none",
+                edgecolors="k",
+                linewidths=1.6,
+                label="the memory: 30 of 500",
+            )
+            axis.legend(loc="upper right")
         with torch.no_grad():
             right = [(model(x).argmax(1) == y).float().mean().item() for x, y in (first, second)]
         found[title] = right
-        axis.set_title(f"{title}\nfirst task {right[0]:.0%}, second {right[1]:.0%}", fontsize=11)
+        axis.set_title(f"{title}\nfirst task {right[0]:.0%}, second {right[1]:.0%}")
         axis.set(xlim=(-4.2, 4.2), ylim=(-4.2, 4.2))
-    figure.suptitle("A K-prior keeps the old predictions where they were, with a memory of 6 % of the old inputs")
+    headline(figure, "A K-prior keeps the old predictions where they were, with a memory of 6 % of the old inputs")
     record("kprior_intuition", accuracy_of_both_tasks=found)
     save(figure, "kprior_intuition")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import record, save
+from common import headline, record, save
 
 from posterity.plots.style import BLUE, GREEN, MUTED, ORANGE, panels
 
@@ -34,7 +34,7 @@ def curves() -> dict[tuple[str, str], list[float]]:
 
 def main() -> None:
     found = curves()
-    figure, (axes,) = panels(1, 2, width=6.0, height=4.2)
+    figure, (axes,) = panels(1, 2, width=6.0, height=5.0)
     for axis, (share, title) in zip(axes, SHARES.items(), strict=True):
         for method, (label, colour) in METHODS.items():
             errors = found[share, method]
@@ -50,7 +50,7 @@ def main() -> None:
     figure.legend(
         *axes[0].get_legend_handles_labels(), frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0)
     )
-    figure.suptitle("LeNet with dropout everywhere: averaging masks beats averaging weights")
+    headline(figure, "LeNet with dropout everywhere: averaging masks beats averaging weights")
     record("mc_dropout", error_percent={f"{share}: {method}": errors[-1] for (share, method), errors in found.items()})
     save(figure, "mc_dropout")
 

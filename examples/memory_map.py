@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import nn
 
 import posterity as po
@@ -22,7 +22,7 @@ def main() -> None:
     m = po.memory_map(model, posterior, (x, y))
     found = (m.top(wrong)["id"] < wrong).mean()
     figure = po.plots.memory_map(m)
-    figure.suptitle(f"Digits, a tenth with wrong labels: {found:.0%} of the first {wrong} suspects have one")
+    headline(figure, f"Digits, a tenth with wrong labels: {found:.0%} of the first {wrong} suspects have one")
     record("memory_map", share_of_wrong_labels_among_the_first=found)
     save(figure, "memory_map")
 

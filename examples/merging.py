@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import nn
 
 import posterity as po
@@ -51,11 +51,11 @@ def main() -> None:
     alone = [accuracy(q.mean) for q in tuned.values()]
     for value in alone:
         axis.axhline(value, color=MUTED, linestyle=":", linewidth=1.2)
-    axis.text(0, max(alone) + 0.6, "each of the two alone", color=MUTED, fontsize=9)
+    axis.text(0, min(alone) - 0.6, "each of the two alone", color=MUTED, va="top")
     axis.set(xlabel="weight α of each network", ylabel="accuracy on all ten digits (%)")
-    axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.12))
+    axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 0.16))
     axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("Two networks that know half of the digits each, merged: by curvature, α hardly matters")
+    headline(figure, "Two networks that know half of the digits each, merged: by curvature, α hardly matters")
     record("merging", weights=alphas, accuracy=curves, alone=alone)
     save(figure, "merging")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 
 from posterity.algorithms import mixture_vi
 from posterity.families import Gaussian, MixtureOfGaussians
@@ -69,7 +69,7 @@ def main() -> None:
                 axis.contour(ticks, ticks, target.reshape(160, 160).T, levels=levels[:1], colors="grey", linestyles=":")
                 axis.scatter(*means.T, s=400 * weights, c="tab:red", edgecolor="w", alpha=0.8)
             axis.set_title(title)
-    figure.suptitle("KL(q ‖ p) falls as components are added (red: their means, sized by weight; dotted: the target)")
+    headline(figure, "KL(q ‖ p) falls as components are added (red: their means, sized by weight; dotted: the target)")
     record("mixture_approximation", kl=found)
     save(figure, "mixture_approximation")
 

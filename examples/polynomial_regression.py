@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
-from common import record, save
+from common import headline, record, save
 
 from posterity import BayesianLearningRule
 from posterity.families import Gaussian
@@ -39,7 +39,7 @@ def main() -> None:
     x = 2 * torch.rand(60, generator=generator, dtype=torch.float64) - 1
     y = truth(x) + NOISE * torch.randn(60, generator=generator, dtype=torch.float64)
     grid = torch.linspace(-1, 1, 200, dtype=torch.float64)
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.6), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(14, 4.2), sharey=True, layout="constrained")
     found = {}
     for axis, count in zip(axes, (0, 3, 10, 60), strict=True):
         q = posterior(x[:count], y[:count]) if count else Gaussian.standard(DEGREE + 1)
@@ -53,11 +53,11 @@ def main() -> None:
         axis.fill_between(grid, mean - 2 * std, mean + 2 * std, color="tab:blue", alpha=0.2, label="mean ± 2 std")
         axis.plot(grid, mean, color="tab:blue", lw=2)
         axis.plot(grid, truth(grid), "k--", lw=1, label="truth")
-        axis.plot(x[:count], y[:count], "o", color="tab:red", ms=4, label="data")
+        axis.plot(x[:count], y[:count], "o", color="tab:red", ms=5, label="data")
         axis.set(title=f"{count} examples", xlabel="x", ylim=(-3, 3), xlim=(-1, 1))
     axes[0].set_ylabel("y")
-    axes[-1].legend(loc="lower right", fontsize=8)
-    figure.suptitle(f"Posterior over degree-{DEGREE} polynomials: sure where the data are, unsure elsewhere")
+    axes[-1].legend(loc="lower right", fontsize=10)
+    headline(figure, f"Posterior over degree-{DEGREE} polynomials: sure where the data are, unsure elsewhere")
     record("polynomial_regression", standard_deviation=found)
     save(figure, "polynomial_regression")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from torch import nn
 
 import posterity as po
@@ -29,10 +29,10 @@ def main() -> None:
         for axis, (_, example) in zip(row, shown.iterrows(), strict=True):
             axis.imshow(x[int(example["id"])].reshape(8, 8).numpy(), cmap="gray_r")
             empty(axis)
-            axis.set_title(f"{example['label']}", fontsize=10, loc="center", fontweight="normal")
+            axis.set_title(f"{example['label']}", fontsize=13, loc="center", fontweight="normal")
         found[f"{name} relevant"] = (-shown["loss"]).map(math.exp).mean()
-        row[0].set_ylabel(f"{name}\nrelevant", rotation=0, ha="right", va="center", fontsize=11)
-    figure.suptitle("Ordered by tr Λ: clear cases decide nothing, doubtful ones decide where the boundary runs")
+        row[0].set_ylabel(f"{name}\nrelevant", rotation=0, ha="right", va="center", fontsize=13)
+    headline(figure, "Ordered by tr Λ: clear cases decide nothing, doubtful ones decide where the boundary runs")
     record("relevant_examples", mean_probability_of_the_label=found)
     save(figure, "relevant_examples")
 

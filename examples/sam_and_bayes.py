@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from torch import Tensor, nn
 
 from posterity.optim import IVON, SAM
@@ -74,9 +74,9 @@ def main() -> None:
     for name, (values, colour) in objectives.items():
         left.plot(grid, values, color=colour, label=name)
         left.plot(grid[values.argmin()], values.min(), "v", color=colour, markersize=9, zorder=5)
-    left.set(xlabel="weight", ylabel="objective", ylim=(0, 2.9))
+    left.set(xlabel="weight", ylabel="objective", ylim=(0, 3.3))
     left.set_title("Three objectives, their smallest values marked")
-    left.legend(frameon=False, loc="upper right", fontsize=9)
+    left.legend(frameon=False, loc="upper right")
     scales = torch.linspace(0.05, 1.0, size(7, 2)).tolist()
     found = {}
     for name, make, colour in (("SAM, by its radius", sam, ORANGE), ("IVON, by its σ", ivon, BLUE)):
@@ -84,13 +84,13 @@ def main() -> None:
         right.plot(scales, found[name], "o-", color=colour, label=name)
     for place, name in ((-1.0, "narrow valley: the start"), (1.2, "wide valley")):
         right.axhline(place, color=MUTED, linestyle=":", linewidth=1)
-        right.text(1.0, place + 0.05, name, ha="right", color=MUTED, fontsize=9)
+        right.text(1.0 if place < 0 else 0.05, place + 0.05, name, ha="right" if place < 0 else "left", color=MUTED)
     right.set(xlabel="how far they look: radius, σ", ylabel="weight after training")
     right.set_title("How far must they look to leave the narrow valley?")
     right.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.75))
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("Both prefer the wide valley. IVON gets there from the narrow one; SAM stops on the flat between")
+    headline(figure, "Both prefer the wide valley. IVON gets there from the narrow one; SAM stops on the flat between")
     minima = {name: grid[values.argmin()].item() for name, (values, _) in objectives.items()}
     record("sam_and_bayes", minima=minima, looked=scales, ends=found)
     save(figure, "sam_and_bayes")

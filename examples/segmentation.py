@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
-from common import record, save, size
+from common import headline, record, save, size
 from torch import Tensor, nn
 
 import posterity as po
+from posterity.metrics import auroc
+from posterity.prediction import Prediction
 
 SIDE = 32
 CLASSES = ("background", "disc", "square")
@@ -56,31 +58,50 @@ class Network(nn.Module):
         return self.both(torch.cat((near, self.far(near)), 1))
 
 
+def doubt(prediction: Prediction, shape: Tensor) -> Tensor:
+    """The mean entropy of the pixels of a shape, for each image."""
+    return (prediction.entropy * shape).sum((1, 2)) / shape.sum((1, 2))
+
+
+def median(values: Tensor) -> int:
+    return int(values.argsort()[len(values) // 2])
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    train = scenes(size(300, 8), seed=0)
+    train, samples = scenes(size(300, 8), seed=0), size(50, 3)
     run = po.fit(Network(), train, method="dropout", lr=5e-3, epochs=size(25, 1), batch_size=15, class_names=CLASSES)
-    images, classes = scenes(2, seed=1)
-    strange = scene(torch.Generator().manual_seed(2), stranger=True)
-    images = torch.cat((images, strange[0].reshape(1, 1, SIDE, SIDE)))
-    classes = torch.cat((classes, strange[1].unsqueeze(0)))
-    prediction = po.predict(run.model, run.posterior, images, samples=size(50, 3))
-    figure = po.plots.segmentation(images, prediction, classes, ignore_index=-1)
-    unseen = scenes(size(200, 4), seed=3)
-    judged = po.predict(run.model, run.posterior, unseen[0], samples=size(50, 3))
-    wrong, entropy = (judged.probs.argmax(-1) != unseen[1]).flatten(), judged.entropy.flatten()
-    order = entropy.argsort(descending=True)
-    share = (wrong[order[: len(order) // 20]].sum() / wrong.sum()).item()
+    images, classes = scenes(size(200, 4), seed=3)
+    judged = po.predict(run.model, run.posterior, images, samples=samples)
+    wrong = judged.probs.argmax(-1) != classes
+    order = judged.entropy.flatten().argsort(descending=True)
+    share = (wrong.flatten()[order[: len(order) // 20]].sum() / wrong.sum()).item()
     shapes = [scene(torch.Generator().manual_seed(10 + i), stranger=True) for i in range(size(50, 2))]
     crosses, places = (torch.stack(part) for part in zip(*shapes, strict=True))
-    doubt = po.predict(run.model, run.posterior, crosses.unsqueeze(1), samples=size(50, 3)).entropy[places == -1].mean()
-    ratio = (doubt / judged.entropy[unseen[1] > 0].mean()).item()
-    figure.suptitle(
-        f"Doubt is where errors are: the most doubtful twentieth of the pixels holds {share:.0%} of them\n"
-        f"The cross, a shape never seen in training, is doubted {ratio:.1f} times as much as the known shapes"
+    crosses = crosses.unsqueeze(1)
+    strange = po.predict(run.model, run.posterior, crosses, samples=samples)
+    known, unknown = doubt(judged, classes > 0), doubt(strange, places == -1)
+    ratio = (unknown.mean() / known.mean()).item()
+    found = auroc(torch.cat((known, unknown)), torch.arange(len(known) + len(unknown)) >= len(known))
+
+    typical, worst, cross = median(known), int(wrong.sum((1, 2)).argmax()), median(unknown)
+    images = torch.stack((images[typical], images[worst], crosses[cross]))
+    classes = torch.stack((classes[typical], classes[worst], places[cross]))
+    shown = po.predict(run.model, run.posterior, images, samples=samples)
+    figure = po.plots.segmentation(images, shown, classes, ignore_index=-1)
+    rows = (f"median doubt\nof {len(known)} scenes", f"most errors\nof {len(known)} scenes", "never seen:\na cross")
+    for axis, name in zip(figure.axes[:: len(figure.axes) // 3], rows):
+        axis.set_ylabel(name, fontsize=13)
+    headline(
+        figure,
+        f"Doubt is where errors are: the most doubtful twentieth of the pixels holds {share:.0%} of them. A cross, "
+        f"never seen in training, is doubted {ratio:.1f} times as much as known shapes",
     )
-    record("segmentation", errors_in_most_doubtful_twentieth=share, doubt_of_crosses_over_known_shapes=ratio)
+    record(
+        "segmentation", errors_in_most_doubtful_twentieth=share, doubt_of_crosses_over_known_shapes=ratio,
+        auroc_of_crosses=found,
+    )  # fmt: skip
     save(figure, "segmentation")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from common import digits, record, save, size
+from common import digits, headline, record, save, size
 from generalisation import optimum
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ def main() -> None:
     x, y = digits()
     x = x.double()
     train = (x[: size(300, 30)], y[: size(300, 30)])
+    torch.manual_seed(0)
     networks = {
         "Softmax regression": nn.Linear(64, 10),
         "A hidden layer of ten": nn.Sequential(nn.Linear(64, 10), nn.Tanh(), nn.Linear(10, 10)),
@@ -37,7 +38,6 @@ def main() -> None:
     figure, (axes,) = panels(1, 2, width=5.2, height=4.4)
     numbers = {}
     for axis, (name, model) in zip(axes, networks.items(), strict=True):
-        torch.manual_seed(0)
         model = model.double()
         optimum(model, train, PRECISION)
         posterior = po.laplace(model, train, structure="full", prior_precision=PRECISION)
@@ -62,12 +62,13 @@ def main() -> None:
         numbers[name] = {"retrained": truth, **found}
         low = min(truth)
         axis.plot([low, 0], [low, 0], color=MUTED, linestyle="--", linewidth=1)
-        axis.set(title=name, xlabel="change of p(label) after training again without the example")
+        axis.set(title=name, xlabel="change of p(label), trained again")
     axes[0].set_ylabel("estimated change")
     axes[0].legend(frameon=False)
-    figure.suptitle(
-        "What if this example had not been there? One equation says nearly what training again would (dashed)\n"
-        "and passes over the data take away the rest"
+    headline(
+        figure,
+        "What if this example had not been there? One equation says nearly what training again would (dashed), "
+        "and passes over the data take away the rest",
     )
     record("what_if", **numbers)
     save(figure, "what_if")

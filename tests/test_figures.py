@@ -132,3 +132,44 @@ def test_memories_keep_earlier_classes_and_penalties_on_weights_do_not():
     last = {name: float(row[6].split("±")[0]) for name, row in rows.items() if "±" in row[6]}
     assert max(last[name] for name in ("fine-tuning", "EWC", "VCL")) < 30
     assert min(last[name] for name in ("replay", "K-prior", "FROMP")) > 90
+
+
+def cells(page: str, heading: str = "") -> list[list[str]]:
+    """The rows of the first table of a page, or of the first after a heading, without spaces around cells."""
+    text = (DOCS / "benchmarks" / f"{page}.md").read_text(encoding="utf-8")
+    text = text.partition(heading)[2] if heading else text
+    table = re.search(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    assert table is not None, page
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
+
+
+def first(cell: str) -> float:
+    """The mean of a cell "mean ± spread"."""
+    return float(cell.split("±")[0])
+
+
+def test_squares_of_gradients_depend_on_the_batch_and_variational_precisions_are_right():
+    """Mean log-ratios of variances to the exact ones: the title of adam_variance.png."""
+    ratio = {(problem, way): float(mean) for problem, way, mean, *_ in cells("adam_variance")}
+    for problem in {problem for problem, _ in ratio}:
+        for way in ("1/√s", "1/s"):
+            few, many = (ratio[problem, f"RMSprop {way}, batch {size}"] for size in (1, 20))
+            assert many > few + 0.8, (problem, way)
+        assert max(abs(ratio[problem, f"{name}, batch 20"]) for name in ("IVON", "SOBA")) < 0.1
+
+
+@pytest.mark.parametrize("network", ["### A deeper network", "### A convolutional network"])
+def test_a_new_architecture_learns_more_from_predictions_than_from_labels(network):
+    ours, replay = cells("change_of_model", network)[:2]
+    assert (ours[1], replay[1]) == ("po.adapt", "replay")
+    few, all_ = range(2, 6), 7  # memories of 2 to 20 %, and all data
+    assert all(first(ours[k]) > first(replay[k]) for k in few)
+    assert first(ours[all_]) >= first(replay[all_])
+
+
+@pytest.mark.parametrize("model", ["### A softmax regression", "### A network"])
+def test_a_random_tenth_rebuilds_most_of_the_gradient(model):
+    rows = {row[0]: row for row in cells("gradient_reconstruction", model)}
+    tenth = {name: first(row[4]) for name, row in rows.items() if row[4]}
+    assert tenth["K-prior, random"] < 0.25
+    assert min(value for name, value in tenth.items() if "published" in name) > 0.75

@@ -207,7 +207,8 @@ def test_segmentation_shows_truth_prediction_and_doubt():
     np.testing.assert_allclose(pictures[3], p.entropy[0], rtol=1e-5)
     np.testing.assert_allclose(pictures[9], p.mutual_information[1], rtol=1e-5)
     assert (pictures[1][0] == pictures[1][0, 0]).all()  # the void row has one colour
-    assert {text.get_text() for text in figure.legends[0].get_texts()} <= set(names)
+    assert {text.get_text() for text in figure.legends[0].get_texts()} <= {*names, "not labelled"}
+    assert figure.legends[0].get_texts()[-1].get_text() == "not labelled"  # the grey of the void row is named
 
 
 def test_matplotlib_is_asked_for_only_when_a_picture_is(monkeypatch, classification):

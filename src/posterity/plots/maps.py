@@ -87,4 +87,6 @@ def _legend(figure: Figure, classes: np.ndarray[Any, Any], prediction: Predictio
     there = [int(k) for k in np.unique(classes) if k != ignore_index]
     palette = _palette(max(there) + 1)
     patches = [Patch(color=palette[k], label=plain(names[k]) if names else f"class {k}") for k in there]
+    if ignore_index is not None and ignore_index in classes:
+        patches.append(Patch(color=MUTED, label="not labelled"))
     figure.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)))

@@ -12,6 +12,7 @@ from posterity.plots.style import BLUE, MUTED, ORANGE, PURPLE, VERMILION, empty,
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LONG = 14  # letters of two names that fit beside each other above an image
 _COLOURS = {
     "regular": BLUE,
     "uncertain": ORANGE,
@@ -85,7 +86,8 @@ def examples(m: MemoryMap, images: Array, *, by: str | None = None, count: int =
         low, high = picture.min(), picture.max()
         axis.imshow((picture - low) / max(high - low, 1e-12), cmap="gray_r")
         given, said = (_said(m, row[f"{column}{first}"]) for column in ("label", "loo_prediction"))
-        axis.set_title(f"{row['id']}\n{given} → {said}", fontsize=8, loc="center", fontweight="normal")
+        between = " " if len(given) + len(said) < LONG else "\n"  # names that a neighbour's would cover
+        axis.set_title(f"{row['id']}\n{given} →{between}{said}", fontsize=9, loc="center", fontweight="normal")
     return figure
 
 

@@ -127,15 +127,11 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
 
 def draw(lines: list[report.Line], folder: Path) -> None:
     """Accuracy against the share of the data that is remembered, a panel for each new network."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = report.drawing()
     names = list(dict.fromkeys(line["new"] for line in lines if line["new"]))
-    figure, axes = plt.subplots(1, len(names), figsize=(4.2 * len(names), 4), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(names), figsize=(5.4 * len(names), 5), layout="constrained", sharey=True)
     for axis, name in zip(axes, names, strict=True):
-        for method, label in (("po.adapt", "po.adapt: predictions of the old network"), ("replay", "replay: labels")):
+        for method, label in (("po.adapt", "po.adapt: old predictions"), ("replay", "replay: labels")):
             mine = [line for line in lines if (line["new"], line["method"]) == (name, method)]
             found = torch.tensor([[line["accuracy"] for line in mine if line["share"] == s] for s in SHARES])
             percent = [100 * s for s in SHARES]
@@ -146,9 +142,9 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         axis.set(xscale="log", xlabel="memory, % of the old data", title=f"into a {name} network")
         axis.set_xticks([100 * s for s in SHARES], [f"{100 * s:.0f}" for s in SHARES])
         axis.minorticks_off()
-    figure.suptitle("A new architecture learns more from the old network's predictions than from the same labels")
+    figure.suptitle("A new architecture learns more from the old network's\npredictions than from the same labels")
     axes[0].set_ylabel("test accuracy, %")
-    axes[0].legend(fontsize=8)
+    axes[0].legend(frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "change_of_model.png", dpi=110, bbox_inches="tight")
 

@@ -115,12 +115,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
 
 def draw(lines: list[report.Line], folder: Path) -> None:
     """Accuracy on the classes seen so far, a line for each method."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    plt = report.drawing()
+    figure, axis = plt.subplots(figsize=(10, 6), layout="constrained")
     known = [2, 4, 6, 8, 10]
     ends: list[tuple[float, str, str]] = []  # height, label and colour of the end of each curve
     for number, method in enumerate(METHODS):
@@ -128,15 +124,15 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         if len(mine):
             colour = "k" if method == "joint" else f"C{number}"
             axis.plot(known, mine.mean(0), "--" if method == "joint" else "-o", color=colour, markersize=5)
-            ends.append((mine.mean(0)[-1].item(), f"{method} {mine.mean(0)[-1]:.1f}", colour))
+            ends.append((mine.mean(0)[-1].item(), f"{method}: {mine.mean(0)[-1]:.1f}", colour))
     below = float("inf")
     for height, name, colour in sorted(ends, key=lambda end: -end[0]):
-        below = min(height, below - 4.5)  # no label covers another
-        axis.text(10.15, below, name, color=colour, fontsize=9, va="center")
+        below = min(height, below - 5.0)  # no label covers another
+        axis.text(10.15, below, name, color=colour, va="center")
     axis.set(
-        xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 104), xlim=(1.8, 12.6)
+        xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 104), xlim=(1.8, 13)
     )
-    axis.set_title("Two classes at a time: memories keep the earlier ones, penalties on weights do not", fontsize=10)
+    figure.suptitle("Two classes at a time: memories keep the earlier ones,\npenalties on weights do not")
     axis.spines[["top", "right"]].set_visible(False)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "class_incremental.png", dpi=110, bbox_inches="tight")

@@ -346,9 +346,9 @@ COLUMNS = (("accuracy", 3), ("nll", 3), ("ece", 3), ("ood_entropy", 3), ("ood_in
            ("extra_seconds", 1), ("memory", 0))  # fmt: skip
 NOTE = """Mean ± standard deviation over seeds. "training s" is training alone, with several runs on the device at
 once; "then s" is what calibration, curvature or prediction takes afterwards. The ensemble has five times AdamW's
-training. OOS: out-of-scope queries against in-scope ones. `Variational(AdamW)` watches the validation texts; "not
-watching" was run on TREC and SST-5 alone. For MiniLM the runs of `Variational` shared the device with more or fewer
-others than those of AdamW and IVON: do not compare their seconds.
+training. OOS: out-of-scope queries against in-scope ones. `Variational(AdamW)` watches the validation texts, which also
+set the temperature of its outputs; "not watching" does not see them. Rows of `Variational` with MiniLM are of a later
+version than the others and shared the device with other runs: do not compare their seconds.
 """
 
 

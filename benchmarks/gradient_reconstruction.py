@@ -145,12 +145,8 @@ def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
 
 def draw(lines: list[report.Line], folder: Path) -> None:
     """The errors against the share that is remembered, a panel for each model."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(MODELS), figsize=(12, 4.4), layout="constrained", sharey=True)
+    plt = report.drawing()
+    figure, axes = plt.subplots(1, len(MODELS), figsize=(12, 6.4), layout="constrained", sharey=True)
     for axis, name in zip(axes, MODELS, strict=True):
         mine = [line for line in lines if line["model"] == name]
 
@@ -166,9 +162,9 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         axis.set(xscale="log", ylim=(0, 1.2), xlabel="memory, % of the past", title=f"a {name}")
         axis.set_xticks([100 * s for s in SHARES], [f"{100 * s:.0f}" for s in SHARES])
         axis.minorticks_off()
-    figure.suptitle("A random tenth of the past, weighted to stand for all of it, rebuilds most of its gradient")
+    figure.suptitle("A random tenth of the past, weighted to stand for all of it,\nrebuilds most of its gradient")
     axes[0].set_ylabel("error of the gradient of the past, relative")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "gradient_reconstruction.png", dpi=110, bbox_inches="tight")
 

@@ -213,19 +213,21 @@ def picture(lines: list[report.Line], path: Path) -> None:
     """The loss on the rest against that on Shakespeare as the weight grows, a line for each seed."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 5.2), layout="constrained")
     levels = [line["losses"][REMOVED] for line in lines if line["method"] == "base"]
     for name, colour in zip(WEIGHTS, ("#D55E00", "#0072B2"), strict=True):
         for seed in sorted({line["seed"] for line in lines}):
             swept = [line["losses"] for line in lines if line["method"] == name and line["seed"] == seed]
             rest = [sum(each[text] for text in REST) / len(REST) for each in swept]
-            label = name if seed == lines[0]["seed"] else None
-            axes.plot([each[REMOVED] for each in swept], rest, ".-", color=colour, lw=1, ms=4, label=label)
-    axes.axvline(sum(levels) / len(levels), color="0.5", ls=":", label="never read him")
-    axes.set(xlabel="loss on Shakespeare", ylabel="loss on the rest")
-    axes.set_title("Shakespeare is subtracted: weighted by curvature, the rest suffers less", fontsize=10)
-    axes.legend(frameon=False, loc="upper left")
-    figure.savefig(path, dpi=120)
+            label = f"{name}, a line for each seed" if seed == lines[0]["seed"] else None
+            axes.plot([each[REMOVED] for each in swept], rest, ".-", color=colour, lw=1.6, ms=7, label=label)
+    axes.axvline(sum(levels) / len(levels), color="0.5", ls=":", lw=2, label="a model that never read Shakespeare")
+    axes.set_xlabel("loss on Shakespeare (nats a character)", fontsize=13)
+    axes.set_ylabel("loss on the rest", fontsize=13)
+    axes.tick_params(labelsize=12)
+    axes.set_title("Shakespeare is subtracted:\nweighted by curvature, the rest suffers less", fontsize=16)
+    axes.legend(frameon=False, loc="upper left", fontsize=12)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import report
@@ -34,7 +34,7 @@ def results(options: argparse.Namespace) -> Iterator[report.Line]:
             "package": name,
             "places": len(places_of(name)),
             "mutants": len(every),
-            "equivalent": len(every) - len(counted),
+            "equivalent": {mutant.key: equivalent[mutant.name] for mutant in every if mutant.name in equivalent},
             "died": len(counted) - len(alive),
             "alive": alive,
         }
@@ -43,14 +43,27 @@ def results(options: argparse.Namespace) -> Iterator[report.Line]:
 def publish(lines: list[report.Line], options: argparse.Namespace) -> None:
     rows = []
     for line in lines:
-        counted = line["mutants"] - line["equivalent"]
-        share = f"{100 * line['died'] / counted:.1f} %"
-        rows.append((line["package"], line["places"], line["mutants"], line["equivalent"], line["died"], share))
-    columns = ("package", "places for an edit", "mutants", "equivalent", "died", "of those that are not equivalent")
+        died, all_, same = line["died"], line["mutants"], len(line["equivalent"])
+        shares = (f"{100 * died / of:.1f} %" for of in (all_, all_ - same))
+        rows.append((line["package"], line["places"], all_, died, same, len(line["alive"]), *shares))
+    columns = (
+        "package",
+        "places",
+        "mutants",
+        "died",
+        "equivalent",
+        "survived",
+        "died, of all",
+        "of those not equivalent",
+    )
     text = report.header("What the tests notice", lines, seed=options.seed) + "\n" + report.table(columns, rows)
-    text += "\nEquivalent mutants are listed with the reason in `tests/equivalent.txt`. Alive:\n\n"
-    text += "".join(f"- `{mutant}`\n" for line in lines for mutant in line["alive"])
-    report.publish("mutation", text, options.out)
+    text += "\nSurvived:\n\n" + _list(f"`{mutant}`" for line in lines for mutant in line["alive"])
+    known = (f"`{mutant}`: {why}" for line in lines for mutant, why in line["equivalent"].items())
+    report.publish("mutation", f"{text}\nEquivalent, and why:\n\n{_list(known)}", options.out)
+
+
+def _list(items: Iterable[str]) -> str:
+    return "".join(f"- {item}\n" for item in items) or "- none\n"
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ layer. `memory_map` ranks all training images by how much the prediction for eac
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -73,12 +74,19 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
             figure = plots.examples(m, images, by="sensitivity", count=COUNT, smallest=smallest)
             shown = m.top(COUNT, by="sensitivity", ascending=smallest)
             changed[which] = int((shown["loo_prediction"] != shown["label"]).sum())
+            figure.set_size_inches(13, 4.7)
+            for axis in figure.axes:
+                axis.title.set_fontsize(11)
             figure.suptitle(
-                f"The {which} relevant of {len(m):,} images: without itself, {changed[which]} of {COUNT} would be "
-                "predicted as something else"
+                f"The {COUNT} {which} relevant of {len(m):,} images, label → prediction when left out:\n"
+                f"{changed[which]} of them would be taken for something else",
+                fontsize=17,
             )
-            Path(options.pictures).mkdir(parents=True, exist_ok=True)
-            figure.savefig(Path(options.pictures) / f"{which}_relevant_{name}.png", dpi=80, bbox_inches="tight")
+            folder = Path(options.pictures)
+            folder.mkdir(parents=True, exist_ok=True)
+            figure.savefig(folder / f"{which}_relevant_{name}.png", dpi=80, bbox_inches="tight")
+            numbers = {"predicted_otherwise": changed[which], "shown": COUNT, "images": len(m)}
+            (folder / f"{which}_relevant_{name}.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
         total = m.table["sensitivity"].sort_values(ascending=False).cumsum()
         yield {
             "name": name, "examples": len(m), "laplace": fitted - start, "map": done - fitted,

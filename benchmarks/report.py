@@ -85,6 +85,17 @@ def earlier(path: str | None) -> list[Line]:
     return read(path) if path is not None and Path(path).exists() else []
 
 
+def drawing() -> Any:
+    """Pyplot without a window, with letters that are read from the back of a hall."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    mpl.rcParams.update({"font.size": 13, "axes.titlesize": 14, "legend.fontsize": 12, "figure.titlesize": 17})
+    return plt
+
+
 def machine() -> str:
     """Versions and hardware, as a line of results carries them."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"

@@ -298,12 +298,8 @@ def beside_the_best(lines: list[report.Line], names: list[str]) -> dict[str, tup
 
 def draw(lines: list[report.Line], names: list[str], ways: list[str], folder: Path) -> None:
     """Accuracy of each way on each stream, less that of `po.Stream`."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(10, 4.6), layout="constrained")
+    plt = report.drawing()
+    figure, axis = plt.subplots(figsize=(12, 6.4), layout="constrained")
     shown = [way for way in ways if way != "po.Stream"]
     for number, (way, marker) in enumerate(zip(shown, "osDvP^X*")):
         found = [
@@ -317,18 +313,15 @@ def draw(lines: list[report.Line], names: list[str], ways: list[str], folder: Pa
         x = [i + 0.1 * (number - len(shown) / 2) for i, _ in points]
         axis.plot(x, [np.mean(v) - o for (_, v), o in zip(points, ours_)], marker, label=way)
     axis.axhline(0, color="k", linewidth=1)
-    axis.text(len(names) - 0.45, 0.4, "po.Stream", ha="right", fontsize=9)
+    axis.text(len(names) - 0.45, 0.4, "po.Stream", ha="right")
     gaps = [gap for _, gap in beside_the_best(lines, names).values()]
-    axis.set_title(
-        f"Not told how fast the world moves, po.Stream is within one point of the best linear model "
-        f"on {sum(gap > -1 for gap in gaps)} of {len(gaps)} streams",
-        fontsize=10,
+    figure.suptitle(
+        "Not told how fast the world moves, po.Stream is within one point\nof the best linear baseline "
+        f"on {sum(gap > -1 for gap in gaps)} of {len(gaps)} streams"
     )
     axis.set(ylabel="points of accuracy beside po.Stream", ylim=(-32, 12), xlim=(-0.5, len(names) - 0.4))
     axis.set_xticks(range(len(names)), names, rotation=15)
-    figure.legend(
-        fontsize=8, ncols=4, loc="outside lower center", frameon=False, title="below −32 there is only no change"
-    )
+    figure.legend(ncols=4, loc="outside lower center", frameon=False, title="below −32 there is only no change")
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "streams.png", dpi=110, bbox_inches="tight")
 

@@ -24,7 +24,7 @@ import workers
 from report import header, machine, parser, publish, table
 from torch import Tensor, nn
 from untuned_data import Arrays, load, prepare
-from untuned_tables import tables, tables_beside
+from untuned_tables import tables, tables_beside, tables_chosen
 from untuned_tasks import TASKS, WINDOW, Task
 
 from posterity.optim import Variational
@@ -223,10 +223,10 @@ def run(
         best = min(grid, key=lambda t: float(losses(tempered(f, t, task.kind), target, task.kind).mean()))
         found["scores"] = scores([tempered(mean, best, task.kind)], y, task.kind)
     elif posterior is not None:
-        samples = []
+        samples, divisor = [], posterior.output_temperature()  # of the watched rows, if there are any
         for _ in range(SAMPLES):
             with posterior.sampled_params():
-                samples.append(outputs(model, data, task, test, "test_")[0])
+                samples.append(outputs(model, data, task, test, "test_")[0] / divisor)
         found |= {"scores": scores(samples, y, task.kind), "temperature": posterior.temperature}
     else:
         found["scores"] = found["mean"]
@@ -249,6 +249,9 @@ def main() -> None:
         else:
             text = header("A posterior without tuning", lines, seeds="0, 1, 2; constants chosen with seed 100")
             publish("untuned", text + tables(lines, table), options.out)
+            if any(TASKS[line["task"]].chosen_on for line in lines):
+                text = header("A posterior without tuning: tasks that chose it", lines, seeds="0, 1, 2")
+                publish("untuned_chosen", text + tables_chosen(lines, table), options.out)
     else:
         wanted = jobs_beside() if options.beside else jobs()
         workers.share(wanted, functools.partial(run, Path(options.packed), options.toy), options)

@@ -46,16 +46,23 @@ int adam_check(const Work *work, int threads) {
 
 /* The sum of squares of some of the gradients, in whole lines of memory: whoever scales them scales it too. */
 double adam_size(const Work *work, int threads) {
-    double total = 0;
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t t = 0; t < work->tensors; t++) {
         const float *gradient = (float *)work->gradients[t];
         int64_t size = work->table[t * AT_WIDTH + AT_SIZE], lines = (size + LANES - 1) / LANES;
         int64_t stride = 1 + lines / (SOME / LANES);
-        for (int64_t line = 0; gradient && line < lines; line += stride)
-            for (int64_t j = line * LANES; j < size && j < (line + 1) * LANES; j++)
-                total += (double)gradient[j] * gradient[j];
+        double lanes[LANES] = {0};
+        for (int64_t line = 0; gradient && line < lines; line += stride) {
+            const float *begin = gradient + line * LANES;
+            int64_t left = size - line * LANES;
+            if (left >= LANES)
+                for (int i = 0; i < LANES; i++) lanes[i] += (double)begin[i] * begin[i];
+            else
+                for (int i = 0; i < left; i++) lanes[i] += (double)begin[i] * begin[i];
+        }
+        work->sums[t] = ordered_sum(lanes, LANES);
     }
-    return total;
+    return ordered_sum(work->sums, work->tensors);
 }
 
 /* The sum of squares of each tensor's means, into `sums`. */

@@ -38,6 +38,7 @@ ROUNDS = (
     (16, 0xC2B2AE3D),
     (15, 0x27D4EB2F),
 )
+(_SHIFT, _FACTOR), (_SHIFT_2, _FACTOR_2) = ROUNDS[:2]
 _MASK = 0xFFFFFFFF
 APART = 7_340_033  # away from the small numbers that people take for seeds
 LARGE = 1 << 17  # normals that are worth a compiler, on a CPU
@@ -87,11 +88,8 @@ def words(key: Key) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _common(*numbers: int) -> tuple[int, int]:
-    """What all parameters of a sample share."""
-    a, b = 0x9E3779B9, 0x85EBCA6B
-    for number in numbers:
-        a, b = _absorb(a, b, number)
-    return a, b
+    """What all parameters of a sample share; what steps share is known from the step before."""
+    return _absorb(*_common(*numbers[:-1]), numbers[-1]) if numbers else (0x9E3779B9, 0x85EBCA6B)
 
 
 def _absorb(a: int, b: int, number: int) -> tuple[int, int]:
@@ -103,8 +101,8 @@ def _absorb(a: int, b: int, number: int) -> tuple[int, int]:
 
 
 def _mix(x: int) -> int:
-    for shift, multiplier in ROUNDS[:2]:
-        x = (x ^ (x >> shift)) * multiplier & _MASK
+    x = (x ^ (x >> _SHIFT)) * _FACTOR & _MASK  # no loop: this is done for every step
+    x = (x ^ (x >> _SHIFT_2)) * _FACTOR_2 & _MASK
     return x ^ (x >> 16)
 
 

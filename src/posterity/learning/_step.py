@@ -145,7 +145,7 @@ class Stepper:
 def _clip(parameters: Sequence[Tensor], largest: float) -> None:
     """What `clip_grad_norm_` does; on a CPU, where asking costs nothing, gradients within the bound are left alone."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    if gradients and all(g.device.type == "cpu" for g in gradients):
+    if gradients and gradients[0].device.type == "cpu":
         norm = math.hypot(*map(float, torch._foreach_norm(gradients)))
         if norm <= _SURELY * largest:  # near the bound torch has the last word, and of NaN too
             return

@@ -199,6 +199,9 @@ def test_signs_against_torch() -> None:
         q.kl(cases.diagonal())
     with pytest.raises(InvalidInput, match="kl"):
         q.kl(Signs({name: t[..., :1] for name, t in q.natural.items()}))
+    with pytest.raises(InvalidInput, match="log_prob"):
+        q.log_prob({name: t[..., :1] for name, t in q.natural.items()})
+    assert Signs({"w": torch.zeros(2)}).mode["w"].tolist() == [1.0, 1.0]  # a sign even where both are as likely
 
 
 def test_nearly_certain_signs_keep_their_digits() -> None:

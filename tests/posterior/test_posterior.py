@@ -119,6 +119,8 @@ def test_the_first_mismatch_is_named() -> None:
     without[1] = nn.BatchNorm1d(4, track_running_stats=False)
     with pytest.raises(InvalidInput, match=r"a buffer '1\.running_mean'"):
         posterior.check(without)
+    with pytest.raises(InvalidInput, match="parameters with values"):
+        posterior.check(cases.network().to("meta"))
 
 
 def test_a_posterior_is_made_for_its_own_model_alone() -> None:

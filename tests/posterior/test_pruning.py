@@ -64,8 +64,15 @@ def test_a_cost_is_never_exceeded():
         assert posterior.prune(cost=allowed).cost <= allowed
 
 
+def test_a_weight_at_the_bound_is_kept():
+    _, posterior, _ = regression()
+    assert posterior.prune(below=posterior.prune(fraction=0.5).snr).removed == 2
+
+
 def test_what_cannot_be_pruned_is_refused():
     _, posterior, _ = regression()
+    with pytest.raises(InvalidInput, match="cost: expected nats for each example >= 0, got -1"):
+        posterior.prune(cost=-1.0)
     with pytest.raises(InvalidInput, match="one of fraction, below and cost"):
         posterior.prune()
     with pytest.raises(InvalidInput, match="one of fraction, below and cost"):

@@ -152,9 +152,10 @@ def test_a_negative_weight_turns_a_vote():
     assert merged["w"].tolist() == [7.0, -6.0]
 
 
-def test_a_method_needs_weights():
+@pytest.mark.parametrize("name", ["linear", "ties"])
+def test_a_method_needs_weights(name):
     with pytest.raises(InvalidInput, match="models: expected at least one, got 'none'"):
-        method_of("linear").check([])
+        method_of(name).check([])
 
 
 def test_posteriors_of_the_same_classes_keep_them():

@@ -109,6 +109,14 @@ def test_flags_override_a_configuration(folder):
     assert torch.equal(load_file(folder / "merged" / "model.safetensors")["w"], torch.tensor(RECORDED["models"][2]))
 
 
+def test_small_weights_are_normalised_too():
+    models = [{"model": name, "parameters": {"weight": 0.2}} for name in "ab"]
+    found = translated({
+        "merge_method": "task_arithmetic", "base_model": "base", "models": models, "parameters": {"normalize": True},
+    })  # fmt: skip
+    assert [model["weight"] for model in found["models"].values()] == [0.5, 0.5]
+
+
 def test_the_dtype_that_is_not_applied_is_named(folder):
     (folder / "config.yml").write_text(LINEAR + "dtype: float16\n")
     with pytest.warns(UserWarning, match="dtype of the mergekit configuration is not applied"):

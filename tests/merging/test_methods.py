@@ -71,6 +71,11 @@ def test_slerp_keeps_the_norm_of_a_quarter_turn():
     torch.testing.assert_close(merged, torch.full((2,), 0.5**0.5))
 
 
+def test_slerp_of_a_tensor_without_direction_is_an_average():
+    pair = {"a": {"w": torch.zeros(2)}, "b": {"w": torch.tensor([2.0, 4.0])}}
+    assert merge_state_dicts(pair, method="slerp")["w"].tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("density", [0.05, 0.2, 0.5, 1.0])
 def test_ties_equals_peft(density):
     models, base = recorded()

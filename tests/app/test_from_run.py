@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from posterity.app import write_html
 from posterity.app.from_run import from_run
+from posterity.app.pictures import png
 from posterity.cli import app
 from posterity.runs import RunFolder
 
@@ -120,6 +121,29 @@ def test_what_if_speaks_of_amounts_in_their_units(tmp_path):
         assert one["before"] == pytest.approx(target.decode(wanted.before[one["id"], 0].item()))
         assert one["after"] == pytest.approx(target.decode(wanted.after[one["id"], 0].item()))
     assert source.what_if([first], {}).loss_before == pytest.approx(found.loss_before)
+
+
+def test_test_examples_have_the_ids_of_the_data_and_decisions_their_command(runs):
+    folder, _ = runs
+    source = from_run(folder / "run")
+    assert source.test["id"].tolist() == RunFolder.open(folder / "run").data("test").ids.tolist()
+    assert source.adapt == f"posterity adapt {folder / 'run'} --decisions {folder / 'run' / 'decisions.csv'}"
+
+
+def test_pictures_are_called_by_their_files(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for k in range(8):
+            pixels = rng.integers(0, 255, (6, 6), dtype=np.uint8)
+            (tmp_path / "pets" / name / f"{k}.png").write_bytes(png(pixels))
+    how = ("--model", "linear", "--epochs", 2)
+    command("fit", tmp_path / "pets", *how, "--out", tmp_path / "run")
+    source = from_run(tmp_path / "run")
+    found = {**dict(zip(source.table["id"], source.names)), **dict(zip(source.test["id"], source.test_names))}
+    assert sorted(found.values()) == sorted(f"{name}/{k}.png" for name in ("cat", "dog") for k in range(8))
+    labels = source.table.set_index("id")["label"]
+    assert all(found[i].startswith(source.classes[label]) for i, label in labels.items())
 
 
 def test_the_page_of_a_run(runs):

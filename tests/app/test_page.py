@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pandas as pd
 import pytest
@@ -202,6 +203,34 @@ def test_neighbours_stand_beside_a_suspect_unasked(page):
     row = model(page, "Array.from({ length: m.rows }, (_, i) => i).find((i) => m.suggestion(i))")
     page.evaluate(f"() => window.posterity.focus({row})")
     page.wait_for_selector(".close .card")
+    shown = page.locator(".close .card").evaluate_all("cards => cards.map((card) => Number(card.dataset.row))")
+    labels = Counter(model(page, f"{shown}.map((row) => m.labelOf(row))"))
+    most, count = labels.most_common(1)[0]
+    assert f"this model: {count} {most}" in re.sub(r"\s+", " ", page.locator(".close h3").inner_text())
+
+
+def test_buttons_stay_in_their_place_from_one_example_to_the_next(page):
+    page.locator(".table .tr").first.click()
+    places = []
+    for _ in range(4):
+        places.append(page.locator(".act.keep").bounding_box())
+        page.locator(".act.keep").click()
+        page.wait_for_timeout(50)  # neighbours come later, and push nothing away
+    assert all(place == places[0] for place in places)
+
+
+def test_a_test_example_is_not_taken_for_the_training_example_before_it(page):
+    page.locator(".table .tr").first.click()
+    assert page.locator(".detail").is_visible()
+    page.keyboard.press("4")
+    assert not page.locator(".detail").is_visible()
+    page.locator("[data-test]").first.click()
+    page.locator(".influences .card").first.click()
+    assert page.locator(".detail").is_visible()  # of the card
+    page.locator("[data-test]").nth(1).click()
+    assert not page.locator(".detail").is_visible()
+    page.keyboard.press("1")
+    assert page.locator(".detail").is_visible()
 
 
 def test_answers_about_a_selection_go_with_it(page):

@@ -77,7 +77,7 @@ def test_an_address_of_another_map(browser, source, state):
     ("columns", "said"),
     [
         ({"loo_prediction": [5.5, -2.0]}, "Without it, the prediction would be 5.5."),
-        ({}, "unpredictable."),  # nobody asked the model without it
+        ({}, "Unpredictable."),  # nobody asked the model without it
     ],
 )
 def test_what_is_said_of_numbers(browser, columns, said):

@@ -69,7 +69,7 @@ def _columns(page: Page, epochs: History | None) -> bytes:
         found = source.effects().set_index("id").add_prefix("effect_").reindex(table["id"]).reset_index(drop=True)
         table = pd.concat([table, found], axis=1)
         effects = {"examples": len(source.test), "loss": float(source.test["loss"].mean())}
-    absent = {"whatIf": False, "neighbours": _near(source), "influences": False, "test": 0, "keeps": ""}
+    absent = {"whatIf": False, "neighbours": _near(source), "influences": False, "test": 0, "keeps": "", "adapt": ""}
     absent["searchable"] = source.preview is not None and source.kind in ("text", "row")
     return page.columns(table, effects=effects, **absent, **({} if epochs else {"epochs": []}))
 

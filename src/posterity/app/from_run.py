@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,12 @@ from posterity.runs import RunFolder
 from posterity.runs.columns import Category, as_text
 from posterity.runs.encoding import PICTURE
 from posterity.runs.mapping import readable
-from posterity.runs.readers import Rows
+from posterity.runs.readers import FILE, Rows
 from posterity.runs.targets import Classes, Target
 
 CURVES = {"loss": "train", "validation_loss": "test"}  # columns of the history, and what they are called here
 SIDE, THUMBNAILS = 64, 5000  # pixels of a photograph on the page, and up to how many of them it shows
+NAMED = 20_000  # pictures up to which the page has the names of their files
 
 
 def from_run(
@@ -60,7 +62,21 @@ def from_run(
         outcome=None if parent is None or test is None else _outcome(parent, run, m, test),
         decisions=run.folder / "decisions.csv",
     )
-    return _in_units(source, run)
+    if source.test is not None and held_out is not None:
+        source = replace(source, test=source.test.assign(id=held_out.ids.numpy()), test_names=_files(held_out.rows))
+    return _in_units(replace(source, names=_files(train.rows), adapt=_command(run)), run)
+
+
+def _command(run: RunFolder) -> str:
+    """What applies the decisions that are kept in a run."""
+    return shlex.join(["posterity", "adapt", str(run.folder), "--decisions", str(run.folder / "decisions.csv")])
+
+
+def _files(rows: Rows) -> tuple[str, ...]:
+    """The files of pictures, within their folder."""
+    if rows.block is None or FILE not in rows.table or len(rows) > NAMED:
+        return ()
+    return tuple(as_text(rows.table[FILE]))
 
 
 def _shown(rows: Rows, run: RunFolder) -> Any:

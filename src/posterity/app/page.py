@@ -63,6 +63,9 @@ class Page:
             "outcome": _series(s.outcome),
             "decisions": decisions.read(s.decisions, s.rows, s.classes),
             "keeps": s.decisions.name if s.decisions else "",
+            "adapt": s.adapt,
+            "names": list(s.names) or None,
+            "testNames": list(s.test_names) or None,
             **more,
         }
 

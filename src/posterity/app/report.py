@@ -292,6 +292,8 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     if "suspected_label" in table and table["suspected_label"].notna().any():
         suspects = table[table["suspected_label"].notna()]
         text = f"For {len(suspects)} of {len(table)} training examples the model predicts another label."
+        if "label_error" in table:
+            text = f"{len(suspects)} of {len(table)} training labels are more likely wrong than right."
         sections.append(Section("Suspected labels", [text, _cards(contents, suspects, contents.ranking)]))
     return sections
 

@@ -8,6 +8,7 @@ from typing import Any
 from posterity.app.from_run import from_run
 from posterity.app.report import Contents, HeldOut
 from posterity.app.source import Source
+from posterity.cells import counted
 from posterity.errors import PosterityError
 from posterity.runs import RunFolder
 from posterity.runs.effects import Effect, effects
@@ -31,7 +32,7 @@ def contents(run: RunFolder) -> Contents:
         lead=f"{target.name}, predicted from {file} after training on {rows['train']} rows.",
         facts={
             "target": f"{target.name} ({target.task})",
-            "inputs": f"{used} columns" if used else "x".join(str(size) for size in run.preprocessing.shape),
+            "inputs": counted(used, "column") if used else "x".join(str(size) for size in run.preprocessing.shape),
             "model": config["model"],
             "method": config["method"],
             "rows to train and to test": f"{rows['train']} and {rows['test']}",

@@ -103,6 +103,9 @@ class Source:
         beside_title: Its name.
         outcome: Predicted against actual change of test examples after adaptation: id, predicted, actual.
         decisions: CSV file in which marks are kept; None keeps them in the page.
+        adapt: The command that applies these decisions.
+        names: What the data call each training example, in the order of the table: the files of pictures.
+        test_names: The same for the test examples.
     """
 
     table: pd.DataFrame
@@ -126,6 +129,9 @@ class Source:
     beside_title: str = ""
     outcome: pd.DataFrame | None = None
     decisions: Path | None = None
+    adapt: str = ""
+    names: Sequence[str] = ()
+    test_names: Sequence[str] = ()
     rows: Mapping[int, int] = field(init=False)
 
     def __post_init__(self) -> None:

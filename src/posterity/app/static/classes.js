@@ -31,7 +31,11 @@ export class Classes {
       this.element,
       h("p", {
         class: "muted lead",
-        textContent: "Labels that the model does not predict when the example is left out. Click a class to show its examples.",
+        textContent: `${
+          m.columns.has("label_error")
+            ? "Suspected: labels that are more likely wrong than right."
+            : "Suspected: labels that the model does not predict when the example is left out."
+        } Click a class to show its suspects.`,
       }),
       h(
         "table",

@@ -6,6 +6,7 @@ import { meaning, readable, short } from "./scales.js";
 
 const NUMBERS = ["error", "leverage", "variance", "sensitivity", "loo_nll", "tracked_self_influence"];
 const NEIGHBOURS = 12;
+const LABELS = 3; // of them that are counted in words
 const PAUSE = 250; // milliseconds that the user stays with an example before its neighbours are looked for
 
 export class Detail {
@@ -14,9 +15,17 @@ export class Detail {
   constructor(model) {
     this.model = model;
     this.element = h("section", { class: "detail", "aria-label": "Example" });
-    model.on("focus", () => this.#show());
+    model.on("focus", () => {
+      this.element.hidden = false;
+      this.#show();
+    });
     model.on("marks", () => this.#buttons());
-    model.on("view", () => this.#verdictOnly());
+    model.on("view", () => {
+      if (model.view.tab !== this.tab) this.element.hidden = model.view.tab === "test"; // whose examples take no marks
+      this.tab = model.view.tab;
+      this.#verdictOnly();
+    });
+    model.on("test", () => (this.element.hidden = true)); // what is below belongs to another example
     this.#show();
   }
 
@@ -47,6 +56,7 @@ export class Detail {
             h("span", { class: "given" }, "given ", labelled(m, row)),
             h("span", { class: "given" }, "predicted ", labelled(m, row, "prediction")),
           ),
+          m.about.names && h("p", { class: "given file", textContent: m.about.names[row] }),
           this.verdict,
           this.#numbers(row),
         ),
@@ -61,10 +71,13 @@ export class Detail {
 
   // Beside a suspect stands what it is like, without being asked for: the best reason to believe in a wrong label.
   #evidence(row) {
-    const m = this.model;
     clearTimeout(this.waiting);
-    if (m.about.neighbours && (m.suggestion(row) || m.category[row] >= 2))
-      this.waiting = setTimeout(() => m.focused === row && this.neighbours(), PAUSE);
+    if (this.#unasked(row)) this.waiting = setTimeout(() => this.model.focused === row && this.neighbours(), PAUSE);
+  }
+
+  #unasked(row) {
+    const m = this.model;
+    return m.about.neighbours && (m.suggestion(row) || m.category[row] >= 2);
   }
 
   #verdictOnly() {
@@ -78,17 +91,19 @@ export class Detail {
       ? ". The prediction would be the same without it."
       : says === m.columns.get("label")[row]
         ? ". The model agrees with its label, even without it."
-        : [". The prediction is ", labelled(m, row, "prediction"), ", with or without it."];
-    const unsure = !m.suggestion(row) && m.category[row] >= 2 && m.columns.has("suggested_label");
+        : [". The prediction is ", ended(labelled(m, row, "prediction"), ","), " with or without it."];
+    const said = other ? m.columns.get(other)[row] : says,
+      unsure = !m.suggestion(row) && m.category[row] >= 2 && (m.columns.get("suggested_label")?.[row] ?? said) !== said;
+    const category = m.categories[m.category[row]];
     fill(
       this.verdict,
-      h("b", { textContent: m.categories[m.category[row]] }),
+      h("b", { textContent: category[0].toUpperCase() + category.slice(1) }),
       other
-        ? [". Without it, the prediction would be ", labelled(m, row, other), "."]
+        ? [". Without it, the prediction would be ", ended(labelled(m, row, other))]
         : without === undefined
           ? "."
           : agrees,
-      unsure && [" If its label is wrong, it is most likely ", labelled(m, row, "suggested_label"), "."],
+      unsure && [" If its label is wrong, it is most likely ", ended(labelled(m, row, "suggested_label"))],
     );
   }
 
@@ -156,6 +171,7 @@ export class Detail {
         : null,
       other,
       m.about.neighbours &&
+        !this.#unasked(row) &&
         h(
           "button",
           { class: "act", title: "The examples that the model treats most alike", onclick: () => this.neighbours() },
@@ -172,6 +188,17 @@ export class Detail {
     if (!again) this.marked();
   }
 
+  // How similar examples are labelled: the first thing to know about them.
+  #labels(rows) {
+    const m = this.model,
+      counts = new Map(),
+      label = m.columns.get("label");
+    if (!m.classes.length) return "";
+    for (const row of rows) counts.set(label[row], (counts.get(label[row]) ?? 0) + 1);
+    const most = [...counts].sort((a, b) => b[1] - a[1]).slice(0, LABELS);
+    return most.flatMap(([k, n], i) => [i ? ", " : ": ", h("span", { class: "label" }, `${n} `, swatch(m, k), m.className(k))]);
+  }
+
   async neighbours() {
     const m = this.model,
       row = m.focused;
@@ -183,7 +210,7 @@ export class Detail {
       if (m.focused !== row) return;
       fill(
         this.close,
-        h("h3", { textContent: "Most similar examples, for this model (1: the same)" }),
+        h("h3", {}, "The most similar examples, for this model", this.#labels(found.map(([id]) => m.rowOf.get(id)))),
         h(
           "div",
           { class: "strip" },
@@ -195,4 +222,9 @@ export class Detail {
       fill(this.close, h("span", { class: "problem", textContent: error.message }));
     }
   }
+}
+
+// A label and the stop behind it, on the same line.
+function ended(label, stop = ".") {
+  return h("span", { class: "ended" }, label, stop);
 }

@@ -43,7 +43,7 @@ function save(model) {
   link.click();
   model.loose = false;
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // not every browser has begun by now
-  const next = `posterity adapt ${model.about.title} --decisions decisions.csv`;
+  const next = model.about.adapt || `posterity adapt ${model.about.title} --decisions decisions.csv`;
   toast(`${count(model.marks.size, "decision")} in decisions.csv. Next: ${next}`, false, 20_000);
 }
 
@@ -59,6 +59,7 @@ function tip(model) {
       element,
       preview(model, row),
       h("div", { class: "tipline" }, h("b", { textContent: `#${id}` }), verdict(model, row)),
+      model.about.names && h("div", { class: "muted file", textContent: model.about.names[row] }),
       h("div", { class: "muted" }, "predicted ", labelled(model, row, "prediction")),
       h("div", {
         class: "muted",

@@ -53,7 +53,7 @@ export class Model {
     this.categorise();
   }
 
-  // Listening: "view", "filter", "select", "focus", "hover", "marks", "epoch".
+  // Listening: "view", "filter", "select", "focus", "hover", "marks", "epoch", "test".
   on(names, listener) {
     for (const name of names.split(" ")) this.#listeners.set(name, [...(this.#listeners.get(name) ?? []), listener]);
   }

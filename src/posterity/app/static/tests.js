@@ -22,7 +22,7 @@ export class Tests {
     this.element = h(
       "div",
       { class: "pane tests" },
-      h("div", { class: "tools muted", textContent: "Test examples, largest loss first" }),
+      h("div", { class: "tools muted", textContent: "Largest loss first. The model has not learnt these: correct a wrong label in the data, then fit again." }),
       h(
         "div",
         { class: "thead" },
@@ -58,6 +58,11 @@ export class Tests {
     if (this.model.view.test >= 0 && this.model.view.test !== this.chosen) this.choose(this.model.view.test);
   }
 
+  // What the data call it; the page counts.
+  id(row) {
+    return this.data.columns.get("id")[row];
+  }
+
   #name(name, row) {
     const m = this.model,
       v = this.data.columns.get(name)[row];
@@ -74,7 +79,7 @@ export class Tests {
     return h(
       "div",
       { class: row === this.chosen ? "tr focused" : "tr", data: { test: row } },
-      h("span", { class: "c-id" }, m.about.kind === "image" && testPreview(m, row), h("span", { textContent: row })),
+      h("span", { class: "c-id" }, m.about.kind === "image" && testPreview(m, row), h("span", { textContent: this.id(row) })),
       h("span", { class: "c-label" }, this.#name("label", row)),
       m.about.kind === "text" && h("span", { class: "c-text" }, testPreview(m, row)),
       h(
@@ -91,6 +96,7 @@ export class Tests {
     this.chosen = row;
     const m = this.model;
     if (m.view.test !== row) m.set({ test: row });
+    m.emit("test");
     for (const element of this.list.made.values())
       element.classList.toggle("focused", Number(element.dataset.test) === row);
     this.list.reveal(this.rows.indexOf(row));
@@ -101,7 +107,8 @@ export class Tests {
       h(
         "p",
         {},
-        h("b", { textContent: `Test example ${row}` }),
+        h("b", { textContent: `Test example #${this.id(row)}` }),
+        m.about.testNames && [" ", h("span", { class: "muted file", textContent: m.about.testNames[row] })],
         h("br"),
         "true ",
         this.#name("label", row),

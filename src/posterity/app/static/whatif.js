@@ -37,6 +37,7 @@ export class WhatIf {
       suggested = m.selection.filter((r) => m.suggestion(r)).length;
     const drops = [...m.marks.values()].filter((k) => k.decision === "drop").length,
       relabels = [...m.marks.values()].filter((k) => k.decision === "relabel").length;
+    const followed = [drops && `drop ${drops}`, relabels && `relabel ${relabels}`].filter(Boolean).join(", ");
     if (!this.possible)
       return fill(
         this.asked,
@@ -47,9 +48,13 @@ export class WhatIf {
       );
     fill(
       this.asked,
-      ask(`Remove the ${count(chosen, "selected example")}`, chosen > 0, () => this.removal()),
-      ask(`Relabel ${count(suggested, "selected example")} as suggested`, suggested > 0, () => this.relabelling()),
-      ask(`Follow my marks: drop ${drops}, relabel ${relabels}`, drops + relabels > 0, () => this.marked()),
+      ask(`Remove the ${chosen ? count(chosen, "selected example") : "selected examples"}`, chosen > 0, () => this.removal()),
+      ask(
+        suggested ? `Relabel ${count(suggested, "selected example")} as suggested` : "Relabel the selected examples as suggested",
+        suggested > 0,
+        () => this.relabelling(),
+      ),
+      ask(["Follow my marks", followed].filter(Boolean).join(": "), drops + relabels > 0, () => this.marked()),
       chosen + drops + relabels === 0 &&
         h("p", {
           class: "muted",
@@ -92,13 +97,16 @@ export class WhatIf {
       h("p", { class: "busy", textContent: "Estimating…" }),
     );
     this.answers.prepend(busy);
-    const start = performance.now();
+    const m = this.model,
+      start = performance.now();
     try {
       const found = this.model.backend.carried
         ? this.#added(remove, relabel)
         : await this.model.backend.whatIf(remove, relabel);
       if (!busy.isConnected) return; // its selection was cleared meanwhile
-      const answer = this.#answer(title, found, performance.now() - start, of);
+      const took = performance.now() - start,
+        tests = m.about.test && !m.backend.carried && found.moved.length ? await m.backend.test() : null;
+      const answer = this.#answer(title, found, took, of, tests?.columns.get("id"));
       if (this.model.about.measure && !this.model.backend.carried)
         answer.append(new Measurement(this.model.backend, remove, relabel).element);
       busy.replaceWith(answer);
@@ -132,7 +140,7 @@ export class WhatIf {
     };
   }
 
-  #answer(title, found, time, of) {
+  #answer(title, found, time, of, ids) {
     const m = this.model,
       change = found.loss_after - found.loss_before;
     return h(
@@ -196,7 +204,7 @@ export class WhatIf {
               h(
                 "tr",
                 { onclick: () => m.about.influences && m.set({ test: one.id, tab: "test" }) },
-                h("td", { textContent: `#${one.id}` }),
+                h("td", { textContent: `#${ids?.[one.id] ?? one.id}` }),
                 ...["label", "before", "after"].map((k) => named(m, one[k])),
                 h("td", { class: one.loss_change < 0 ? "down" : "up", textContent: signed(one.loss_change) }),
               ),

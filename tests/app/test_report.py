@@ -112,6 +112,25 @@ def test_the_report_of_a_regression_draws_its_intervals(tmp_path):
     assert "Suspected labels" not in words
 
 
+def test_texts_have_long_lines_and_figures_short_ones_on_every_screen_and_on_paper(browser, tmp_path):
+    texts = previews(["the colour sense of a tale told by nobody " * 4] * 40)
+    found = replace(classifier(), preview=texts, memory=memory_table().assign(label_error=0.7))
+    write_report(replace(found, held_out=replace(found.held_out, preview=texts)), tmp_path / "report.html")
+    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    page.goto((tmp_path / "report.html").as_uri())
+    first, second = (page.locator("figure").nth(k).bounding_box() for k in range(2))
+    assert first["y"] == second["y"]  # side by side
+    assert "2 of 30 training labels are more likely wrong than right." in page.locator("main").inner_text()
+    for width, media in ((1100, "screen"), (400, "screen"), (680, "print")):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(media=media)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        assert page.locator(".card").first.bounding_box()["width"] > 180
+    page.emulate_media(media="screen")
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.get_by_role("cell", name=" to ").first.bounding_box()["height"] < 60
+
+
 def test_notes_and_the_plain_model_are_shown(tmp_path):
     beside = {"logistic regression": {"accuracy": 0.75, "nll": 0.5}}
     told = replace(classifier(), notes=["kind: few of some"], beside=beside)

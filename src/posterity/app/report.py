@@ -206,8 +206,9 @@ def _trust(held: HeldOut) -> Section:
     curve = plots.risk_coverage({"by uncertainty": (held.uncertainty, held.losses)})
     tenth = metrics.selective_risk(held.uncertainty, held.losses, 0.9)
     loss = "error rate" if held.probs is not None else "mean absolute error"
-    whole = shown(float(held.losses.mean()))
-    kept = f"The {loss} is {whole}, and {shown(float(tenth))} once the least certain tenth is set aside."
+    said = "{:.1%}".format if held.probs is not None else shown
+    kept = f"The {loss} is {said(float(held.losses.mean()))}, "
+    kept += f"and {said(float(tenth))} once the least certain tenth is set aside."
     if held.probs is not None:
         honest = Picture(
             plots.reliability(held.probs, held.targets),

@@ -125,6 +125,48 @@ def test_impossible_settings_are_explained_and_taken_back(page):
     page.errors[:] = [line for line in page.errors if "422" not in line]  # the browser reports refusals itself
 
 
+def test_sliders_have_their_own_keys_and_go_back_where_a_setting_is_refused(page):
+    page.keyboard.press("s")
+    slider = page.locator(".panel").first.get_by_label("step size ρ")
+    slider.focus()
+    page.keyboard.press("End")  # the largest step, not the last one of the film
+    eventually(page, "!document.getElementById('toast').hidden")
+    assert "ρ = 2 leaves the family" in page.locator("#toast").inner_text()
+    assert model(page, "m.position") == 3
+    assert slider.evaluate("(input) => Math.exp(input.value)") == pytest.approx(1.0, abs=0.01)
+    assert slider.locator("xpath=..").locator("output").inner_text() == "1"
+    page.errors[:] = [line for line in page.errors if "422" not in line]  # the browser reports refusals itself
+
+
+def test_a_film_that_diverges_says_so(page):
+    page.evaluate("() => window.posterity.panels[1].change({ lr: 2 })")
+    eventually(page, "window.posterity.panels[1].film.choice.lr === 2")
+    page.keyboard.press("End")
+    assert "diverged: choose a smaller ρ" in page.locator(".panel").nth(1).locator(".readout").inner_text()
+
+
+def test_the_coldest_optimizers_still_move(page):
+    page.keyboard.press("s")
+    for name in ("ivon", "vadam", "bsam", "evon"):
+        page.locator("select.preset").first.select_option(name)
+        eventually(page, f"window.posterity.panels[0].film && window.posterity.panels[0].preset === '{name}'")
+        coldest = float(page.locator(".panel").first.get_by_label("temperature τ").get_attribute("min"))
+        film = asked({"preset": name, "changes": {"temperature": coldest, "steps": 20}})
+        assert all(v is not None and v != start for v, start in zip(film["means"][-1][0], film["means"][0][0]))
+
+
+def test_comparisons_have_drawings_of_one_size_and_end_with_a_change_of_their_panels(page):
+    page.keyboard.press("1")
+    eventually(page, "window.posterity.panels.length === 3 && window.posterity.panels.every((p) => p.film)")
+    page.keyboard.press(" ")
+    assert "The same loss and the same rule" in page.locator("#rule").inner_text()
+    eventually(page, "new Set([...document.querySelectorAll('.plane')].map((c) => c.clientHeight)).size === 1")
+    page.locator("select.preset").first.select_option("sam")
+    eventually(page, "window.posterity.panels[0].film?.steps && window.posterity.panels[0].preset === 'sam'")
+    eventually(page, "document.querySelector('#bar select').value === ''")
+    assert "The same loss" not in page.locator("#rule").inner_text()
+
+
 def test_what_is_picked_from_a_menu_moves_with_smaller_steps_where_its_own_are_too_large(page):
     """Newton's step leaves the family where the loss bends down; two signs need a family of signs."""
     page.keyboard.press("s")

@@ -98,7 +98,7 @@ MOVERS: dict[str, Mover] = {
     ),
     "variational": Mover(
         _variational,
-        ("θ = m + σε,  σ² = 1/(λ(h + δ))", "m ← Adam(m, ∇ℓ(θ))", "λ holds the price of the noise"),
+        ("θ = m + σε,  σ² = 1/(λ(h + δ))", "m ← Adam(m, ∇ℓ(θ))", "λ: such that the noise adds a set loss"),
         "Variational(Adam([theta], lr={lr:g}), n={n}, total_steps={steps}).step(closure)",
     ),
 }

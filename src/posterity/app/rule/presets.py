@@ -225,7 +225,7 @@ PRESETS: dict[str, Preset] = {
         code="q = linear_regression(powers(x), y, noise_precision=40.0)", make=sequences.polynomial,
     ),
     "ewc-kprior-fromp": Preset(
-        "EWC, K-prior, FROMP: one", _EXACT, continual.ewc_kprior_fromp, ("ewc-kprior-fromp",), _FULL,
+        "EWC = K-prior = FROMP", _EXACT, continual.ewc_kprior_fromp, ("ewc-kprior-fromp",), _FULL,
         code="loss = new_data(theta) + k_prior(model, posterior, memory).total(model)", make=sequences.keeping,
     ),
     "beta-bernoulli": Preset(

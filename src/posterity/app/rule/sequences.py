@@ -143,7 +143,7 @@ def keeping() -> Film:
         found = [Gaussian.from_natural((s @ q.mean + noise * z.T @ y, -0.5 * (s + noise * z.T @ z))) for s in kept]
         apart = max(float((one.precision - found[0].precision).abs().max()) for one in found)
         lines = [torch.stack((wide, theta[0] + theta[1] * wide), -1).tolist() for theta in thetas(found[0])]
-        note = f"{seen} new, the three {apart:.0e} apart"
+        note = f"{seen} new, the three differ by {apart:.0e}" if apart else f"{seen} new"
         frames.append(describe(found[0], note=note, lines=lines, seen=len(old) + seen))
     data, span = torch.cat((old, new)).tolist(), ((-2.4, 2.4), (-2.4, 2.4))
     return Film(

@@ -13,6 +13,8 @@ const SLIDERS = [
   ["steps", "steps", { low: 1, high: 200, step: 1 }],
 ];
 
+const WIDE = ["bsam", "ivon", "evon", "vadam"]; // optimizers that take an effective sample size of 1/τ
+
 export function controls(catalogue, panel) {
   const choice = panel.choice;
   if (!choice) return h("p", { class: "fixed", textContent: "The data and the model of this preset are fixed." });
@@ -21,11 +23,14 @@ export function controls(catalogue, panel) {
     able = families[choice.family].estimators;
   const menu = (label, options, name) =>
     h("label", {}, label, select(options, choice[name], (value) => panel.change(fitting(catalogue, choice, name, value), { gentle }), { disabled: off }));
-  const shown = SLIDERS.filter(([, , { of }]) => !of || of.includes(choice.estimator));
+  const shown = SLIDERS.filter(([, , { of }]) => !of || of.includes(choice.estimator)).map(([name, label, range]) =>
+    name === "temperature" && WIDE.includes(choice.estimator) ? [name, label, { ...range, low: 0.05 }] : [name, label, range],
+  );
   const exact = h("label", { class: "tick" }, h("input", { type: "checkbox", checked: choice.retracted, disabled: off || !/diagonal|full|mixture/.test(choice.family), onchange: (event) => panel.change({ retracted: event.target.checked }) }), "retraction");
   return h(
     "div",
     { class: "controls" },
+    off && h("p", { class: "fixed", textContent: "This file carries presets only. To change them, run “posterity rule”." }),
     menu("loss", Object.entries(losses).map(([k, v]) => [k, v.title]), "loss"),
     menu("family", Object.entries(families).map(([k, v]) => [k, v.title]), "family"),
     menu("gradient", able.map((k) => [k, estimators[k]]), "estimator"),
@@ -34,7 +39,6 @@ export function controls(catalogue, panel) {
     exact,
     h("button", { class: "quiet", textContent: "New seed", disabled: off, onclick: () => panel.change({ seed: (choice.seed + 1) % 1000 }) }),
     h("button", { class: "quiet", textContent: "Reset", disabled: !Object.keys(panel.changes).length, onclick: () => panel.reset() }),
-    off && h("p", { class: "fixed", textContent: "This file carries presets only. To change them, run “posterity rule”." }),
   );
 }
 
@@ -55,6 +59,11 @@ function slider(panel, name, label, range, value, off) {
     },
   });
   input.value = to(value);
+  // After a refusal: the setting that is shown is the one that the film has.
+  input.restore = (choice) => {
+    input.value = to(choice[name]);
+    shown.textContent = String(choice[name]);
+  };
   return h("label", { class: "slider" }, label, input, shown);
 }
 

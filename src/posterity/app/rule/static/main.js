@@ -8,6 +8,7 @@ import { Panel } from "./panel.js";
 import { read, write } from "./state.js";
 
 const RULE = "λ ← λ − ρ ∇_μ ( E_q[ℓ] − τ H(q) )";
+const RECIPE = "Choose a family for q, an approximation of the gradient and a step size, and the rule becomes an algorithm.";
 const HELP = [
   ["Space", "play, pause"],
   ["← →", "one step back, one step on"],
@@ -21,6 +22,8 @@ const HELP = [
   ["T", "light or dark"],
   ["Tab, then N, P and arrows", "choose a data point and move it"],
 ];
+
+const stacked = matchMedia("(max-width: 820px)"); // as in the style: panels below each other
 
 class App {
   panels = [];
@@ -47,6 +50,7 @@ class App {
     this.look = wanted.panels.length ? wanted.look : first.title;
     await this.open(wanted.panels.length ? wanted.panels : first.presets.map((preset) => ({ preset, changes: {} })), wanted.step);
     addEventListener("hashchange", () => this.#follow());
+    addEventListener("resize", everyFrame(() => this.level()));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#theme());
   }
 
@@ -98,10 +102,20 @@ class App {
     const hash = write(this.panels, this.position, this.theme, this.look);
     this.written = hash;
     if (location.hash !== hash) history.replaceState(null, "", hash);
-    const tour = this.catalogue.tours.find(({ title }) => title === this.look);
+    const shown = this.panels.map(({ preset }) => preset).join(),
+      tour = this.catalogue.tours.find(({ title, presets }) => title === this.look && presets.join() === shown);
     this.tours.value = tour ? tour.title : "";
-    fill(this.message, tour?.look ?? "");
+    fill(this.message, tour?.look ?? RECIPE);
+    this.level();
     this.draw();
+  }
+
+  // Words of the same height: drawings that are compared have the same size.
+  level() {
+    const words = this.panels.map((panel) => panel.words);
+    for (const one of words) one.style.minHeight = "";
+    const tallest = Math.max(...words.map((one) => one.offsetHeight));
+    if (!stacked.matches) for (const one of words) one.style.minHeight = `${tallest}px`;
   }
 
   play(on = !this.playing) {
@@ -149,12 +163,10 @@ class App {
   #bar() {
     const { tours } = this.catalogue;
     this.tours = select([["", "Begin with …"], ...tours.map(({ title }, k) => [title, `${k < 10 ? (k + 1) % 10 : "·"}  ${title}`])], "", (value) => this.tour(tours.findIndex(({ title }) => title === value)), { "aria-label": "Comparisons" });
-    this.message = h("span", { class: "look" });
     fill(
       document.getElementById("bar"),
       h("h1", {}, h("span", { class: "brand", textContent: "posterity" }), " the Bayesian learning rule"),
       this.tours,
-      this.message,
       h("span", { class: "stretch" }),
       h("button", { class: "quiet", textContent: "Add panel", onclick: () => this.add() }),
       h("button", { class: "quiet", textContent: "Link", onclick: () => this.#link() }),
@@ -165,11 +177,8 @@ class App {
   }
 
   #rule() {
-    fill(
-      document.getElementById("rule"),
-      equation(RULE),
-      h("p", {}, "Choose a family for q, an approximation of the gradient and a step size, and the rule becomes an algorithm."),
-    );
+    this.message = h("p", { class: "look", role: "status" }, RECIPE);
+    fill(document.getElementById("rule"), equation(RULE), this.message);
   }
 
   #transport() {
@@ -220,7 +229,7 @@ class App {
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       const { tagName, type } = event.target;
       if (/SELECT|TEXTAREA/.test(tagName) || (tagName === "INPUT" && type !== "range" && type !== "checkbox")) return;
-      if (tagName === "INPUT" && event.target !== this.slider && event.key.startsWith("Arrow")) return;
+      if (tagName === "INPUT" && event.target !== this.slider && /^(Arrow|Home|End)/.test(event.key)) return;
       if (tagName === "BUTTON" && event.key === " " && event.target !== this.button) return;
       const action = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
       if (!action) return;

@@ -7,6 +7,7 @@ import { number, vector } from "./frames.js";
 import { Points } from "./points.js";
 import { colours, Plane } from "./scene.js";
 
+const EDGE = 0.03; // of the data's plane that no point is moved onto: it would be cut
 const OPAQUE = { alpha: false }; // the plane covers its canvas: nothing behind it has to be blended
 
 export class Panel {
@@ -69,8 +70,9 @@ export class Panel {
         this.changes = {}; // a link with a setting that is not possible
         await this.load();
       } else if (this.good) this.changes = this.good;
-      toast(error.message, true);
+      toast(spoken(error.message), true);
       this.#show();
+      for (const input of this.settings.querySelectorAll("input[type=range]")) input.restore(this.choice);
     }
   }
 
@@ -85,11 +87,13 @@ export class Panel {
       return;
     }
     this.#busy = true;
+    this.element.dataset.busy = "yes";
     do {
       this.#waiting = null;
       await this.load();
     } while (this.#waiting);
     this.#busy = false;
+    delete this.element.dataset.busy;
     this.good = { ...this.changes };
     this.moving = false;
   }
@@ -164,8 +168,9 @@ export class Panel {
     const { means, covariances, note, energy, steps, weights } = this.film,
       lines = [[`step ${k} of ${steps}`, note?.[k]].filter(Boolean).join("  ·  ")],
       parts = means?.[k] ?? [];
-    if (parts.length === 1) lines.push(`m = ${vector(parts[0])}`);
-    if (parts.length === 1 && covariances?.[k]?.length) lines.push(deviation(covariances[k][0]));
+    const lost = parts.length === 1 && parts[0].includes(null);
+    if (parts.length === 1) lines.push(lost ? "diverged: choose a smaller ρ" : `m = ${vector(parts[0])}`);
+    if (parts.length === 1 && !lost && covariances?.[k]?.length) lines.push(deviation(covariances[k][0]));
     if (parts.length === 2) lines.push(...parts.map((m, i) => `${number(weights[k][i], 2)} of q at ${vector(m)}`));
     fill(this.readout, lines.map((line) => h("div", { textContent: line })));
     fill(this.value, energy?.some((v) => v !== null) ? [h("b", { textContent: number(energy[k], 3) }), h("small", { textContent: this.film.measure })] : null);
@@ -192,6 +197,7 @@ export class Panel {
       context.stroke();
       const k = Math.floor(at),
         v = values[k] ?? values[k + 1];
+      if (v === null || v === undefined) return;
       context.fillStyle = c.q;
       context.beginPath();
       context.arc(x(at), y(v + ((values[Math.min(k + 1, values.length - 1)] ?? v) - v) * (at - k)), 4.5, 0, 2 * Math.PI);
@@ -232,7 +238,7 @@ export class Panel {
   #move(k, [x, y]) {
     const points = this.film.data.map((point) => point.slice()),
       [[x0, x1], [y0, y1]] = this.film.dataDomain,
-      inside = (v, low, high) => tidy(Math.max(low, Math.min(high, v)));
+      inside = (v, low, high) => tidy(Math.max(low + EDGE * (high - low), Math.min(high - EDGE * (high - low), v)));
     const up = this.film.dataKind === "counts" ? Math.max(0, Math.round(y)) : inside(y, y0, y1);
     points[k].splice(0, 2, inside(x, x0, x1), up);
     this.film.data[k] = points[k]; // at once; the film follows
@@ -265,6 +271,11 @@ export class Panel {
       event.preventDefault();
     });
   }
+}
+
+// What the library says of its arguments, in the words of the settings.
+function spoken(message) {
+  return message.replaceAll(/\blr\b/g, "ρ").replace("retracted=True", "“retraction”");
 }
 
 function tidy(v) {

@@ -113,6 +113,7 @@ export class Plane {
       const colour = c.parts[k % 5],
         weight = frame.weights?.[k] ?? 1,
         spread = frame.covariances?.[k];
+      if (mean.includes(null)) return; // too far away to be drawn
       if (spread && spread[0] !== null) ellipses(context, to, mean, spread, colour, weight, this.film.hollow);
       context.fillStyle = colour;
       context.strokeStyle = c.paper;
@@ -134,13 +135,13 @@ export class Plane {
       context.beginPath();
       for (let t = 0; t <= until; t++) {
         const mean = means[t][k];
-        if (mean) context[t ? "lineTo" : "moveTo"](to.x(mean[0]), to.y(mean[1]));
+        if (mean && !mean.includes(null)) context[t ? "lineTo" : "moveTo"](to.x(mean[0]), to.y(mean[1]));
       }
-      context.lineTo(to.x(now[0]), to.y(now[1]));
+      if (!now.includes(null)) context.lineTo(to.x(now[0]), to.y(now[1]));
       context.stroke();
       context.globalAlpha = 0.9;
       if (this.film.steps <= 100)
-        for (let t = 0; t <= until; t++) if (means[t][k]) disc(context, to.x(means[t][k][0]), to.y(means[t][k][1]), 2.6);
+        for (let t = 0; t <= until; t++) if (means[t][k] && !means[t][k].includes(null)) disc(context, to.x(means[t][k][0]), to.y(means[t][k][1]), 2.6);
       context.globalAlpha = 1;
     });
   }
@@ -176,6 +177,9 @@ export class Plane {
       disc(context, to.x(x), to.y(y), 4 + 34 * Math.sqrt(p));
       context.globalAlpha = 1;
       context.fillStyle = c.ink;
+      context.strokeStyle = c.paper;
+      context.lineWidth = 3;
+      context.strokeText(`${Math.round(100 * p)} %`, to.x(x), to.y(y) + 5); // the dashed line stays behind it
       context.fillText(`${Math.round(100 * p)} %`, to.x(x), to.y(y) + 5);
     });
   }
@@ -211,6 +215,7 @@ export class Plane {
     if (frame.curve) curveLine(context, frame.curve, x, y, c.q, 2.5, [7, 5]);
     if (!frame.means || !surface) return;
     frame.means.forEach(([mean], k) => {
+      if (mean === null) return;
       const at = ((mean - domain[0][0]) / (domain[0][1] - domain[0][0])) * (count - 1),
         i = Math.max(0, Math.min(count - 2, Math.floor(at))),
         height = surface[i] + (surface[i + 1] - surface[i]) * (at - i);

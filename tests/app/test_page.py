@@ -365,6 +365,17 @@ def test_an_unlikely_error_still_comes_with_the_likeliest_other_label(browser, t
     assert page.errors == []
 
 
+def test_similar_amounts_are_summed_up_by_their_middle(browser, tmp_path):
+    label = [20.0, 50.0, 55.0, 60.0]
+    table = pd.DataFrame({"id": range(4), "label": label, "prediction": 50.0, "error": [3.0, 0.0, 0.1, 0.2]})
+    source = Source(table.assign(leverage=0.1), ranking="error", neighbours=lambda i, k: [(1, 0.9), (2, 0.8), (3, 0.7)])
+    page = visit(browser, write_html(source, tmp_path / "map.html").as_uri())
+    page.locator(".table .tr").first.click()
+    page.wait_for_selector(".close .card")
+    assert page.locator(".close h3").inner_text().endswith(": median 55.0")
+    assert page.errors == []
+
+
 def test_a_narrow_screen_shows_labels_and_marks(page):
     page.set_viewport_size({"width": 420, "height": 800})
     first = page.locator(".table .tr").first

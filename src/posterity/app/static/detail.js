@@ -2,7 +2,7 @@
 
 import { card, labelled, preview, swatch } from "./cards.js";
 import { fill, h, select } from "./dom.js";
-import { meaning, readable, short } from "./scales.js";
+import { meaning, quantile, readable, short, sorted } from "./scales.js";
 
 const NUMBERS = ["error", "leverage", "variance", "sensitivity", "loo_nll", "tracked_self_influence"];
 const NEIGHBOURS = 12;
@@ -193,7 +193,7 @@ export class Detail {
     const m = this.model,
       counts = new Map(),
       label = m.columns.get("label");
-    if (!m.classes.length) return "";
+    if (!m.classes.length) return rows.length ? `: median ${short(quantile(sorted(rows.map((row) => label[row])), 0.5))}` : "";
     for (const row of rows) counts.set(label[row], (counts.get(label[row]) ?? 0) + 1);
     const most = [...counts].sort((a, b) => b[1] - a[1]).slice(0, LABELS);
     return most.flatMap(([k, n], i) => [i ? ", " : ": ", h("span", { class: "label" }, `${n} `, swatch(m, k), m.className(k))]);

@@ -28,6 +28,14 @@ def regression():
     return model, po.laplace(model, (x, y), likelihood="bernoulli", structure="full", prior_precision=1.0), (x, y)
 
 
+def weighted_optimum(rows, labels, weights):
+    def objective(w):
+        f = rows @ w
+        return (weights * (np.logaddexp(0, f) - labels * f)).sum() + 0.5 * w @ w
+
+    return minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-9}).x
+
+
 @pytest.mark.parametrize("forget", [0.0, 0.3, 1.0])
 def test_forgetting_is_retraining_with_weights(regression, forget):
     model, posterior, (x, y) = regression
@@ -35,12 +43,7 @@ def test_forgetting_is_retraining_with_weights(regression, forget):
     result = adapt(model, posterior, data=(x, y), add=new, forget=forget)
     rows, labels = np.concatenate((x, new[0])), np.concatenate((y, new[1]))[:, 0]
     weights = np.r_[np.full(80, 1 - forget), np.ones(40)]
-
-    def objective(w):
-        f = rows @ w
-        return (weights * (np.logaddexp(0, f) - labels * f)).sum() + 0.5 * w @ w
-
-    found = minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-9}).x
+    found = weighted_optimum(rows, labels, weights)
     assert result.model.weight.detach().numpy()[0] == pytest.approx(found, abs=1e-6)
     p = 1 / (1 + np.exp(-rows @ found))
     hessian = rows.T @ (rows * (weights * p * (1 - p))[:, None]) + np.eye(4)
@@ -77,6 +80,39 @@ def test_all_forgotten_two_pasts_that_contradict_each_other_end_alike(kind, trai
         assert torch.equal(*found)
     with pytest.raises(po.PosterityError, match="forget"):
         adapt(model, posterior, data=(x, y), remove=[0], forget=1.0)
+
+
+@pytest.mark.parametrize(("before", "forget"), [(0.25, 0.0), (0.75, 0.0), (0.75, 0.5)])
+def test_a_past_that_counts_for_less_does_so_the_next_time_too(regression, before, forget):
+    model, posterior, (x, y) = regression
+    new, newer = logistic(40, seed=3, shift=0.3), logistic(30, seed=5, shift=-0.2)
+    found = adapt(model, posterior, data=(x, y), add=new, forget=before)
+    result = adapt(found.model, found.posterior, add=newer, forget=forget)
+    rows, labels = np.concatenate((x, new[0], newer[0])), np.concatenate((y, new[1], newer[1]))[:, 0]
+    weights = np.r_[np.full(80, (1 - before) * (1 - forget)), np.full(40, 1 - forget), np.ones(30)]
+    wanted = weighted_optimum(rows, labels, weights)
+    assert result.posterior.n == round(weights.sum())
+    assert np.allclose(result.model.weight.detach().numpy().ravel(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["remove", "relabel"])
+def test_a_row_of_a_past_that_counts_for_less_takes_with_it_what_it_counts(regression, change):
+    model, posterior, (x, y) = regression
+    new = logistic(40, seed=3, shift=0.3)
+    found = adapt(model, posterior, data=(x, y), add=new, forget=0.75)
+    rows, labels = np.concatenate((x, new[0])), np.concatenate((y, new[1]))[:, 0]
+    weights = np.r_[np.full(80, 0.25), np.ones(40)]
+    if change == "remove":
+        weights[:32] = 0.0
+        request = {"remove": range(32)}
+    else:
+        labels[:32], weights[:32] = 1 - labels[:32], 1.0
+        request = {"relabel": {i: torch.as_tensor(labels[i : i + 1]) for i in range(32)}}
+    result = adapt(found.model, found.posterior, **request)
+    wanted = weighted_optimum(rows, labels, weights)
+    assert result.posterior.n == round(weights.sum())
+    assert result.posterior.memory.weights.sum().item() == pytest.approx(weights.sum())
+    assert np.allclose(result.model.weight.detach().numpy().ravel(), wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-6])

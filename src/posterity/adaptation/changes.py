@@ -56,7 +56,8 @@ class Change:
     Args:
         added: New examples, and relabelled ones with their new targets.
         removed: Examples that go, and relabelled ones with their old targets.
-        counts: How many examples each of these stands for: one, unless they were picked as a group in a memory.
+        counts: How many examples each of these stands for: one, unless they were picked as a group in a memory. Of a
+            past that was forgotten in part, where a memory has examples that count for less than one, as much.
         others: Then also what is known of the examples that they represent.
         new: Number of examples that were not there before.
         gone: Number of examples that are there no longer.
@@ -85,7 +86,8 @@ class Change:
         count, names = _classes(posterior, request.classes, outputs)
         new = None if request.add is None else _fresh(request.add, posterior, known)
         gone = None if request.remove is None else _find(request.remove, known)
-        counts, others = torch.ones(_size(gone), dtype=torch.float64), None
+        held, others = None if whole is not None else memory, None
+        counts = _counts(gone, held)
         if callable(request.remove) and whole is None and memory is not None and gone is not None:
             counts = memory.weights[torch.isin(memory.ids, gone.ids)].double().cpu()
             others = Others.of(request.remove, memory, posterior.likelihood)
@@ -96,13 +98,15 @@ class Change:
         for batch, wide in ((known, outputs), (new, count or outputs), (corrected, count or outputs)):
             if batch is not None:
                 _check_targets(posterior, batch.targets, wide)
-        removed, counts = _joined(gone, old), torch.cat((counts, counts.new_ones(_size(old))))
-        return cls(_joined(new, corrected), removed, counts, others, _size(new), fewer, count, names)
+        before = _counts(old, held)
+        again = round(_size(old) - before.sum().item())  # with its new target an example counts as one
+        removed, counts = _joined(gone, old), torch.cat((counts, before))
+        return cls(_joined(new, corrected), removed, counts, others, _size(new) + again, fewer, count, names)
 
     def lost(self, model: nn.Module, likelihood: Likelihood, names: tuple[str, ...]) -> Tree:
         """Σ ∇ℓ at the model's weights of all that goes."""
         assert self.removed is not None
-        total = data_gradient(model, self.removed, likelihood, names)
+        total = data_gradient(model, self.removed, likelihood, names, self.counts.clamp(max=1.0))
         if self.others is None:
             return total
         unseen = pulled_back(model, self.others.inputs, self.others.residuals, names)
@@ -187,6 +191,16 @@ def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
         require(len(twice) == 0, "ids of added examples", "new ones", twice[:3].tolist())
     unique(batch.ids)
     return batch
+
+
+def _counts(batch: Batch | None, memory: Memory | None) -> Tensor:
+    """How many examples each of these is by itself: less than one where a memory says so."""
+    counts = torch.ones(_size(batch), dtype=torch.float64)
+    if batch is None or memory is None:
+        return counts
+    place = {int(i): row for row, i in enumerate(memory.ids.tolist())}
+    rows = [place[int(i)] for i in batch.ids.tolist()]
+    return torch.minimum(counts, memory.weights.double().cpu()[rows])
 
 
 def _find(remove: Remove, known: Batch | None) -> Batch:

@@ -174,6 +174,11 @@ def _pull_of_prior(posterior: Posterior) -> Tree:
     return {name: -scale * prior.precision[name].to(m) * (m - prior.mean[name].to(m)) for name, m in mean.items()}
 
 
-def data_gradient(model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...]) -> Tree:
-    """Σ ∇ℓ_i of a batch at the model's weights, in evaluation mode."""
-    return pulled_back(model, batch.inputs, likelihood.residual(outputs_of(model, batch), batch.targets), names)
+def data_gradient(
+    model: nn.Module, batch: Batch, likelihood: Likelihood, names: tuple[str, ...], weights: Tensor | None = None
+) -> Tree:
+    """Σ w_i ∇ℓ_i of a batch at the model's weights, in evaluation mode; w_i = 1 unless given."""
+    residual = likelihood.residual(outputs_of(model, batch), batch.targets)
+    if weights is not None:
+        residual = residual * weights.to(residual).reshape(-1, *(1 for _ in residual.shape[1:]))
+    return pulled_back(model, batch.inputs, residual, names)

@@ -3,8 +3,8 @@
 Σ_{i∈M} w_i J_iᵀ Λ_i J_i + R  =  P − P₀
 
 Memory and remainder together have the curvature of the posterior. Weights N/M make a memory count for more than all
-data in some directions, where R would be negative. A dense R takes the largest weights 1 + β(w − 1) that leave it
-positive; a diagonal R is cut off at zero.
+data in some directions, where R would be negative. A dense R takes the largest weights u + β(w − u), u = min(w, 1),
+that leave it positive; a diagonal R is cut off at zero. Weights below 1 are those of a past that was forgotten in part.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ def _dense_split(
     if memory is None:
         return None, Full(mean, positive_part(data))
     names, likelihood = list(mean), posterior.likelihood
-    once = memory_matrix(model, replace(memory, weights=torch.ones_like(memory.weights)), likelihood, names).to(data)
+    least = memory.weights.clamp(max=1.0)
+    once = memory_matrix(model, replace(memory, weights=least), likelihood, names).to(data)
     beyond = memory_matrix(model, memory, likelihood, names).to(data) - once
     left = data - once
     beta = _largest_share(left, beyond)
-    weights = 1 + beta * (memory.weights - 1)
+    weights = least + beta * (memory.weights - least)
     return replace(memory, weights=weights), Full(mean, positive_part(left - beta * beyond))
 
 

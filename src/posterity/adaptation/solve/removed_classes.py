@@ -71,7 +71,7 @@ def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Pas
     shrink(problem, KEPT)
     low = silence(problem, old, lost)
     theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
-    goes = replace(change, removed=change.removed.take(theirs))
+    goes = replace(change, removed=change.removed.take(theirs), counts=change.counts[theirs])
     pull = goes.lost(problem.old, problem.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))
     return replace(past, memory=memory, pull={name: g + pull[name].to(g) for name, g in past.pull.items()})

@@ -67,3 +67,13 @@ def test_few_passes_and_clipped_gradients(given, steps, norm):
     assert run.steps == steps
     assert max(rates) <= 1e-4 == run.posterior.training.lr
     assert max(norms) == pytest.approx(norm, rel=1e-5)
+
+
+def test_a_head_on_few_data_is_trained_to_the_end():
+    backbone = nn.Sequential(nn.Unflatten(1, (1, 16)), nn.Linear(16, 32), nn.Tanh(), nn.Flatten()).requires_grad_(False)
+    model = nn.Sequential(backbone, nn.Linear(32, 1, bias=False))
+    x = torch.randn(1200, 16)
+    y = (backbone(x) @ torch.randn(32) > 0).float()[:, None]
+    run = po.fit(model, (x[:200], y[:200]), method="adamw", likelihood="bernoulli", progress=False)
+    assert run.steps >= 1000
+    assert ((run.model(x[200:]) > 0) == (y[200:] > 0)).float().mean() > 0.8

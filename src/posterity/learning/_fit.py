@@ -67,8 +67,9 @@ def fit(
         epochs: Passes over the data. "auto" trains for as long as five-fold cross-validation of copies of the model
             improves, so that few data, and wrong labels among them, are not memorised. By default this is done for
             perceptrons on 20 to 10 000 examples given as tensors; other trainings take 20 epochs, or as many more as it
-            takes to make 2000 steps. Pretrained networks take 3 epochs, or as many more, up to 20, as make 1000 steps.
-            A network counts as pretrained if transformers loaded its weights or most of them are frozen.
+            takes to make 2000 steps. Pretrained networks take 3 epochs, or as many more as make 1000 steps, but at most
+            20 where a tenth of the weights or more is trained. A network counts as pretrained if transformers loaded
+            its weights or most of them are frozen.
         batch_size: Examples a batch at most, unless `data` is a loader. The batches of an epoch differ in size by one
             example at most, and so do the examples behind each step.
         lr: Learning rate before the schedule; by default the method's, and for pretrained networks 1e-4, or 1e-3 where

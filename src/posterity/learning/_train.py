@@ -96,9 +96,11 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         unseen_loss = found.loss if objective.likelihood.is_classification else None
         if learns_noise and learner_type.noise_from_folds:
             objective, learns_noise = objective.with_precision(found.noise_precision(stream.source[1])), False
+    elif settings.epochs is not None:
+        epochs = int(settings.epochs)
     else:
-        usual = pretrained.usual_epochs if learner_type.fine_tunes(model) else usual_epochs
-        epochs = usual(steps_per_epoch) if settings.epochs is None else int(settings.epochs)
+        tuned = learner_type.fine_tunes(model)
+        epochs = pretrained.usual_epochs(model, steps_per_epoch) if tuned else usual_epochs(steps_per_epoch)
     batch = -(-stream.n // steps_per_epoch)
     plan = TrainingPlan(
         n=n,

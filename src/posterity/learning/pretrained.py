@@ -11,8 +11,8 @@ from torch import nn
 
 LR, LR_OF_PARTS = 1e-4, 1e-3  # of Adam, where most weights are trained, and where adapters or a head are
 PART = 0.1  # of all weights, below which those that are trained count as adapters or a head
-STEPS = 1000  # at least, within these bounds of epochs:
-FEWEST, MOST = 3, 20
+STEPS, FEWEST = 1000, 3  # steps and epochs at least
+MOST = 20  # epochs where most weights are trained: few data are memorised soon
 CLIP = 1.0  # largest norm of the gradient
 
 
@@ -27,14 +27,18 @@ def usual_lr(model: nn.Module) -> float:
     return LR if _trained_share(model) >= PART else LR_OF_PARTS
 
 
-def usual_epochs(steps_per_epoch: int) -> int:
-    """Passes over the data for such a network.
+def usual_epochs(model: nn.Module, steps_per_epoch: int) -> int:
+    """Passes over the data for such a network; adapters and heads have a long way to go, on few data as on many.
 
     Examples:
-        >>> [usual_epochs(steps) for steps in (2, 80, 1000)]
+        >>> whole, frozen = nn.Linear(2, 2), nn.Linear(400, 2).requires_grad_(False)
+        >>> [usual_epochs(whole, steps) for steps in (2, 80, 1000)]
         [20, 13, 3]
+        >>> [usual_epochs(nn.Sequential(frozen, whole), steps) for steps in (2, 80, 1000)]
+        [500, 13, 3]
     """
-    return min(MOST, max(FEWEST, -(-STEPS // steps_per_epoch)))
+    epochs = max(FEWEST, -(-STEPS // steps_per_epoch))
+    return min(MOST, epochs) if _trained_share(model) >= PART else epochs
 
 
 def _trained_share(model: nn.Module) -> float:

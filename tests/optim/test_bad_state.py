@@ -132,6 +132,17 @@ def test_options_of_a_base_may_be_infinite_where_they_are():
     assert optimizer.param_groups[0]["growth"] == math.inf
 
 
+def test_a_learning_rate_may_be_what_a_schedule_leaves_of_zero():
+    problem, optimizer = trained(lambda params: Variational(torch.optim.Adam(params), n=1000, total_steps=40))
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.0, total_iters=10)
+    for _ in range(10):
+        optimizer.step(problem.closure(optimizer))
+        schedule.step()
+    assert -1e-15 < optimizer.param_groups[0]["lr"] < 0
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert optimizer.param_groups[0]["lr"] < 0
+
+
 @at_the_mean
 def test_the_precision_of_all_weights_comes_back():
     problem, optimizer = trained(lambda params: VariationalNewton(params, lr=0.05, ess=1000, rho=1e-4))

@@ -26,6 +26,7 @@ from posterity.startup import step_of
 from posterity.trees import state_dtype
 
 NOT_BELOW_ZERO = ("lr", "betas", "momentum", "eps", "weight_decay", "step", "exp_avg_sq", "max_exp_avg_sq")
+ROUNDING = 1e-12  # below zero, where a schedule that ends at zero may leave a learning rate
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 
 
@@ -187,7 +188,7 @@ def _check_options(mine: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         require(isinstance(found, (tuple, list)), f"state dict, {name}", f"{len(own)} numbers", found)
         for old, new in zip(own, found, strict=False):
             if isinstance(old, (Real, Tensor)) and not isinstance(old, bool) and math.isfinite(old):
-                check_finite(f"state dict, {name}", new, 0.0 if name in NOT_BELOW_ZERO else -math.inf)
+                check_finite(f"state dict, {name}", new, -ROUNDING if name in NOT_BELOW_ZERO else -math.inf)
 
 
 def _check_tensor(name: str, value: Tensor, p: Tensor | None) -> None:

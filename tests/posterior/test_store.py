@@ -79,6 +79,7 @@ def test_the_temperature_of_outputs_comes_back_and_nonsense_does_not(tmp_path: P
     q = cases.diagonal()
     Posterior(q, prior=q, n=1, ess=1, likelihood="categorical", output_temperature=1.5).save(tmp_path)
     assert Posterior.load(tmp_path).output_temperature == 1.5
+    assert "output_temperature=1.5" in repr(Posterior.load(tmp_path))
     with pytest.raises(InvalidInput, match="output_temperature: expected a positive"):
         Posterior(q, prior=q, n=1, ess=1, likelihood="categorical", output_temperature=0.0)
 

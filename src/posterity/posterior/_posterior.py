@@ -49,7 +49,8 @@ class Posterior:
             of a Laplace approximation describes.
         training: How long and how fast it was trained, where that is known.
         output_temperature: What predictions divide the logits of classes by: temperature scaling, fitted on rows that
-            were not trained on. Other questions than predictions do not see it.
+            were not trained on. Other questions than predictions do not see it. What adapts, merges or averages
+            networks starts from 1 again: it was fitted to the one network.
 
     Examples:
         >>> model = nn.Linear(2, 1)
@@ -115,7 +116,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         cold = "" if self.ess == self.n else f", temperature={self.temperature:.3g}"
-        return f"Posterior({self.structure}, n={self.n}, ess={self.ess:g}{cold}, likelihood={self.likelihood})"
+        soft = "" if self.output_temperature == 1 else f", output_temperature={self.output_temperature:.3g}"
+        return f"Posterior({self.structure}, n={self.n}, ess={self.ess:g}{cold}, likelihood={self.likelihood}{soft})"
 
     def _check_values(self) -> None:
         if not isinstance(self.structure, Structure):

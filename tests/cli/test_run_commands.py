@@ -132,6 +132,15 @@ def test_json_everywhere(run):
     assert result.exit_code == (1 if findings else 0)
 
 
+def test_a_what_if_about_a_past_that_is_forgotten_in_part(run):
+    flowers("more.csv", rows=12).assign(sepal_length=6.0).to_csv("more.csv", index=False)
+    posterity("adapt", "run", "--add", "more.csv", "--forget", "0.5", "--out", "run4", "--overwrite")
+    drop = json.loads(posterity("map", "run4", "--json", "--top", "1"))["top"][0]["id"]
+    said = posterity("what-if", "run4", "--drop", str(drop))
+    assert "the estimate counts each of them in full" in said
+    assert "--measure" not in said
+
+
 def test_a_network_trained_elsewhere(here):
     save_file({"1.weight": torch.randn(3, 5), "1.bias": torch.zeros(3)}, here / "trained.safetensors")
     said = posterity(

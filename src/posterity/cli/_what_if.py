@@ -41,7 +41,8 @@ def what_if(
         raise InvalidInput("what-if: expected rows to drop (--drop) or a file of decisions (--decisions), got neither")
     found = RowDecisions((), (), {}) if decisions is None else RowDecisions.read(decisions)
     wanted = RowDecisions(found.kept, tuple(dict.fromkeys((*found.dropped, *(drop or ())))), found.relabelled)
-    answer = what_if_run(RunFolder.open(run), wanted, measured=measure, repeats=repeats, seed=seed)
+    opened = RunFolder.open(run)
+    answer = what_if_run(opened, wanted, measured=measure, repeats=repeats, seed=seed)
     if as_json:
         about = {"run": str(run), "dropped": len(wanted.dropped), "relabelled": len(wanted.relabelled)}
         dump(about | _content(answer))
@@ -50,6 +51,8 @@ def what_if(
     say(f"estimated: {_estimate(answer)}")
     if answer.measured is not None:
         say(f"measured:  {answer.measured}")
+    elif opened.forgets:
+        say("a part of the old rows was forgotten; the estimate counts each of them in full")
     elif answer.outcome.reliability.warning:
         say("measure it: the same command with --measure")
     if answer.held_out:

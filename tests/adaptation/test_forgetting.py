@@ -283,8 +283,11 @@ def test_a_bad_chunk_leaves_the_stream_as_it_was():
             stream.learn(bad)
     assert len(stream.history) == 1
     assert torch.equal(stream.posterior.structure.precision, before)
+    new = po.Stream(nn.Linear(2, 1).double(), likelihood="bernoulli")
+    with pytest.raises(po.PosterityError, match="inputs: expected what the model takes, got float64"):
+        new.learn((x[:, :1], y))  # the first chunk is checked like the others
     with pytest.raises(po.PosterityError, match="at least one chunk"):
-        po.Stream(nn.Linear(2, 1), likelihood="bernoulli").predict(x)
+        new.predict(x)
 
 
 def test_a_network_in_a_stream_remembers_so_many():

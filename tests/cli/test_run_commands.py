@@ -29,6 +29,7 @@ def here(tmp_path_factory):
     line(folder / "line.csv")
     (folder / "torn.py").write_text("def net(:")
     (folder / "ragged.csv").write_text("x,y\n1,2\n1,2,3\n")
+    (folder / "sheet.xlsx").write_bytes(b"PK")
     return folder
 
 
@@ -212,7 +213,9 @@ def test_a_report(run):
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--epochs", "-1"), "epochs: expected a whole", 2),
         (("fit", "flowers.csv", "--target", "species", "--out", "z", "--lr", "-1"), "lr: expected a positive", 2),
         (("fit", "ragged.csv", "--target", "y", "--out", "z"), "got 3 cells in line 3, where the first has 2", 2),
-        (("merge",), "a key 'method', or --method", 2),
+        (("merge",), "a key 'method', or --method with one of ['dare', 'fisher'", 2),
+        (("merge", "run"), "got a folder; models are given by --model NAME=PATH", 2),
+        (("fit", "sheet.xlsx", "--target", "y", "--out", "z"), "got 'sheet.xlsx'; save the sheet as CSV", 2),
         (("merge", "--method", "linear", "--model", "a=hub/name", "--out", "z"), "downloaded first", 2),
         (("predict", "run", "new.csv", "--out", "/proc/none/x.csv"), "/proc/none", 3),
     ],

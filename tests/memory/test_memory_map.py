@@ -277,6 +277,8 @@ def test_bad_input(problem):
         (lambda: memory_map(model, posterior.structure, (x, y)), "a Posterior"),
         (lambda: memory_map(model, posterior, shuffled), "shuffled loader"),
         (lambda: memory_map(model, posterior, (x, y + 1)), "integers in 0..2"),
+        (lambda: memory_map(model, posterior, (x[:, :3], y)), "inputs: expected what the model takes, got float64"),
+        (lambda: m.what_if(remove=[3]).on((x[:, :3], y)), "inputs: expected what the model takes, got float64"),
         (lambda: memory_map(model, posterior, (x, y, torch.zeros(60, dtype=torch.long))), "each only once"),
         (lambda: memory_map(model, posterior, (x * torch.nan, y)), "finite"),
         (lambda: memory_map(model, posterior, (x, y), scores=("nonsense",)), "names among"),

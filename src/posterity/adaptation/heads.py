@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.penalties.quadratic import gaussian_of
 from posterity.errors import require
-from posterity.inputs import Inputs, call, move, take
+from posterity.inputs import Inputs, attempt, move, take
 from posterity.posterior import Posterior
 from posterity.trees import Tree, evaluating, trainable
 
@@ -66,7 +66,7 @@ class Head:
         try:
             with evaluating(model), torch.no_grad():
                 for rows in torch.arange(count).split(chunk):
-                    call(model, move(take(inputs, rows), device))
+                    attempt(model, move(take(inputs, rows), device))
         finally:
             handle.remove()
         x = torch.cat(seen)
@@ -84,7 +84,7 @@ def find_head(model: nn.Module, inputs: Inputs) -> Head | None:
     ]
     try:
         with evaluating(model), torch.no_grad():
-            f = call(model, move(take(inputs, torch.arange(1)), next(model.parameters()).device))
+            f = attempt(model, move(take(inputs, torch.arange(1)), next(model.parameters()).device))
     finally:
         for handle in handles:
             handle.remove()

@@ -72,8 +72,8 @@ def _estimate(answer: RunWhatIf) -> str:
     if not warning:
         return f"mean loss {answer.outcome.loss_before.mean().item():.4g} {change:+.2g}"
     if not answer.outcome.reliability.ranks:
-        return f"unknown ({warning})"
-    return f"mean loss {'falls' if change < 0 else 'rises'} ({warning})"
+        return f"unknown: {warning}"
+    return f"mean loss {'falls' if change < 0 else 'rises'}; {warning}"
 
 
 def _content(answer: RunWhatIf) -> dict[str, object]:

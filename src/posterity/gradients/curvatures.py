@@ -95,5 +95,5 @@ def _of_regulariser(loss: DataLoss, theta: Tensor, diagonal: bool) -> Tensor:
 
 def _known(loss: Loss, what: str) -> DataLoss:
     if not isinstance(loss, DataLoss):
-        raise expected("loss", f"a DataLoss (as {what} ask for the examples)", type(loss).__name__)
+        raise expected("loss", f"a DataLoss (to compute {what} from its examples)", type(loss).__name__)
     return loss

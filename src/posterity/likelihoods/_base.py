@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from posterity.errors import Undefined, expected, require
+from posterity.errors import InvalidInput, Undefined, expected, require
 
 
 class Likelihood(ABC):
@@ -189,9 +189,16 @@ def classes_last(logits: Tensor, axis: int | None = None) -> Tensor:
     return logits.movedim(axis, -1)
 
 
+def check_same_shape(f: Tensor, y: Tensor, what: str) -> None:
+    """Raise unless targets are shaped as what the model returns; one column too few has a cure."""
+    if f.shape != y.shape:
+        cure = "; give targets.unsqueeze(1)" if f.shape == (*y.shape, 1) else ""
+        raise InvalidInput(f"{expected('targets', f'shape {tuple(f.shape)} like the {what}', tuple(y.shape))}{cure}")
+
+
 def check_numbers(f: Tensor, y: Tensor) -> None:
     """Raise unless targets are finite numbers shaped as the outputs."""
-    require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the outputs", tuple(y.shape))
+    check_same_shape(f, y, "outputs")
     require(y.dtype != torch.bool, "targets", "numbers", "truth values")
     require(bool(torch.isfinite(y).all()), "targets", "finite numbers", "NaN or infinity")
 

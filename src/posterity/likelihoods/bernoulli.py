@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.errors import Undefined, require
-from posterity.likelihoods._base import Likelihood, range_of
+from posterity.likelihoods._base import Likelihood, check_same_shape, range_of
 
 
 @dataclass(frozen=True)
@@ -65,5 +65,5 @@ class BernoulliLikelihood(Likelihood):
         return torch.bernoulli(torch.sigmoid(f), generator=generator)
 
     def check(self, f: Tensor, y: Tensor) -> None:
-        require(f.shape == y.shape, "targets", f"shape {tuple(f.shape)} like the logits", tuple(y.shape))
+        check_same_shape(f, y, "logits")
         require(bool(((y >= 0) & (y <= 1)).all()), "targets", "values in [0, 1]", range_of(y))

@@ -126,9 +126,9 @@ def _left(rest: float) -> str:
     if rest < REST_LIMIT:
         return ""
     trust = (
-        "trust its direction, not its size" if rest < DIRECTION_LIMIT else "not even its direction is known: measure it"
+        "trust its direction, not its size" if rest < DIRECTION_LIMIT else "its direction is unknown too, so measure it"
     )
-    return f"the estimate has not converged (residual {rest:.2g}, expected below {REST_LIMIT:g}): {trust}"
+    return f"the estimate has not converged (residual {rest:.2g}, expected below {REST_LIMIT:g}); {trust}"
 
 
 def _size(share: float) -> str:

@@ -15,7 +15,7 @@ from posterity.merging._method import Method, number
 from posterity.merging.job import Job, MergeSource
 from posterity.merging.lora import is_adapter, merge_adapters
 from posterity.merging.mergekit import translated
-from posterity.merging.methods import method_of
+from posterity.merging.methods import METHODS, method_of
 from posterity.merging.stream import merge_checkpoints
 
 KEYS = ("method", "options", "base", "models", "out", "prior_precision", "temperature", "shard_size", "rank")
@@ -66,6 +66,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = _loaded(text)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise RefusedFile(f"{path}: expected a recipe in YAML, got {error}") from None
+    except IsADirectoryError:
+        raise RefusedFile(f"{path}: expected a recipe, got a folder; models are given by --model NAME=PATH") from None
     except OSError as error:
         raise RefusedFile(f"{path}: expected a recipe, got {error.strerror}") from None
     if not isinstance(content, dict):
@@ -104,7 +106,8 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     """
     folder, content = Path(folder), translated(content)
     _check_keys("recipe", content, KEYS)
-    for key, flag in (("method", "--method"), ("models", "--model NAME=PATH"), ("out", "--out")):
+    methods = f"--method with one of {sorted(METHODS)}"
+    for key, flag in (("method", methods), ("models", "--model NAME=PATH"), ("out", "--out")):
         require(content.get(key) is not None, "recipe", f"a key {key!r}, or {flag}", sorted(content))
     models, options = content["models"], content.get("options") or {}
     require(isinstance(models, Mapping) and len(models) > 0, "models", "a mapping from names to paths", models)

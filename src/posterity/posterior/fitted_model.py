@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from posterity.batches import Batch, Batches, OwnPart, in_order
 from posterity.curvature.covariance import Covariance, fitted
 from posterity.errors import require
-from posterity.inputs import Inputs, call
+from posterity.inputs import Inputs, attempt
 from posterity.likelihoods import Likelihood
 from posterity.posterior._posterior import Posterior
 from posterity.posterior.private import double_at_mean
@@ -89,7 +89,7 @@ class FittedModel:
     def outputs(self, inputs: Inputs) -> Tensor:
         """The model's outputs (B, K), without a graph."""
         with torch.no_grad():
-            f = call(self.model, inputs)
+            f = attempt(self.model, inputs)
         require(f.dim() == 2, "model output", "one row of outputs for each example, (B, K)", tuple(f.shape))
         require(bool(torch.isfinite(f).all()), "model output", "finite numbers", "NaN or infinity")
         return f

@@ -28,6 +28,7 @@ from posterity.runs.store import LIST, TRAINING
 LABEL = "label"  # what the labels of pictures are called, unless the user names them
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FILE = "file"  # the column of their names
+_SHEETS = (".xls", ".xlsx", ".ods")
 _PACKED = (".gz", ".bz2", ".xz", ".zip")
 _INPUT_NAMES = ("x", "X", "inputs", "features", "images", "embeddings", "data")
 _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -103,7 +104,9 @@ def read_rows(
     reader = _READERS.get(plain.suffix.lower())
     if reader is None:
         known = ", ".join(sorted(_READERS))
-        raise expected("data", f"a file that ends in one of {known}, an idx file or a folder of pictures", path.name)
+        cure = "; save the sheet as CSV" if plain.suffix.lower() in _SHEETS else ""
+        wanted = f"a file that ends in one of {known}, an idx file or a folder of pictures"
+        raise InvalidInput(f"{expected('data', wanted, path.name)}{cure}")
     try:
         rows = _npz(path, inputs, target) if reader is _npz else reader(path)
     except DAMAGE as why:

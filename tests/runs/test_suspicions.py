@@ -13,6 +13,7 @@ def written(path, **columns):
 
 
 def notes(tmp_path, **columns):
+    tmp_path.mkdir(exist_ok=True)
     return plan(tmp_path / "run", written(tmp_path / "t.csv", **columns), target="y").notes
 
 
@@ -55,3 +56,20 @@ def test_few_answers_are_alike_by_chance(tmp_path):
 def test_dates_that_could_be_read_otherwise(tmp_path):
     said = notes(tmp_path, when=[f"{1 + i % 12}/{1 + i % 5}/2019" for i in range(300)], y=["a", "b"] * 150)
     assert any("read as month, day, year" in note for note in said)
+
+
+def test_classes_that_differ_only_in_spelling(tmp_path):
+    said = notes(tmp_path, y=["new york", "New York", "Boston"] * 100)
+    assert "y: 'New York' and 'new york' differ only in spelling; if they are one class, correct the file" in said
+    assert not any("spelling" in note for note in notes(tmp_path / "signs", y=["-1", "1", "+1"] * 100))
+
+
+def test_a_copy_of_the_target(tmp_path):
+    labels = ["a", "b", "c"] * 100
+    said = notes(tmp_path, code=[{"a": "first", "b": "second", "c": "first"}[y] for y in labels], y=labels)
+    assert not any("--ignore code" in note for note in said)
+    said = notes(tmp_path / "copy", code=[y.upper() for y in labels], y=labels)
+    assert (
+        "code: each of its values goes with one y only; if it is not known before y, leave it out: --ignore code"
+        in said
+    )

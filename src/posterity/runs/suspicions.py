@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -37,6 +39,8 @@ def suspicions(preprocessing: Preprocessing, rows: Rows, train: Examples, test: 
             found.append(f"{name}: rises from row to row; if it only numbers them, leave it out: --ignore {name}")
     if isinstance(preprocessing.target, Classes):
         found += _classes(preprocessing.target, train.targets)
+        kept = [column.name for column in preprocessing.columns if column.width]
+        found += _answers(preprocessing.target, rows.table[kept], train.targets)
         if test is not None:
             found.append(_untested(preprocessing.target, test.targets))
     if test is not None and train.inputs.ndim == 2:
@@ -52,6 +56,9 @@ def _classes(target: Classes, targets: Tensor) -> list[str | None]:
     if rare:
         some = ", ".join(f"{name!r} {count}" for count, name in rare[:3]) + (" ..." if len(rare) > 3 else "")
         notes.append(f"{target.name}: few of {n} training rows are of some classes ({some}); collect more of them")
+    spellings = _spellings(target.names)
+    if spellings:
+        notes.append(f"{target.name}: {spellings} differ only in spelling; if they are one class, correct the file")
     share, name = max(zip((count / n for count in counts), target.names))
     if share >= _ONE_SIDED:
         notes.append(
@@ -59,6 +66,27 @@ def _classes(target: Classes, targets: Tensor) -> list[str | None]:
             " judge by balanced_accuracy and by nll"
         )
     return notes
+
+
+def _answers(target: Classes, table: pd.DataFrame, targets: Tensor) -> list[str]:
+    """A note on each column of few values, each of which is of one class only: often a copy of the target."""
+    classes = pd.Series(targets.numpy(), index=table.index)
+    few = [name for name in table if 2 <= table[name].nunique() <= len(table) / _RARE]
+    return [
+        f"{name}: each of its values goes with one {target.name} only; if it is not known before {target.name}, leave"
+        f" it out: --ignore {name}"
+        for name in few
+        if classes.groupby(table[name], dropna=False).nunique().max() == 1
+    ]
+
+
+def _spellings(names: Sequence[str]) -> str:
+    """Names of classes that differ only in capitals, spaces or underscores, "" where there are none."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"[\s_]+", " ", name.casefold()).strip(), []).append(name)
+    groups = [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+    return "; ".join(groups[:3]) + (" ..." if len(groups) > 3 else "")
 
 
 def _untested(target: Classes, targets: Tensor) -> str | None:

@@ -73,7 +73,7 @@ def test_networks_start_from_rows_that_they_learn_from(monkeypatch):
     started = []
     networks = [network(k) for k in range(3)]
     found = out_of_fold(networks, x, y, CATEGORICAL, start=lambda _, *rows: started.append(rows))
-    part = folds.parts(90, 3, torch.Generator().manual_seed(0))
+    part = folds.at_random(90, 3, torch.Generator().manual_seed(0))
     for k, (rows, labels) in enumerate(started):
         assert torch.equal(rows, x[part != k])
         assert torch.equal(labels, y[part != k])
@@ -158,3 +158,24 @@ def test_a_late_end_is_as_far_as_the_slack_goes(monkeypatch):
         assert found.memorises
         late.append(found.late)
     assert found.steps == late[0] < late[1] < late[2]
+
+
+def test_blocks_notice_that_a_network_memorises_rows_whose_neighbours_are_alike():
+    """Five copies of each example, side by side, with labels that are half chance: random folds know the copies."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 6, generator=generator), torch.randint(2, (40,), generator=generator)
+    x, y = x.repeat_interleave(5, 0), y.repeat_interleave(5)
+    found = {
+        how: out_of_fold([network(k, outputs=2) for k in range(5)], x, y, CATEGORICAL, longest=300, parts=how)
+        for how in ("random", "blocks")
+    }
+    assert found["random"].loss < 0.5  # of labels that cannot be predicted: log 2 is what a good model has
+    assert found["blocks"].loss > 0.6
+    assert found["blocks"].memorises
+    run = fit(network(0, outputs=2), (x, y), folds="blocks", progress=False)
+    assert run.history[-1]["loss"] > 0.5
+
+
+def test_folds_are_random_or_blocks():
+    with pytest.raises(InvalidInput, match=r"folds: expected one of \['blocks', 'random'\], got 'days'"):
+        fit(network(0), blobs(), folds="days")

@@ -124,7 +124,12 @@ def test_more_effective_parameters_than_examples_leave_rankings():
 
 @pytest.mark.parametrize(
     ("rest", "words", "ranks"),
-    [(9e-6, "", True), (1e-5, "not its size", True), (9e-4, "not its size", True), (1e-3, "not even its dir", False)],
+    [
+        (9e-6, "", True),
+        (1e-5, "not its size", True),
+        (9e-4, "not its size", True),
+        (1e-3, "direction is unknown", False),
+    ],
 )
 def test_what_a_checked_estimate_leaves_decides_what_to_trust(rest, words, ranks):
     q = Diagonal({"w": torch.zeros(1)}, {"w": torch.ones(1)})

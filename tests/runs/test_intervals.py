@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import posterity as po
-from posterity.learning.folds import OutOfFold, parts
+from posterity.learning.folds import OutOfFold, at_random
 from posterity.runs.columns import Number
 from posterity.runs.fitting import train
 from posterity.runs.intervals import LEVELS, bounds, shrunk, widths, with_noise
@@ -80,7 +80,7 @@ def test_errors_of_the_folds_shrink_to_those_of_the_final_training():
     better = shrunk(found, train, 5, 7, learn)
     assert better.shrink == pytest.approx(0.25, rel=1e-5)
     assert better.noise_precision(train.targets) == pytest.approx(1 / 0.01, rel=1e-5)
-    unseen = parts(40, 5, torch.Generator().manual_seed(7)) == 0
+    unseen = at_random(40, 5, torch.Generator().manual_seed(7)) == 0
     assert learnt_from[0].ids.tolist() == torch.arange(40)[~unseen].tolist()
     worse = OutOfFold(2 * x + 0.05, 2 * x, 1, 0.0, True)
     assert shrunk(worse, train, 5, 7, learn).shrink == 1

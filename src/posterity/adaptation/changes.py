@@ -194,7 +194,7 @@ def _fresh(add: Any, posterior: Posterior, known: Batch | None) -> Batch:
 
 
 def _counts(batch: Batch | None, memory: Memory | None) -> Tensor:
-    """How many examples each of these is by itself: less than one where a memory says so."""
+    """How many examples each of these is by itself: one, or less than one where its weight in a memory is less."""
     counts = torch.ones(_size(batch), dtype=torch.float64)
     if batch is None or memory is None:
         return counts

@@ -28,6 +28,7 @@ def fit(
     method: str = "variational",
     likelihood: str | Likelihood | None = None,
     epochs: int | str | None = None,
+    folds: str = "random",
     batch_size: int = 64,
     lr: float | None = None,
     schedule: str | Schedule | None = None,
@@ -70,6 +71,9 @@ def fit(
             takes to make 2000 steps. Pretrained networks take 3 epochs, or as many more as make 1000 steps, but at most
             20 where a tenth of the weights or more is trained. A network counts as pretrained if transformers loaded
             its weights or most of them are frozen.
+        folds: Which examples a fold of the cross-validation leaves out: "random" ones, or "blocks" of neighbours.
+            Take blocks where neighbours are alike, as in a time series: a network that has learnt the neighbours of an
+            example nearly knows it, and random folds do not notice that it memorises.
         batch_size: Examples a batch at most, unless `data` is a loader. The batches of an epoch differ in size by one
             example at most, and so do the examples behind each step.
         lr: Learning rate before the schedule; by default the method's, and for pretrained networks 1e-4, or 1e-3 where

@@ -93,6 +93,7 @@ def out_of_fold(
     longest: int | None = None,
     averaged: bool = False,
     thorough: bool = False,
+    parts: str = "random",
     start: Callable[[nn.Module, Tensor, Tensor], None] | None = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -115,6 +116,7 @@ def out_of_fold(
             rate would reach, where the weights themselves are kept far from it by the noise of their batches.
         thorough: Judge lengths by more examples, and go on for longer: noise then misleads the search less, and
             `OutOfFold.late` is known.
+        parts: Which examples each part has: "random" ones, or "blocks" of neighbouring ones.
         start: A function that is given each network with the inputs and targets it will learn from, to set its weights.
         seed: Seed of the parts and of the order of examples.
         progress: True or False to force or forbid the progress bar; by default it shows on terminals.
@@ -127,7 +129,7 @@ def out_of_fold(
     require_whole("batch_size", batch_size)
     require(2 <= count <= n, "folds", f"from 2 to {n}, the number of examples", count)
     generator = torch.Generator().manual_seed(seed)
-    part = parts(n, count, generator)
+    part = PARTS[parts](n, count, generator)
     search = _THOROUGH if thorough else _QUICK
     unseen = [(part == k).nonzero().flatten()[: search.judging // count] for k in range(count)]
     seen = [(part != k).nonzero().flatten() for k in range(count)]
@@ -197,9 +199,22 @@ def _standard_errors(gaps: Tensor) -> float:
     return gaps.mean().item() / error if error > 0 else 0.0
 
 
-def parts(n: int, count: int, generator: torch.Generator) -> Tensor:
+def at_random(n: int, count: int, generator: torch.Generator) -> Tensor:
     """The part of each example: equally many in each, at random."""
     return torch.randperm(n, generator=generator) % count
+
+
+def in_blocks(n: int, count: int, generator: torch.Generator) -> Tensor:
+    """The part of each example: equally many in each, neighbours in the same; nothing is drawn.
+
+    Examples:
+        >>> in_blocks(5, 2, torch.Generator()).tolist()
+        [0, 0, 0, 1, 1]
+    """
+    return torch.arange(n) * count // n
+
+
+PARTS = {"random": at_random, "blocks": in_blocks}
 
 
 @dataclass(frozen=True)

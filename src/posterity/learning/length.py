@@ -89,6 +89,7 @@ def searched_epochs(
         objective.likelihood,
         batch_size=settings.batch_size,
         thorough=late,
+        parts=settings.folds,
         seed=settings.seed,
         progress=settings.progress,
     )

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from posterity.errors import expected, require, require_positive, require_whole
 from posterity.inputs import Inputs
 from posterity.learning.callbacks import Callback
+from posterity.learning.folds import PARTS
 from posterity.learning.learners import METHODS, Learner, TrainingPlan
 from posterity.learning.length import AUTO
 from posterity.learning.schedules import Schedule
 from posterity.likelihoods import Likelihood
 from posterity.trees import fingerprint
 
-_FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every")  # when a run is resumed
+_FREE_TO_CHANGE = ("resume", "progress", "checkpoint", "checkpoint_every", "folds")  # when a run is resumed
 _PLAIN = {"accumulate": 1, "label_smoothing": 0.0}  # arguments that are not None when they ask for nothing
 
 
@@ -33,6 +34,7 @@ class FitSettings:
     method: str = "variational"
     likelihood: str | Likelihood | None = None
     epochs: int | str | None = None
+    folds: str = "random"
     batch_size: int = 64
     lr: float | None = None
     schedule: str | Schedule | None = None
@@ -65,6 +67,7 @@ class FitSettings:
             require(self.checkpoint is None, "epochs", "a whole number beside a checkpoint", self.epochs)
         elif self.epochs is not None:
             require_whole("epochs", self.epochs)
+        require(self.folds in PARTS, "folds", f"one of {sorted(PARTS)}", self.folds)
         for name in ("batch_size", "accumulate", "n", "patience", "checkpoint_every"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posterity.learning.folds import OutOfFold, parts
+from posterity.learning.folds import OutOfFold, at_random
 from posterity.likelihoods import GaussianLikelihood, Likelihood
 from posterity.posterior import Posterior
 from posterity.prediction import ConformalIntervals, Prediction, predict
@@ -80,7 +80,7 @@ def shrunk(found: OutOfFold, train: Examples, folds: int, seed: int, fit: Callab
         seed: Their seed.
         fit: The final training on some of the examples; returns its model.
     """
-    unseen = parts(len(train.ids), folds, torch.Generator().manual_seed(seed)) == 0
+    unseen = at_random(len(train.ids), folds, torch.Generator().manual_seed(seed)) == 0
     model = fit(Examples(*(part[~unseen] for part in train)))
     with torch.no_grad(), evaluating(model):
         own = model(train.inputs[unseen].to(next(model.parameters()).device)).cpu()

@@ -64,7 +64,8 @@ class Stream:
         memory: Examples that a network remembers.
         folder: A folder in which the stream is kept after each chunk.
         seed: Of everything random.
-        **settings: Of `fit`, for the first chunk of a network.
+        **settings: Of `fit`, for the first chunk of a network. Its folds are blocks of neighbouring rows, which in a
+            stream are often alike (`folds="random"` for others).
 
     Examples:
         >>> import posterity as po
@@ -231,7 +232,8 @@ class Stream:
         """What the first chunk leaves."""
         if not self._linear:
             model = copy.deepcopy(self._model)
-            run = fit(model, (batch.inputs, batch.targets), likelihood=self.likelihood, seed=self.seed, **self.settings)
+            settings: dict[str, Any] = {"likelihood": self.likelihood, "seed": self.seed, "folds": "blocks"}
+            run = fit(model, (batch.inputs, batch.targets), **settings | self.settings)
             return [self._with_memory(run.model, run.posterior, batch)]
         zero = {name: torch.zeros_like(p).double() for name, p in snapshot(trainable(self._model)).items()}
         prior = Diagonal.isotropic(zero, self.prior_precision)

@@ -58,14 +58,16 @@ def test_a_step_lowers_the_loss_of_its_examples_by_their_own_doing_more_than_tha
     assert expected > 20 * spread
 
 
-def trained(labels, x, steps=800):
+def trained(labels, x, steps=800, left=1.0):
     torch.manual_seed(0)
     model = perceptron(x.shape[1], 64, 2)
-    optimizer = Variational(AdamW(model.parameters(), lr=3e-3), n=len(x), batch_size=20, total_steps=steps)
+    optimizer = Variational(AdamW(model.parameters(), lr=3e-3, eps=1e-12), n=len(x), batch_size=20, total_steps=steps)
     for _ in range(steps):
         rows = torch.randint(0, len(x), (20,))
         with optimizer.sampled_params(train=True):
             F.cross_entropy(model(x[rows]), labels[rows]).backward()
+        for p in model.parameters():
+            p.grad.mul_(left)
         optimizer.step()
         optimizer.zero_grad()
     return optimizer
@@ -81,6 +83,14 @@ def test_memorised_labels_open_the_budget_and_easy_ones_do_not():
     prices = [o.diagnostics().price for o in (easy, random)]
     assert prices[1] > 4 * prices[0]
     assert prices[1] < 2 * gap.MOST
+
+
+def test_clipping_does_not_look_like_memorising():
+    """Adam's steps do not change with the size of gradients, so that these runs are one, but for rounding."""
+    torch.manual_seed(1)
+    x, labels = torch.randn(300, 20), torch.randint(0, 2, (300,))
+    whole, clipped = (float(trained(labels, x, 200, left).meter.taught) for left in (1.0, 1 / 16))
+    assert clipped == pytest.approx(whole, rel=0.01)
 
 
 def test_a_given_budget_stays_and_other_bases_have_the_usual_one():

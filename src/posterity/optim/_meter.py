@@ -108,8 +108,11 @@ class Meter:
         made gradients smaller.
         """
         spread = (self.price.n - self.batch) / max(self.price.n - 1, 1) if self.known else 1.0
-        left = self.clipping / (1 - DECAY**self.measured) if self.measured else 1.0
-        return self.scale / ((spread + self.scale / self.price.ess) * left)
+        return self.scale / ((spread + self.scale / self.price.ess) * self.left())
+
+    def left(self) -> Tensor | float:
+        """What clipping has left of the square of a gradient, on average."""
+        return self.clipping / (1 - DECAY**self.measured) if self.measured else 1.0
 
     @property
     def parameters(self) -> Tensor:
@@ -206,6 +209,8 @@ class Meter:
     def learn_gap(self, own_doing: Tensor, lr: float) -> None:
         """Take in what examples do for their own loss in a step, for all steps until the next look.
 
+        The step is that of the clipped gradient. The loss falls by its product with the gradient before clipping.
+
         Args:
             own_doing: η (ĝ − ḡ)ᵀ D ĝ, over all weights.
             lr: The largest learning rate.
@@ -213,7 +218,8 @@ class Meter:
         self.progress(lr)
         if self.done > SHUT:
             return
-        per_step = own_doing.to(self.total).clamp_min(0) * self.examples() / self.price.n
+        once = self.examples() * self.left() ** 0.5
+        per_step = own_doing.to(self.total).clamp_min(0) * once / self.price.n
         self.taught = gap.remembered(self.taught, self.moved, REFRESH * lr) + REFRESH * per_step
         self.moved = self.moved + REFRESH * lr
         self.allowed = gap.worth(self.taught, self.total / self.price.n)

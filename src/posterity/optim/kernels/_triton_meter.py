@@ -59,11 +59,17 @@ TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
 @triton.jit
 def _examples(meter, constants, ess):
     """`Meter.examples` at this λ."""
-    n, scale, measured = tl.load(constants + N), tl.load(meter + SCALE), tl.load(meter + MEASURED).to(tl.float64)
+    n, scale = tl.load(constants + N), tl.load(meter + SCALE)
     spread = tl.where(tl.load(constants + KNOWN) > 0, (n - tl.load(meter + BATCH)) / tl.maximum(n - 1, 1.0), 1.0)
+    return scale / ((spread + scale / ess) * _left(meter))
+
+
+@triton.jit
+def _left(meter):
+    """`Meter.left`."""
+    measured = tl.load(meter + MEASURED).to(tl.float64)
     debiased = tl.load(meter + CLIPPING) / (1 - tl.exp(measured * LOG_KEPT)).to(tl.float32)
-    left = tl.where(measured > 0, debiased, 1.0)
-    return scale / ((spread + scale / ess) * left)
+    return tl.where(measured > 0, debiased, 1.0)
 
 
 @triton.jit
@@ -219,7 +225,8 @@ def _learn_gap(meter, constants, own_doing, lr):
     taught = tl.load(meter + TAUGHT)
     for _ in tl.static_range(FORGETTING):
         taught = taught * left
-    own = tl.maximum(own_doing, 0.0).to(tl.float32) * tl.load(meter + EXAMPLES) / tl.load(constants + N)
+    once = tl.load(meter + EXAMPLES) * tl.sqrt(_left(meter))
+    own = tl.maximum(own_doing, 0.0).to(tl.float32) * once / tl.load(constants + N)
     taught = taught + tl.load(constants + REFRESH) * own
     usual = tl.maximum(GAP_USUAL * tl.load(meter + TOTAL) / tl.load(constants + N), 1e-12)
     worth = GAP_SHARE * taught

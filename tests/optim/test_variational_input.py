@@ -15,6 +15,7 @@ import posterity as po
 from networks import perceptron
 from posterity.errors import InvalidInput
 from posterity.optim import IVON, Variational
+from posterity.optim._meter import TOO_LARGE
 
 
 def one():
@@ -66,6 +67,9 @@ def shared_memory():
             for b in (0, -1, math.nan, "0.1")
         ),
         *((lambda b=b: Variational(AdamW([one()]), n=9, batch_size=b), "batch_size: expected") for b in (0, -1, 1.5)),
+        (lambda: Variational(AdamW([one()]), n=9, batch_size=64), "at most n=9, counted in the same examples"),
+        (lambda: Variational(AdamW([one()]), n=9, scaler=1024.0), "scaler: expected a GradScaler"),
+        (lambda: Variational(AdamW([one()]), n=9, fused="yes"), "fused: expected True or False"),
     ],
 )
 def test_bad_input_is_named(make, message):
@@ -126,6 +130,14 @@ def test_a_summed_loss_is_told_from_a_mean_one(reduction):
     assert [message[: len(wanted[0])] for message in messages] == wanted
 
 
+@pytest.mark.parametrize(("ratio", "batch", "said"), [(0.1, 64, True), (0.24, 16, True), (0.9, 16, False)])
+def test_summed_losses_of_networks_that_memorise_are_told_too(ratio, batch, said):
+    """Theirs were up to four times 1/B, and those of mean losses at least 0.9."""
+    meter = Variational(AdamW([one()]), n=10**6, batch_size=batch).meter
+    meter.owed, meter.spent = 300.0, 300.0 * ratio
+    assert (TOO_LARGE in meter.complaints(wait=True)) == said
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -146,7 +158,7 @@ def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(other):
     else:
         stranger.step()
     before = copy.deepcopy(optimizer.state_dict())
-    with pytest.raises(InvalidInput, match="one of Variational, over AdamW, got"):
+    with pytest.raises(InvalidInput, match=r"one of Variational, over AdamW, got '[^']+'"):
         optimizer.load_state_dict(stranger.state_dict())
     after = optimizer.state_dict()
     assert after["meter"] == before["meter"]

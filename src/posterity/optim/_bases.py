@@ -168,7 +168,8 @@ def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
     found = [each["kind"] for each in state_dict.get("bases", ())]
     if found != kinds:
         names = sorted({name for values in state_dict["state"].values() for name in values})
-        raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", ", ".join(found or names))
+        given = ", ".join(found or names) or "one of another optimizer"
+        raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", given)
     mine = [group for base in bases for group in base.param_groups]
     for group, given in zip(mine, state_dict["param_groups"], strict=False):  # torch refuses lists of other lengths
         _check_options(group, given)

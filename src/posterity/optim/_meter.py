@@ -163,12 +163,12 @@ class Meter:
         """Whether gradients are those of a summed loss, as far as can be seen.
 
         With the mean loss of B examples the curvature is B v̂, and 2c / Σ σ²v̂ is about B; with their summed loss it is
-        about 1. Σ 2c has a variance of Σ Σ σ²v̂ = owed / B.
+        about 1, or a few where the network memorises. Σ 2c has a variance of Σ Σ σ²v̂ = owed / B.
         """
         if not self.known or self.by_price or self.batch < 16:
             return False
         spent, owed = float(self.spent), float(self.owed)
-        return owed * self.batch > SURE and spent < 2 / min(self.batch, 40) * owed
+        return owed * self.batch > SURE and spent < max(min(8 / self.batch, 0.25), 0.05) * owed
 
     def rescale(self) -> None:
         """Where the batch size was not given: let squares of gradients agree with the measured price."""
@@ -306,6 +306,12 @@ def sizes(norms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> tuple[Tens
         torch.stack([t.to(like) for t in each]).square().sum() for each in ([then for then, _ in known], now)
     )
     return before, after
+
+
+def checked_scaler(scaler: Any) -> torch.amp.GradScaler | None:
+    """A GradScaler, or nothing."""
+    require(scaler is None or isinstance(scaler, torch.amp.GradScaler), "scaler", "a GradScaler", scaler)
+    return scaler
 
 
 def scale_of(scaler: torch.amp.GradScaler | None, like: Tensor) -> Tensor | None:

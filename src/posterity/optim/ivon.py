@@ -17,7 +17,7 @@ from posterity.errors import require, require_whole
 from posterity.optim._auto import FIRST, Auto, HeldPrice, decided
 from posterity.optim._auto import usual_start as usual_start
 from posterity.optim._distributed import Noise, every, local, summed
-from posterity.optim._meter import UNCLEAR, check_numbers
+from posterity.optim._meter import UNCLEAR, check_numbers, checked_scaler
 from posterity.optim._options import (
     GaussianOptions,
     betas_of_ivon_opt,
@@ -190,7 +190,7 @@ class IVON(VariationalOptimizer):
         scaler: torch.amp.GradScaler | None = None,
         **torch_options: Any,
     ) -> None:
-        self.scaler = scaler
+        self.scaler = checked_scaler(scaler)
         options = IVONOptions(
             lr=lr,
             **decided(ess, hess_init, n),
@@ -204,9 +204,6 @@ class IVON(VariationalOptimizer):
             total_steps=total_steps,
             batch_size=batch_size,
         )
-        if fused is not None:
-            check_flag("fused", fused)
-            fused = bool(fused)
         super().__init__(
             params,
             options,

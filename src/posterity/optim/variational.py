@@ -20,7 +20,7 @@ from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
 from posterity.optim._fused_adam import FusedAdam
-from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, plain, price_of
+from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, checked_scaler, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
 from posterity.optim._watching import Watching
@@ -109,7 +109,8 @@ class Variational(Watching):
         require_positive("budget", 1.0 if budget is None else budget)
         for name, value in (("total_steps", total_steps), ("batch_size", batch_size)):
             require_whole(name, 1 if value is None else value)
-        self.n, self.scaler = float(n), scaler
+        require((batch_size or 1) <= n, "batch_size", f"at most n={n:g}, counted in the same examples", batch_size)
+        self.n, self.scaler = float(n), checked_scaler(scaler)
         self.deltas: dict[Tensor, Tensor | float] = {}
         self.normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0

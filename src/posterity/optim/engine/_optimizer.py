@@ -17,7 +17,7 @@ from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
 from posterity.optim._distributed import Noise, Replicas, whole
 from posterity.optim._growth import DIVERGES, Growth
-from posterity.optim._options import Options, check_memory, check_parameters, check_torch_options
+from posterity.optim._options import Options, check_flag, check_memory, check_parameters, check_torch_options
 from posterity.optim.engine import _priors
 from posterity.optim.engine._attach import Attachment
 from posterity.optim.engine._backend import Eager, Work
@@ -80,7 +80,9 @@ class VariationalOptimizer(Equations, Optimizer):
         check_torch_options(type(self).__name__, torch_options or {}, capturable=self.capturable)
         options.check()  # before the parameters, as torch does
         require_whole("mc_samples", mc_samples)
-        self.mc_samples, self.fused = mc_samples, fused
+        if fused is not None:
+            check_flag("fused", fused)
+        self.mc_samples, self.fused = mc_samples, None if fused is None else bool(fused)
         self._replicas = Replicas(noise, process_group)
         self._forget_transients()
         super().__init__(params, {**vars(options), "draws": 0, "skipped": 0})

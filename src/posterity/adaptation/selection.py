@@ -75,7 +75,7 @@ def select(
 
 def _scores(by: str, model: nn.Module, posterior: Posterior, data: Batch, f: Tensor, seed: int) -> Tensor | None:
     if by == "random":
-        return torch.rand(len(data), generator=seeded(seed))
+        return torch.rand(len(data), generator=seeded(seed), dtype=torch.float32)
     if by == "curvature":
         return posterior.likelihood.curvature(f).diagonal(dim1=-2, dim2=-1).sum(-1)
     if by == "leverage":

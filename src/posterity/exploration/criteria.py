@@ -41,7 +41,7 @@ def bald(question: PoolQuestion) -> Tensor:
 
 def random(question: PoolQuestion) -> Tensor:
     """Random scores, as a baseline."""
-    return torch.rand(question.trained.data.n, generator=seeded(question.seed)).double()
+    return torch.rand(question.trained.data.n, generator=seeded(question.seed), dtype=torch.float32).double()
 
 
 def _total(scores: Tensor) -> Tensor:

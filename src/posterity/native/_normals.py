@@ -45,7 +45,7 @@ def draw(words: tuple[int, int], start: int, count: int, half: int, rounds: Roun
     library = _library_of(half, rounds)
     if library is None:
         return None
-    noise, (a, b) = torch.empty(count), (word & 0xFFFFFFFF for word in words)
+    noise, (a, b) = torch.empty(count, dtype=torch.float32), (word & 0xFFFFFFFF for word in words)
     threads = max(1, min(torch.get_num_threads(), count // GRAIN))
     numbers = ctypes.c_int64(start), ctypes.c_int64(count), ctypes.c_uint32(a), ctypes.c_uint32(b), threads
     library.draw(ctypes.c_void_p(noise.data_ptr()), *numbers)

@@ -220,10 +220,10 @@ class FusedAdam(Fused):
             entries.append(
                 Entry({"p": p.detach(), "buffer": self._buffers[p], **averages, **counts}, number, index, False)
             )
-        self._deltas = torch.zeros(len(entries), device=device)
+        self._deltas = torch.zeros(len(entries), dtype=torch.float32, device=device)
         self._entries = self._deltas.unbind()
         quiet = [QUIET if p in self._owner.normalised else 1.0 for p in self._parameters]
-        self._quiet = torch.tensor(quiet, device=device)
+        self._quiet = torch.tensor(quiet, dtype=torch.float32, device=device)
         kernels = adam_kernels_for(device)
         assert not isinstance(kernels, str), kernels
         return kernels(entries, self._marks(work))

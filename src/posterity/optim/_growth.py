@@ -48,10 +48,10 @@ class Growth:
         if found is None:
             return False
         if self._first is None:
-            floor = torch.tensor([torch.finfo(torch.float32).tiny, 1.0])
+            floor = torch.tensor([torch.finfo(torch.float32).tiny, 1.0], dtype=torch.float32)
             self._first = torch.maximum(found, floor)
             return False
-        grown = bool((found > self._first * torch.tensor([GRADIENTS, WEIGHTS])).all())
+        grown = bool((found > self._first * torch.tensor([GRADIENTS, WEIGHTS], dtype=torch.float32)).all())
         self._times = self._times + 1 if grown else 0
         return self._times == 2
 

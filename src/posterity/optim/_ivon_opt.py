@@ -49,9 +49,9 @@ def load_ivon_opt(optimizer: IVON, state_dict: Mapping[str, Any], *, steps: int)
 
 def _state(p: Tensor, momentum: Tensor, hessian: Tensor, steps: int, beta2: float) -> dict[str, Tensor]:
     return {
-        **{name: torch.tensor(0.0) for name in SCALARS},
-        "step": torch.tensor(float(steps)),
+        **{name: torch.tensor(0.0, dtype=torch.float32) for name in SCALARS},
+        "step": torch.tensor(float(steps), dtype=torch.float32),
         "momentum": momentum.reshape(p.shape).clone(),
         "hessian": hessian.reshape(p.shape).clone(),
-        "forgetting": torch.tensor(-steps * math.log(max(beta2, 1e-9))),
+        "forgetting": torch.tensor(-steps * math.log(max(beta2, 1e-9)), dtype=torch.float32),
     }

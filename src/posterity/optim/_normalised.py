@@ -51,7 +51,10 @@ class Normalised:
             if found:
                 known._found.add(p)
             if steps:
-                known._cosines[p], known._steps[p] = torch.tensor(cosine, device=p.device), int(steps)
+                known._cosines[p], known._steps[p] = (
+                    torch.tensor(cosine, dtype=torch.float32, device=p.device),
+                    int(steps),
+                )
             elif size:
                 known._sizes[p] = size
         return known

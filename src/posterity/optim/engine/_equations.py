@@ -109,7 +109,7 @@ class Equations:
         """The initial state of a parameter."""
         state: Views = self.state[p]
         if "step" not in state:
-            state["step"] = torch.tensor(0.0)
+            state["step"] = torch.tensor(0.0, dtype=torch.float32)
             first = self.initial_state(p, self.options_of(group))
             state.update({name: t if t.ndim else local(t) for name, t in first.items()})
         return followed(state, p)

@@ -39,7 +39,7 @@ class TritonKernels(Kernels):
 
         super().__init__(entries, marks)
         self._samples, self._steps = _triton_sample, _triton_step
-        self._facts = torch.zeros(len(entries), len(FACTS), device=self.table.device)
+        self._facts = torch.zeros(len(entries), len(FACTS), dtype=torch.float32, device=self.table.device)
         self._bound: dict[Any, Callable[[], None]] = {}
 
     def restore(self, done: list[int], *, keep: bool = False) -> None:

@@ -28,12 +28,12 @@ class AdamLauncher(TritonKernels, AdamKernels):
         self._adam, self._meters, self._looks = _triton_adam, _triton_meter, _triton_looks
         device, count = self.table.device, len(entries)
         self.meter = MeterTable(device)
-        self._before, self._now = torch.zeros(count, device=device), torch.zeros(count, device=device)
+        self._before, self._now = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
         self._parts, self._starts = parts_of(entries, device)
-        sums = (torch.zeros(len(self._parts), device=device) for _ in range(3))
+        sums = (torch.zeros(len(self._parts), dtype=torch.float32, device=device) for _ in range(3))
         self._squares, self._effective, self._own_doing = sums
         blocks = [len(launch.blocks) for launch in self.table.launches]
-        self._products = torch.zeros(sum(blocks), device=device)
+        self._products = torch.zeros(sum(blocks), dtype=torch.float32, device=device)
         self._sums = self._products.split(blocks)
         self._partial = torch.zeros(PARTS, dtype=torch.float64, device=device)
         self._deltas = self._quiet = self._before

@@ -30,8 +30,8 @@ class MeterTable:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.numbers = torch.zeros(len(METER), device=device)
-        self.constants = Uploaded(torch.zeros(len(CONSTANTS), device=device))
+        self.numbers = torch.zeros(len(METER), dtype=torch.float32, device=device)
+        self.constants = Uploaded(torch.zeros(len(CONSTANTS), dtype=torch.float32, device=device))
         self._views = dict(zip(METER, self.numbers.unbind(), strict=True))
         self._counts = Uploaded(self.numbers[len(PRICE) + len(MEASURED) :][: len(COUNTS)])
         self._known: list[Any] = []  # what the device was told about the counts, and has counted since

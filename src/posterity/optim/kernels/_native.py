@@ -75,7 +75,7 @@ class Native(Kernels):
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
         count, some = len(self._blocks), len(entries)
-        self._measured, self._widths = torch.zeros(some, 2), torch.zeros(some, 3)
+        self._measured, self._widths = (torch.zeros(some, k, dtype=torch.float32) for k in (2, 3))
         self._sums, self._given = (torch.zeros(n, dtype=torch.float64) for n in (max(count, some), some + 2))
         given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor, table.products.tensor)
         own = (self._kinds, self._blocks, table.keys, self._measured, self._widths, self._sums, self._given)

@@ -43,12 +43,13 @@ class Signs(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
+            lr = float(group["lr"])
             for p in group["params"]:
                 if p.grad is not None:
                     average = self.state[p].setdefault("average", torch.zeros_like(p))
                     average = self.state[p]["average"] = average.to(p)
                     average.lerp_(p.grad, 0.1)
-                    p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(average.sign() * group["lr"])
+                    p.mul_(1 - lr * group["weight_decay"]).sub_(average.sign() * lr)
 
 
 def over(base, **settings):

@@ -77,7 +77,7 @@ def test_weight_decay_of_a_group_shrinks_it(make):
 
 
 @all_optimizers
-@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
 def test_a_tensor_learning_rate_is_a_learning_rate(make, shape):
     one, other = Problem(), Problem()
     rate = torch.full(shape, 0.02)

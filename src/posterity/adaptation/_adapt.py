@@ -191,7 +191,7 @@ def _report(
     if problem.heads is not None and "retrained" in models:
         for name, model in models.items():
             rows[name]["distance"] = distance(model, models["retrained"], problem.prior.names)
-    smallest = min(p.min().item() for p in problem.prior.precision.values()) * problem.scale
+    smallest = min(p.min().item() for p in problem.prior.precision.values() if p.numel()) * problem.scale
     memory = problem.memory
     return Report(
         method=problem.way,

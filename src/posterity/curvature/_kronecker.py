@@ -86,7 +86,7 @@ class Factors:
 
 
 def _room(name: str, p: Tensor) -> list[Tensor]:
-    sizes = [p.numel()] if p.dim() < 2 else [p.shape[0], p.numel() // p.shape[0]]
+    sizes = [p.numel()] if p.dim() < 2 else [p.shape[0], p.shape[1:].numel()]
     if max(sizes) > LARGEST:
         raise InvalidInput(
             f"{name}: expected at most {LARGEST} rows and columns for Kronecker factors, got {tuple(p.shape)}; "

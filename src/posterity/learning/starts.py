@@ -12,8 +12,15 @@ from posterity.errors import expected, require
 from posterity.learning.seeding import own_randomness, seed_step
 
 
-def reinitialised(model: nn.Module | Callable[[], nn.Module], seed: int, k: int) -> nn.Module:
-    """Member k before training: made by the function, or a copy with its weights drawn anew."""
+def reinitialised(model: nn.Module | Callable[[], nn.Module], seed: int, k: int, *, partly: bool = False) -> nn.Module:
+    """Member k before training: made by the function, or a copy with its weights drawn anew.
+
+    Args:
+        model: A function that makes it, or one to copy.
+        seed: Of the weights.
+        k: Which member.
+        partly: Leave weights that no method draws as they are, such as a token of a vision transformer.
+    """
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     device = torch.device("cpu") if parameter is None else parameter.device
     with own_randomness(device):
@@ -28,7 +35,7 @@ def reinitialised(model: nn.Module | Callable[[], nn.Module], seed: int, k: int)
             reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
             if reset is not None:
                 reset()
-            elif next(module.parameters(recurse=False), None) is not None:
+            elif not partly and next(module.parameters(recurse=False), None) is not None:
                 raise expected(
                     f"module {name!r}", "a method reset_parameters (or a function that makes the model)", None
                 )

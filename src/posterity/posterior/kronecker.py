@@ -55,7 +55,7 @@ class Kronecker(InEigenbasis):
         pairs = [torch.linalg.eigh(factor) for factor in self.factors[name]]
         # A positive-semidefinite factor has eigenvalues of −1e−8 in floating point; they are zeros.
         values = reduce(_outer, [pair[0].clamp(min=0) for pair in pairs]) + self.prior_precision[name]
-        smallest = values.min().item()
+        smallest = values.min().item() if values.numel() else 1.0
         require(smallest > 0, f"precision of {name!r}", "a positive-definite matrix", f"smallest eigenvalue {smallest}")
         return Eigen(tuple(pair[1] for pair in pairs), values)
 

@@ -75,7 +75,7 @@ class FactorSums:
 
     def block(self, name: str, like: Tensor) -> tuple[tuple[Tensor, ...], float]:
         """The sums of a parameter of this shape, with zeros for outputs that are new; nothing if it is another."""
-        sizes = (like.numel(),) if like.ndim < 2 else (len(like), like.numel() // len(like))
+        sizes = (like.numel(),) if like.ndim < 2 else (len(like), like.shape[1:].numel())
         found = self.sums.get(name, ())
         known = tuple(map(len, found))
         if known[1:] != sizes[1:] or len(known) != len(sizes) or known[0] > sizes[0]:

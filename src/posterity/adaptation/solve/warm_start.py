@@ -152,7 +152,8 @@ def set_out(problem: AdaptationProblem, schedule: Schedule, seed: int) -> None:
     if not problem.widths_alone():
         shrink(problem, schedule.kept)
     elif schedule.kept < 1:
-        there, new = dict(problem.new.named_parameters()), dict(reinitialised(problem.new, seed, 1).named_parameters())
+        fresh = reinitialised(problem.new, seed, 1, partly=True)
+        there, new = dict(problem.new.named_parameters()), dict(fresh.named_parameters())
         for name in problem.prior.mean:
             there[name].lerp_(new[name], 1 - schedule.kept)
 

@@ -85,6 +85,7 @@ def test_passes_count_every_look_at_the_rows():
     assert report.passes == pytest.approx(2 * (report.steps + 1))
     assert report.memory == (60, 57)
     assert report.removed.tolist() == [0, 1, 2]
+    assert report.added.tolist() == []
     assert report.represented == 60
 
 
@@ -232,6 +233,16 @@ def test_examples_outside_a_memory_take_their_share_from_others_of_their_class()
     for label in range(3):
         there = found.weights[(found.targets == label)].sum().item()
         assert there == pytest.approx(int((data.targets == label).sum()))
+
+
+def test_examples_that_no_weight_counted_take_nothing_from_others():
+    """Twelve that represent twelve of thirty; one of class 0 and one of class 1 come in beside them."""
+    net, data = network(), some()
+    posterior = po.laplace(net, (data.inputs, data.targets), structure="diag", prior_precision=1.0)
+    memory = select(net, posterior, (data.inputs, data.targets, data.ids), 12, weighted=False)
+    outside = [next(i for i in range(30) if i not in memory.ids and data.targets[i] == label) for label in (0, 1)]
+    found = cover(net, posterior, memory, data.take(torch.tensor(outside)), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close(found.weights, torch.ones(14))
 
 
 @pytest.mark.parametrize(("share", "note"), [(1.0, False), (0.9, True)])

@@ -181,6 +181,9 @@ def test_fromp_equals_its_transcription():
         assert torch.allclose(g, slopes[name], atol=1e-10)
     identity = fromp(model, memories, posterior, kernels="identity")
     assert identity.total(model).item() == 0.0
+    usual, written_out = (fromp(model, memories, posterior, **given) for given in ({}, {"jitter": 1e-5}))
+    posterior.apply(model, weights)
+    assert usual.total(model) == written_out.total(model)
 
 
 def test_fromp_keeps_full_precision_under_autocast_and_gives_the_settings_back():

@@ -11,7 +11,7 @@ from torch import nn
 
 import posterity as po
 from adaptation.problems import around, glm, logistic, network, some
-from posterity.adaptation import adapt, select
+from posterity.adaptation import adapt, heads, select
 from posterity.adaptation._measure import _interval, _summary
 from posterity.adaptation.heads import Head, find_head, grown
 from posterity.adaptation.penalties.penalty import gradient
@@ -100,6 +100,16 @@ def test_a_head_is_one_matrix_with_the_bias_as_its_last_column():
     assert torch.equal(w.reshape(-1)[head.order()], flat)
     features = head.features(net, some().inputs, 30, chunk=8)
     torch.testing.assert_close(features @ w.T, net(some().inputs))
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_a_head_as_large_as_newtons_method_can_hold_is_solved(monkeypatch):
+    net = network().requires_grad_(False)
+    head = find_head(net, some().inputs)
+    head.layer.requires_grad_(True)
+    for largest, able in ((18, True), (17, False)):
+        monkeypatch.setattr(heads, "LARGEST", largest)
+        assert heads.solvable_alone(net, head) is able
 
 
 def test_a_head_that_is_given_more_than_a_row_for_each_example_is_refused():

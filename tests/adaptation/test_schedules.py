@@ -140,6 +140,8 @@ def test_retraining_takes_as_many_passes_as_the_old_training(monkeypatch):
     assert plans[0] == Schedule(30 * 4, 4e-3, 50, kept=0.0, halves=False, anew=True)
     assert plans[1] == Schedule(2000, 3e-3, 64, anew=True)
     assert (plans[2].steps, plans[2].batch_size, plans[2].lr) == (2 * 2, 100, 0.7)
+    monkeypatch.setattr(anew, "STEPS", 10)  # as where there are many examples
+    assert anew.retrained_network(unknown, Corrected.of(unknown), Settings())[1] == anew.EPOCHS * 4
 
 
 def test_parameters_that_were_frozen_are_not_drawn_anew(monkeypatch):

@@ -167,7 +167,9 @@ def test_multi_head_tasks_are_learnt_with_a_functional_prior():
     tasks = split((x, y), (x, y), [(0, 1), (2, 3)])
     torch.manual_seed(0)
     model = MultiHead(perceptron(6, 10, 4), heads=2)
-    scores = learn_stream(model, tasks, FunctionalPrior(OPTIONS, 1e-3, size=10))
+    strategy = FunctionalPrior(OPTIONS, 1e-3, size=10)
+    assert strategy.jitter == 1e-5  # that of the paper
+    scores = learn_stream(model, tasks, strategy)
     assert scores.average > 0.85
 
 

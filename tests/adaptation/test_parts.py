@@ -21,6 +21,7 @@ from posterity.adaptation.past import Past, cover
 from posterity.adaptation.report import distance, objective, objective_gradient, row
 from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve.drift import Drift
+from posterity.batches import Batch
 from posterity.errors import InvalidInput
 from posterity.likelihoods import likelihood
 from posterity.posterior import Diagonal, Full, LastLayer, Posterior
@@ -233,6 +234,17 @@ def test_examples_outside_a_memory_take_their_share_from_others_of_their_class()
     for label in range(3):
         there = found.weights[(found.targets == label)].sum().item()
         assert there == pytest.approx(int((data.targets == label).sum()))
+
+
+def test_amounts_outside_a_memory_take_their_share_from_all_others():
+    net, data = network(), some()
+    amounts = Batch(data.inputs, torch.randn(30, 3, dtype=torch.float64), data.ids)
+    posterior = po.laplace(net, (amounts.inputs, amounts.targets), likelihood="gaussian", structure="diag")
+    memory = select(net, posterior, (amounts.inputs, amounts.targets, amounts.ids), 12, by="random")
+    outside = next(i for i in range(30) if i not in memory.ids)
+    found = cover(net, posterior, memory, amounts.take(torch.tensor([outside])), torch.ones(1, dtype=torch.float64))
+    torch.testing.assert_close(found.weights[:-1], memory.weights * 29 / 30)
+    assert found.weights[-1] == 1
 
 
 def test_examples_that_no_weight_counted_take_nothing_from_others():

@@ -52,6 +52,7 @@ def test_a_posterior_of_a_live_model_does_not_move_with_it() -> None:
     q = Diagonal(dict(live), {name: torch.ones(()) for name in live})
     posterior = Posterior.of(model, q, prior=q, n=10, ess=10, likelihood="categorical")
     before = snapshot(posterior.mean)
+    assert posterior.output_temperature == 1
     posterior.apply(model, posterior.sample(0))
     assert all(torch.equal(posterior.mean[n], t) for n, t in before.items())
     assert not any(t.requires_grad for t in posterior.mean.values())

@@ -95,7 +95,7 @@ def one_at_a_time(folder: str | Path, seconds: float | None = None) -> Iterator[
         return
     try:
         until = None if seconds is None else time.monotonic() + seconds
-        while not _taken(handle, fcntl, wait=until is None):
+        while not taken(handle, fcntl, wait=until is None):
             if until is not None and time.monotonic() > until:
                 raise TimeoutError(errno.ETIMEDOUT, "another process is writing there", str(folder))
             time.sleep(0.005)
@@ -104,7 +104,8 @@ def one_at_a_time(folder: str | Path, seconds: float | None = None) -> Iterator[
         os.close(handle)
 
 
-def _taken(handle: int, fcntl: Any, wait: bool) -> bool:
+def taken(handle: int, fcntl: Any, wait: bool = False) -> bool:
+    """Whether the lock of an open file is ours now; a file system without locks always says so."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
 
 from posterity.errors import InvalidInput, RefusedFile
 from posterity.files import save_record
+from posterity.runs import store
 from posterity.runs.store import check_file, generation, locked, read_list
 from power import Disk
 
@@ -116,11 +118,23 @@ def test_power_may_fail_at_any_moment(tmp_path, monkeypatch, old):
     assert disk.states > 50
 
 
-def test_one_writer_at_a_time(tmp_path):
+def test_one_writer_at_a_time(tmp_path, monkeypatch):
     write(tmp_path, 1)
+    monkeypatch.setattr(store, "PATIENCE", 0.1)
     with locked(tmp_path), pytest.raises(InvalidInput, match="no other writer"):
         write(tmp_path, 2)
     assert content(tmp_path) == 1
+
+
+def test_writers_wait_for_each_other(tmp_path):
+    write(tmp_path, 1)
+    with locked(tmp_path):
+        other = Thread(target=write, args=(tmp_path, 2))
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+    other.join()
+    assert content(tmp_path) == 2
 
 
 def test_a_disk_that_is_full_is_an_error_and_the_old_run_stays(tmp_path, monkeypatch):

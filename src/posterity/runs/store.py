@@ -12,17 +12,19 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posterity.errors import InvalidInput, RefusedFile
-from posterity.files import make_folder, read_sealed, sha256, write_bytes, write_sealed
+from posterity.files import make_folder, read_sealed, sha256, taken, write_bytes, write_sealed
 
 VERSION = 1
 LIST, TRAINING = "run.json", "training.json"  # of a run, and what is known of a training under way
 NOTES = ".writing"  # names of what a writer makes and replaces, one a line
+PATIENCE = 30.0  # seconds for another writer, which has all that it writes at hand
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def generation(folder: Path, base: Callable[[], Listing] | None) -> Iterator[Gen
         base: Gives the list to start from, once no other process writes; None for a new run in place of an old one.
     """
     make_folder(folder)
-    with locked(folder):
+    with locked(folder, seconds=PATIENCE):
         start = Listing({}, {}) if base is None else base()
         _sweep(folder)
         _note(folder, [LIST, *(_listed(folder) or ())])
@@ -136,8 +138,14 @@ def generation(folder: Path, base: Callable[[], Listing] | None) -> Iterator[Gen
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep other writers out; the lock goes with the process that holds it, however that ends."""
+def locked(folder: Path, name: str = ".lock", seconds: float = 0.0) -> Iterator[None]:
+    """Keep other writers out; the lock goes with the process that holds it, however that ends.
+
+    Args:
+        folder: What they write into.
+        name: The file of the lock.
+        seconds: How long to wait for another writer.
+    """
     try:
         import fcntl
     except ImportError:  # systems without such locks trust their users to write one at a time
@@ -145,10 +153,11 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         return
     handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput(f"{folder}: expected no other writer, got a process that is writing there") from None
+        until = time.monotonic() + seconds
+        while not taken(handle, fcntl):
+            if time.monotonic() >= until:
+                raise InvalidInput(f"{folder}: expected no other writer, got a process that is writing there")
+            time.sleep(0.02)
         yield
     finally:
         os.close(handle)

@@ -105,7 +105,7 @@ def one_at_a_time(folder: str | Path, seconds: float | None = None) -> Iterator[
 
 
 def taken(handle: int, fcntl: Any, wait: bool = False) -> bool:
-    """Whether the lock of an open file is ours now; a file system without locks always says so."""
+    """Whether the lock of an open file is ours now; always where a file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -1,6 +1,7 @@
 """Files of every kind, read as rows; files that are not what they say are refused."""
 
 import gzip
+import os
 import struct
 
 import numpy as np
@@ -231,6 +232,9 @@ def test_pickled_arrays_are_not_executed(tmp_path):
 
 
 def test_nothing_there(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(PosterityError, match=r"got .*pipe\.csv, which is a pipe or a device: save it as a file"):
+        read_rows(tmp_path / "pipe.csv")
     with pytest.raises(PosterityError, match="not there"):
         read_rows(tmp_path / "t.csv")
 

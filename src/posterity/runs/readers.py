@@ -95,7 +95,8 @@ def read_rows(
     if path.is_dir():
         return _pictures(path, picture_files(path), size, target or LABEL, like)
     if not path.is_file():
-        raise InvalidInput(f"data: expected a file or folder, got {path}, which is not there")
+        why = "which is a pipe or a device: save it as a file" if path.exists() else "which is not there"
+        raise InvalidInput(f"data: expected a file or folder, got {path}, {why}")
     if path.suffix.lower() in PICTURES:
         return _pictures(path.parent, [path], size, target or LABEL, like)
     plain = without_packing(path)

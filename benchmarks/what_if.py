@@ -7,7 +7,7 @@ optimum: there is no noise from another start, and a group takes a fraction of a
 `MemoryMap.what_if(...).on(test)` from a posterior; compared is the change of the mean test loss. 8 % of the labels are
 wrong, so that there are suspects.
 
-An estimate is flagged where the refining steps leave more than 1e-5 of the push, or where outputs bend and the mean
+An estimate is flagged where the refining steps leave more than 1e-5 of the gradient, or where outputs bend and the mean
 change is below 1.5 standard errors. These limits were chosen on the problems of the second table.
 The posterior of `po.fit` ("variational") stands at a mean of its own, next to the optimum whose retraining it is
 compared with.

@@ -127,7 +127,8 @@ def test_the_dtype_that_is_not_applied_is_named(folder):
     ("change", "message"),
     [
         ({"merge_method": "breadcrumbs"}, "merge_method: expected one of .*'dare_ties'.* got 'breadcrumbs'"),
-        ({"slices": []}, "mergekit configuration: expected keys among .* got 'slices'"),
+        ({"modules": {}}, "mergekit configuration: expected keys among .* got 'modules'"),
+        ({"slices": []}, "mergekit configuration: expected `models`, got `slices`; .* one number"),
         ({"tokenizer_source": "union"}, "tokenizer_source: expected 'base'"),
         ({"tokenizer": {"source": "union"}}, "tokenizer: expected 'base'"),
         ({"tokenizer": {"source": "base", "pad_to_multiple_of": 8}}, "tokenizer: expected the key 'source' alone"),

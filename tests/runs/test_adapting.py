@@ -179,7 +179,9 @@ def test_an_adapted_run_moves_together_with_its_data(tmp_path):
 
 def test_adapting_by_rows_that_are_not_there(run, tmp_path):
     test = run.data("test").ids.tolist()[0]
-    with pytest.raises(InvalidInput, match="ids of training rows"):
+    with pytest.raises(InvalidInput, match=f"ids of training rows, got {test}, a held-out row"):
         adapt_run(run, tmp_path / "b", decisions=RowDecisions((), (test,), {}))
+    with pytest.raises(InvalidInput, match="ids of training rows, got 9999, which is no row"):
+        adapt_run(run, tmp_path / "b", decisions=RowDecisions((), (9999,), {}))
     with pytest.raises(InvalidInput, match="another folder"):
         adapt_run(run, run.folder, decisions=RowDecisions((), (test,), {}))

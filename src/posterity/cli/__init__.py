@@ -34,9 +34,9 @@ from posterity.errors import PosterityError
 
 HELP = """Machines that keep learning: train a model with a posterior, then predict, clean labels, adapt and merge.
 
-Exit codes: 0 done; 1 a check failed (doctor found a problem, a row of the table is off); 2 wrong input, or a file
-that is damaged or foreign; 3 an error of the system (disk full, no permission); 4 an error of posterity itself; 130
-stopped by Ctrl-C.
+Exit codes: 0 done; 1 a check failed (doctor found a problem, a row of the table exceeds its tolerance); 2 wrong input,
+or a file that is damaged or foreign; 3 an error of the system (disk full, no permission); 4 an error of posterity
+itself; 130 stopped by Ctrl-C.
 """
 
 

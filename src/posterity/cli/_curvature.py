@@ -23,11 +23,11 @@ def curvature(
     batch_size: Annotated[int, typer.Option(help="Examples at a time; the result does not depend on it.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of drawn labels.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; <model>.fisher.safetensors beside the model unless given.")
+        Path | None, typer.Option(help="File to write; by default <model>.fisher.safetensors beside the model.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the curvature of a model on its data beside it, example by example, for `posterity merge`."""
+    """Compute the curvature of a model on its data, and write it beside the model, for `posterity merge`."""
     from posterity.cli._subjects import beside, open_data, open_model
     from posterity.merging import write_curvature
 

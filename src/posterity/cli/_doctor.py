@@ -11,7 +11,7 @@ from posterity.cli._output import Json, dump, say
 
 
 def doctor(run: Annotated[Path, typer.Argument(help="Folder of the run.")], as_json: Json = False) -> None:
-    """Examine a run. Exit code 1 when something is wrong."""
+    """Check files, data, training, posterior and calibration of a run. Exit code 1 if a check fails."""
     from posterity.runs import RunFolder
     from posterity.runs.doctor import examine
 

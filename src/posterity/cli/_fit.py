@@ -76,13 +76,13 @@ def fit(
     prior: Annotated[
         float | None, typer.Option(help="Precision of the prior on every weight; for ivon 10, less for few rows.")
     ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Rate of dropout behind the hidden layers.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Rate of dropout after each hidden layer.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Anything else that the method takes.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     track: Annotated[
-        bool | None, typer.Option(help="Draw the memory map at several epochs; by default where that is cheap.")
+        bool | None, typer.Option(help="Record the memory map at several epochs; by default if that is cheap.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda.")] = "cpu",
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run, exactly.")] = False,

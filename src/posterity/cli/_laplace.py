@@ -12,7 +12,7 @@ from posterity.cli._output import Json, Overwrite, dump, figures, notes, say, st
 
 def laplace(
     checkpoint: Annotated[Path, typer.Argument(help="Trained weights: safetensors, or a state dict.")],
-    data: Annotated[Path, typer.Argument(help="Its training data, in the form it takes; nothing is rescaled.")],
+    data: Annotated[Path, typer.Argument(help="Its training data, as the network takes them: nothing is rescaled.")],
     model: Annotated[str, typer.Option(help="module:factory that makes the network (or linear, mlp, cnn).")],
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default CHECKPOINT-run.")] = None,
@@ -30,7 +30,7 @@ def laplace(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Make a run of a network that is already trained; the other commands then work on it.
+    """Compute a posterior for a trained network, and write a run folder, which the other commands read.
 
     Classes are numbered in the order of their names.
     """

@@ -16,12 +16,12 @@ def merge(
     recipe: Annotated[
         Path | None, typer.Argument(help="Recipe in YAML, or a mergekit configuration; flags override it.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write.")] = None,
     method: Annotated[
         str | None,
         typer.Option(help="linear, task_arithmetic, fisher, gradient_matching, ties, dare, slerp or regmean."),
     ] = None,
-    base: Annotated[Path | None, typer.Option(help="What the models were fine-tuned from.")] = None,
+    base: Annotated[Path | None, typer.Option(help="The model that the others were fine-tuned from.")] = None,
     model: Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="A model; repeat for each.")] = None,
     weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of a model; negative removes it.")
@@ -37,7 +37,7 @@ def merge(
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Rank of merged adapters.")] = None,
     sweep: Annotated[
-        int | None, typer.Option(help="Merge under so many weights from one model to the others, and score each.")
+        int | None, typer.Option(help="How many weights to try, from one model to the others; scores each merge.")
     ] = None,
     score: Annotated[
         list[str] | None, typer.Option(metavar="TASK=DATA", help="For --sweep: data of a task, .npz or .safetensors.")

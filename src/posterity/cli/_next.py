@@ -28,7 +28,7 @@ def next_rows(
         ),
     ] = "auto",
     power: Annotated[
-        float | None, typer.Option(help="Draw in proportion to score^POWER: more different rows at once.")
+        float | None, typer.Option(help="Draw rows in proportion to score^POWER, which makes them more varied.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New table to write, .csv or .parquet; by default POOL-next.csv.")

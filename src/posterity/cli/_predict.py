@@ -28,7 +28,7 @@ def predict(
     embeddings: Annotated[Path | None, typer.Option(help="An npz with a vector for each row.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict new rows: probabilities or mean, std and interval, with the model's own uncertainty set apart."""
+    """Predict new rows: probabilities, or mean, std and interval, with the model's own uncertainty as a column."""
     from posterity.runs import RunFolder
     from posterity.runs.predicting import ABSTAIN, DECISION, predict_run
     from posterity.runs.tables import check_name, write_table

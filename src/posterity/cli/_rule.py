@@ -14,13 +14,13 @@ def rule(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write one file with the presets instead; it needs no server.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = 0,
     host: Annotated[str, typer.Option(help="The address to listen at; this machine alone by default.")] = "127.0.0.1",
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
     """Show the rule in the browser: choose a loss, a family and an estimator, or any row of Table 1.
 
-    Up to three algorithms run side by side. What is dragged or changed is computed by the server.
+    Up to three algorithms run side by side. The server computes what you drag or change.
     """
     from posterity.app import show_rule
 

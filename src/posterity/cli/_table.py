@@ -25,7 +25,7 @@ def table(
 ) -> None:
     """Run Table 1: every algorithm beside an independent implementation.
 
-    Exit code 1 when a row is off, 2 when the package of a reference is not installed.
+    Exit code 1 if a row exceeds its tolerance, 2 if the package of a reference is not installed.
     """
     if as_json and as_markdown:
         raise typer.BadParameter("--json and --markdown exclude each other")

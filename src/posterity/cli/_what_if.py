@@ -21,7 +21,7 @@ def what_if(
     decisions: Annotated[
         Path | None, typer.Option(help="CSV with the columns id, decision (keep, drop, relabel) and label.")
     ] = None,
-    drop: Annotated[list[int] | None, typer.Option(help="Id of a row to drop; may be repeated.")] = None,
+    drop: Annotated[list[int] | None, typer.Option(help="Id of a row to drop; repeat for each.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also train with and without the change, and show the difference.")
     ] = False,
@@ -29,7 +29,7 @@ def what_if(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Ask what dropping or relabelling rows would do to predictions of held-out rows; nothing is changed.
+    """Estimate how dropping or relabelling rows would change predictions of held-out rows; the run is not changed.
 
     The estimate comes from the posterior. --measure trains on from the weights of the run, with and without the change.
     """

@@ -28,7 +28,7 @@ from posterity.trees import Tree, from_vector, only_trainable, to_vector
 PASSES, FEWEST = 200, 8  # largest and smallest number that "auto" makes
 EXAMPLES = 4096  # that stand for the data that do not change
 WORK = 1e9  # rows × weights × passes, up to which "auto" makes them: a few seconds on one core
-DONE = 1e-8  # of the push, left
+DONE = 1e-8  # of the gradient, left
 TRIES, STEEP = 4, 0.9  # of a step along one direction; slope at its end, as a share of that at its start
 PAIRS = 30  # differences of weights and gradients that quasi-Newton steps remember
 
@@ -39,7 +39,7 @@ class Refined:
 
     Args:
         parameters: Δθ.
-        rest: The share of the push that is left, ∇FᵀΣ∇F by its value before the first step.
+        rest: The share of the gradient that is left, ∇FᵀΣ∇F by its value before the first step.
         passes: Passes over the data that were made.
     """
 

@@ -15,7 +15,7 @@ FIRST_ORDER_LIMIT = 0.2  # the relative error of the first order is the leverage
 # A step holds the curvature fixed, which leverage does not see: new labels lose none of it, and yet outputs move. With
 # softmax regression on digits the step is 14 % short of retraining at 2 % of the labels, and a third at 10 %.
 SHARE_LIMIT = 0.02
-# Where the step was checked on the data: shares of the push that may be left for sizes, and for directions.
+# Where the step was checked on the data: shares of the gradient that may be left for sizes, and for directions.
 REST_LIMIT, DIRECTION_LIMIT = 1e-5, 1e-3
 # Where outputs do not follow the change of the weights linearly, the checked step may have led to another optimum than
 # retraining finds. Changes that are this many standard errors of their mean, over the examples asked about, are the
@@ -35,7 +35,7 @@ class Reliability:
         posterior: Kind of the covariance.
         deflated: Whether examples were taken out of the covariance.
         warning: Why numbers should be taken with care; empty if they need not be.
-        rest: The share of the push that the change of the weights leaves, where that was checked on the data.
+        rest: The share of the gradient that the change of the weights leaves, where that was checked on the data.
         clear: Whether the change that was asked about is larger than the chance of its examples.
     """
 
@@ -70,10 +70,11 @@ class Reliability:
         error = changes.std().item() / len(changes) ** 0.5
         if abs(changes.mean().item()) >= CLEAR * error:
             return self
-        bent = f"outputs bend, and their mean change is within {CLEAR:g} standard errors ({error:.2g}) of zero"
-        return replace(
-            self, warning=self.warning or f"{bent}: not even the direction is known: measure it", clear=False
+        bent = (
+            "outputs are not linear in the change of the weights, and the mean change is within "
+            f"{CLEAR:g} standard errors ({error:.2g}) of zero: its direction is unknown, so measure it"
         )
+        return replace(self, warning=self.warning or bent, clear=False)
 
     @classmethod
     def of(
@@ -87,7 +88,7 @@ class Reliability:
     ) -> Reliability:
         """The verdict on estimates from this posterior, where a `share` of its data changes at once.
 
-        Where the estimate was checked, `rest` of the push is left, and nothing else counts.
+        Where the estimate was checked, `rest` of the gradient is left, and nothing else counts.
         """
         structure = posterior.structure
         whole = structure.varying is structure
@@ -95,7 +96,7 @@ class Reliability:
         warning = _warning(posterior, max_leverage, deflated, share > 0) or _size(share)
         if share == 0 and not deflated and effective_dimension > posterior.n:
             counted = f"{effective_dimension:.0f} effective parameters, more than the {posterior.n} examples"
-            warning = f"{counted}: trust rankings"
+            warning = f"{counted}: use only their ranking"
         if rest is not None and not structure.fixed:
             warning = _left(rest)
         return cls(max_leverage, effective_dimension, kind, deflated, warning, rest)
@@ -115,10 +116,10 @@ def _warning(posterior: Posterior, leverage: float, deflated: bool, group: bool)
         large = f"first order with leverage {leverage:.2f}: too small by about that share"
         return large if not leverage < FIRST_ORDER_LIMIT else ""
     if isinstance(structure, Kronecker | Rotated):
-        large = f"first order in a Kronecker covariance with leverage {leverage:.2f}: trust rankings"
+        large = f"first order in a Kronecker covariance with leverage {leverage:.2f}: use only their ranking"
         return large if not leverage < FIRST_ORDER_LIMIT else ""
     if group:
-        return f"{NO_RANKS}, not even their direction: measure them (`po.measure`)"
+        return f"{NO_RANKS}, nor its direction: measure it (`po.measure`)"
     return "a diagonal posterior misjudges the size of changes; use only their ranking"
 
 
@@ -132,10 +133,8 @@ def _left(rest: float) -> str:
 
 
 def _size(share: float) -> str:
-    large = (
-        f"{share:.0%} of the data changes, and one Newton step is exact for linear regression alone: trust directions"
-    )
-    return large if share > SHARE_LIMIT else ""
+    large = f"{share:.0%} of the data changes, and one Newton step is exact for linear regression alone"
+    return f"{large}: use only its direction" if share > SHARE_LIMIT else ""
 
 
 def largest_leverage(variance: Tensor, root: Tensor) -> Tensor:

@@ -49,6 +49,11 @@ def translated(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "merge_method" not in content:
         return dict(content)
+    if "slices" in content:
+        raise InvalidInput(
+            "mergekit configuration: expected `models`, got `slices`; where the slices cover all layers of the same "
+            "two models, list these under `models` and give `t` or `weight` as one number"
+        )
     for key in content:
         require(key in KEYS, "mergekit configuration", f"keys among {list(KEYS)}", key)
     method, shared = content["merge_method"], _mapping("parameters", content.get("parameters"))

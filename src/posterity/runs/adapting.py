@@ -72,7 +72,7 @@ def adapt_run(
     train = run.data("train")
     data, preprocessing, added = _with_added(run, add, embeddings, notes)
     if decisions is not None:
-        check_known(train, decisions)
+        check_known(run, train, decisions)
         data = data.changed(list(decisions.dropped), decisions.relabelled)
     if run.forgets:
         _check_remembered(run, decisions, memory)
@@ -180,12 +180,14 @@ def _written(
     return adapted
 
 
-def check_known(train: Examples, decisions: RowDecisions) -> None:
+def check_known(run: RunFolder, train: Examples, decisions: RowDecisions) -> None:
     """Raise for decisions about missing rows, and for decisions that change nothing."""
     there = set(train.ids.tolist())
     for i in (*decisions.dropped, *decisions.relabelled):
         if i not in there:
-            raise expected("decisions", "ids of training rows (`posterity map` lists them)", i)
+            held_out = bool(run.record.rows.test) and i in run.data("test").ids.tolist()
+            what = f"{i}, a held-out row: the model did not learn it" if held_out else f"{i}, which is no row"
+            raise InvalidInput(f"decisions: expected ids of training rows, got {what}; `posterity map` lists the ids")
     if not decisions.dropped and not decisions.relabelled:
         raise InvalidInput(
             "decisions: expected at least one row to drop or relabel, got only rows to keep; write drop, or "

@@ -44,7 +44,7 @@ def what_if_run(
         repeats: Pairs of trainings.
         seed: Of everything random in them.
     """
-    check_known(run.data("train"), decisions)
+    check_known(run, run.data("train"), decisions)
     if measured and run.forgets:
         raise InvalidInput(
             "what-if: expected --measure for a run that has kept all its rows, got one that has forgotten a part of "

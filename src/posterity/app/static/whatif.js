@@ -184,7 +184,7 @@ export class WhatIf {
       h("p", {
         class: found.warning ? "flag care" : "flag fine",
         textContent: found.warning
-          ? `Not a size: ${found.warning}.`
+          ? `The size is uncertain: ${found.warning}.`
           : "Reliable: sizes and rankings can be trusted.",
       }),
       found.moved.length > 0 &&

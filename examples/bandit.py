@@ -81,9 +81,7 @@ def main() -> None:
     axes[2].set_ylabel("regret, % of uniform choice")
     axes[2].spines[["top", "right"]].set_visible(False)
     axes[2].set_title(f"Regret, mean and range of {len(seeds)} runs")
-    headline(
-        figure, "Rewards that are rare: Thompson sampling looks where it does not know, greedy choice never finds them"
-    )
+    headline(figure, "Rare rewards: Thompson sampling explores where it is uncertain; greedy choice never finds them")
     record("bandit", regret_percent_of_uniform=ends)
     save(figure, "bandit")
 

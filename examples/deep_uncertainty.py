@@ -75,19 +75,21 @@ def main() -> None:
             axis.scatter(*data[0][data[1] == label].T, s=9, color=colour, linewidths=0)
         axis.set(title=f"{name}\n{doubt:.3f} nats far away\n{right:.1%} right", xlabel="x₁")
         axis.label_outer()
+    axes[0, 3].tick_params(labelbottom=True)  # no panel is below it
+    axes[0, 3].set_xlabel("x₁")
     for axis in axes[:, 0]:
         axis.set_ylabel("x₂")
     axes[1, 3].axis("off")
     bar = figure.colorbar(shades, cax=axes[1, 3].inset_axes((0.1, 0.45, 0.85, 0.09)), orientation="horizontal")
-    bar.set_ticks([0, 0.35, 0.69], labels=["0: sure", "0.35", "0.69"])
+    bar.set_ticks([0, 0.35, 0.69], labels=["0: certain", "0.35", "0.69"])
     bar.set_label("predictive entropy (nats)")
     (alone, *doubts), (right, *others) = ([fmean(f[key]) for f in found.values()] for key in found["IVON"])
     posteriors = doubts[:-1]  # all but the ensemble
     headline(
         figure,
-        "One network, and an ensemble too, is sure wherever there are no data. Posteriors that fit as well "
-        f"(to {100 * (right - min(others)):.1f} points) doubt {min(posteriors) / alone:.1f} to "
-        f"{max(posteriors) / alone:.0f} times as much there",
+        "A single network, and also an ensemble, is certain where there are no data. Posteriors of equal accuracy "
+        f"(to {100 * (right - min(others)):.1f} points) are {min(posteriors) / alone:.1f} to "
+        f"{max(posteriors) / alone:.0f} times as uncertain there",
     )
     record("deep_uncertainty", **found)
     save(figure, "deep_uncertainty")

@@ -82,7 +82,7 @@ def main() -> None:
         axis.set_ylim(1e-7, 1e2)
     axes[0].set_ylabel(f"earthquakes a year in a bin of {WIDTH}")
     axes[0].legend(loc="lower left")
-    headline(figure, "Two curves fit the record equally well. What they say about a magnitude 9 does not agree")
+    headline(figure, "Two curves fit the record equally well, and disagree about a magnitude 9")
     record("earthquakes", **found)
     save(figure, "earthquakes")
 

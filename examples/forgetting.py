@@ -50,8 +50,8 @@ def main() -> None:
         axis.set_ylabel("after learning task")
     headline(
         figure,
-        "Five tasks, one after the other (accuracy, %): fine-tuning forgets, "
-        "a prior on functions with forty examples a task keeps",
+        "Five tasks, one after the other: fine-tuning forgets the earlier ones; a prior on functions, "
+        "with forty examples of each task, remembers them (accuracy, %)",
     )
     record("forgetting", **found)
     save(figure, "forgetting")

@@ -55,7 +55,9 @@ def main() -> None:
         axis.set(xlim=(-3.5, 3.5), ylim=(-3.5, 3.5), xlabel="x₁")
     axes[0].set_ylabel("x₂")
     figure.colorbar(shades, ax=axes.tolist(), shrink=0.9)
-    headline(figure, "Which is a good classifier? Far from the data the average is less sure (lines at 0.1, 0.5, 0.9)")
+    headline(
+        figure, "Far from the data, the average of all classifiers is less certain than one (lines: 0.1, 0.5, 0.9)"
+    )
     far = (grid[:, :2].abs().amax(1) > 3).reshape(200, 200).T
     doubt = {name: (0.5 - (p[far] - 0.5).abs()).mean().item() for name, p in (("one", point), ("average", average))}
     record("logistic_regression", mean_probability_of_the_other_class_far_away=doubt)

@@ -55,7 +55,7 @@ def main() -> None:
     axis.set(xlabel="weight α of each network", ylabel="accuracy on all ten digits (%)")
     axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.45, 0.16))
     axis.spines[["top", "right"]].set_visible(False)
-    headline(figure, "Two networks that know half of the digits each, merged: by curvature, α hardly matters")
+    headline(figure, "Two networks, each with half of the digits, merged: weighted by curvature, α hardly matters")
     record("merging", weights=alphas, accuracy=curves, alone=alone)
     save(figure, "merging")
 

@@ -38,7 +38,7 @@ def main() -> None:
         right.scatter(*data[0][mine].T, s=dots[mine], color=colour, alpha=0.6, edgecolor="w", linewidth=0.4, zorder=3)
     left.set(title="Model view: boundaries drawn from the posterior", ylabel="x₂")
     right.set_title("Data view: size is how far predictions\nwould move without the example")
-    headline(figure, "The same posterior twice: a cloud of boundaries, and the few examples that it rests on")
+    headline(figure, "The same posterior twice: a cloud of boundaries, and the few examples that it depends on")
     share = (weight.sort(descending=True).values[: len(weight) // 10].sum() / weight.sum()).item()
     record("model_and_data", share_of_the_largest_tenth=share)
     save(figure, "model_and_data")

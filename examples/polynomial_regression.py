@@ -57,7 +57,7 @@ def main() -> None:
         axis.set(title=f"{count} examples", xlabel="x", ylim=(-3, 3), xlim=(-1, 1))
     axes[0].set_ylabel("y")
     axes[-1].legend(loc="lower right", fontsize=10)
-    headline(figure, f"Posterior over degree-{DEGREE} polynomials: sure where the data are, unsure elsewhere")
+    headline(figure, f"Posterior over degree-{DEGREE} polynomials: certain where there are data, uncertain elsewhere")
     record("polynomial_regression", standard_deviation=found)
     save(figure, "polynomial_regression")
 

@@ -95,8 +95,8 @@ def main() -> None:
         axis.set_ylabel(name, fontsize=13)
     headline(
         figure,
-        f"Doubt is where errors are: the most doubtful twentieth of the pixels holds {share:.0%} of them. A cross, "
-        f"never seen in training, is doubted {ratio:.1f} times as much as known shapes",
+        f"Uncertainty finds errors: the most uncertain twentieth of the pixels contains {share:.0%} of them. A cross, "
+        f"never seen in training, is {ratio:.1f} times as uncertain as known shapes",
     )
     record(
         "segmentation", errors_in_most_doubtful_twentieth=share, doubt_of_crosses_over_known_shapes=ratio,

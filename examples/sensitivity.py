@@ -94,8 +94,8 @@ def main() -> None:
     )
     headline(
         figure,
-        "What the network leans on: on wrong labels all along, on unusual digits until it has learnt them, "
-        "on typical ones hardly",
+        "Which examples influence the network: wrong labels all through training, unusual digits until they are "
+        "learnt, typical ones hardly",
     )
     thirds = {kind: [part.median().item() for part in table[:, c].tensor_split(3)] for kind, (c, _) in kinds.items()}
     record(

@@ -67,8 +67,8 @@ def main() -> None:
     axes[0].legend(frameon=False)
     headline(
         figure,
-        "What if this example had not been there? One equation says nearly what training again would (dashed), "
-        "and passes over the data take away the rest",
+        "The effect of leaving out one example: one equation is close to retraining (dashed), and passes over the "
+        "data remove most of the remaining error",
     )
     record("what_if", **numbers)
     save(figure, "what_if")

@@ -79,7 +79,7 @@ BAD = {
     ),
     "labels to ignore, for Laplace": (
         {"method": "laplace", "ignore_index": -100},
-        "ignore_index: expected its default, for method 'laplace' has no use for it, got -100",
+        "ignore_index: expected its default, because method 'laplace' does not use it, got -100",
     ),
     "maps of classes, for Laplace": (
         {

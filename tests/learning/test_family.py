@@ -115,7 +115,10 @@ def test_an_ensemble_of_rotated_gaussians_is_a_mixture():
     ("settings", "message"),
     [
         ({"method": "bayesbinn"}, r"model: expected weight matrices alone.*got '0.bias'"),
-        ({"method": "vogn", "accumulate": 2}, "accumulate: expected its default, for method 'vogn' has no use for it"),
+        (
+            {"method": "vogn", "accumulate": 2},
+            "accumulate: expected its default, because method 'vogn' does not use it",
+        ),
         ({"method": "ogn", "class_weights": [1.0, 1.0, 2.0]}, "class_weights: expected its default"),
         ({"method": "vogn", "draws": 2}, r"option of method 'vogn': expected one of \['prior', 'ess', "),
         ({"method": "evon", "prior": Diagonal.isotropic(trainable(mlp()), 1.0)}, "prior: expected a precision"),

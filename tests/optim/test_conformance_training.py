@@ -61,7 +61,7 @@ def test_a_group_with_rate_zero_stays(make):
     assert not torch.equal(problem.bias, bias)
 
 
-@pytest.mark.filterwarnings("ignore:.* it is no decoupled decay")  # a strong prior, to see it
+@pytest.mark.filterwarnings("ignore:.* it is not decoupled")  # a strong prior, to see it
 @real_optimizers
 def test_weight_decay_of_a_group_shrinks_it(make):
     problem = Problem()
@@ -126,7 +126,7 @@ def test_zero_gradients_without_decay_leave_the_parameters(make):
     assert all(torch.equal(p, b) for p, b in zip(problem.parameters, before, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:.* it is no decoupled decay")  # a strong prior, to see it
+@pytest.mark.filterwarnings("ignore:.* it is not decoupled")  # a strong prior, to see it
 @all_optimizers
 def test_gradients_are_read_and_never_written(make):
     problem = Problem()

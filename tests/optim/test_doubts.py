@@ -59,7 +59,7 @@ def test_a_linear_model_may_reach_large_weights():
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"ess": 1e5, "weight_decay": 0.1}, "precision 10000.*no decoupled decay.*1e-4 or 1/ess"),
+        ({"ess": 1e5, "weight_decay": 0.1}, "precision 10000.*not decoupled.*1e-4 or 1/ess"),
         ({"ess": 1e4, "weight_decay": 0.01}, "precision 100,"),
         ({"ess": 1e5, "hess_init": 1e-3, "clip_radius": 1e-3}, "no step longer than .* = 1e-07.*rescale_lr=False"),
     ],

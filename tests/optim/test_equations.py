@@ -90,7 +90,7 @@ def test_gradsq_is_the_fisher_of_a_logistic_regression():
     assert optimizer.state[weight]["hessian"].mean().item() == pytest.approx(fisher, rel=0.05)
 
 
-@pytest.mark.filterwarnings("ignore:.* it is no decoupled decay")  # strong priors are among the cases
+@pytest.mark.filterwarnings("ignore:.* it is not decoupled")  # strong priors are among the cases
 @pytest.mark.filterwarnings("ignore:.*written to while a sample was in place")
 @settings(max_examples=200, deadline=None)
 @given(

@@ -232,7 +232,7 @@ def test_several_units_are_named():
     column = infer("x", few)
     assert column.kind == "category"
     assert "several units (g, kg)" in column.remark(few)
-    assert "several units (kg, g); written in one unit" in infer("x", many).reason
+    assert "several units (kg, g); write them in one unit" in infer("x", many).reason
 
 
 def test_an_amount_with_a_unit_is_an_amount():
@@ -266,7 +266,10 @@ def test_a_few_words_among_numbers_are_missing_ones():
     ("values", "why"),
     [
         (["1/2/2019", *(f"{1 + i % 28}.{1 + i // 28}.20" for i in range(60))], "dates such as 1/2/2019 in more"),
-        ([*map(str, range(50)), *"abcdefghij"], "10 of 60 values are no numbers, such as 'a'; left empty"),
+        (
+            [*map(str, range(50)), *"abcdefghij"],
+            "10 of 60 values are not numbers, such as 'a'; leave these cells empty",
+        ),
         ([f"C{i}" for i in range(60)], "60 different values in 60 rows look like names"),
     ],
 )

@@ -26,7 +26,7 @@ MEANINGS = {
     "accuracy on removed": "share of the removed examples that are still predicted as they were labelled",
     "divergence on memory": "KL from the old model's predictions on remembered examples, in nats; 0 is no change",
     "objective": "loss summed over the present data, and the prior; networks stop before its minimum, which memorises",
-    "gradient": "length of the slope of the objective; 0 is where retraining ends",
+    "gradient": "norm of the gradient of the objective; 0 where retraining ends",
     "distance": "from the retrained weights, ‖θ − θ_retrained‖",
 }
 

@@ -87,7 +87,7 @@ def adapt(
     new = 0 if decided is None else len(decided.relabelled)
     total = f"they count as {changed.posterior.n} rows" if changed.forgets else f"{changed.posterior.n} rows now"
     say(f"{counted(len(report.added) - new, 'row')} added, {gone} dropped, {new} relabelled; {total}")
-    how = "exactly, taking the old run for an optimum" if report.exact else "approximately, retraining would differ"
+    how = "exactly, if the old run was at its optimum" if report.exact else "approximately, retraining would differ"
     say(f"adapted {how}: {report.steps} steps in {report.seconds:.1f} s ({report.why})")
     show_table(report.table.rename_axis("model").reset_index())
     for line in report.legend:

@@ -228,7 +228,9 @@ def _same(plan: Plan, asked: dict[str, Any]) -> None:
     options = _options(asked.pop("option", None))
     for name, value in {**asked, **options}.items():
         if name not in before:
-            raise InvalidInput(f"{name}: expected it left out beside --resume, got {value}; nothing new can be asked")
+            raise InvalidInput(
+                f"{name}: expected it left out beside --resume, got {value}; a resumed training keeps its settings"
+            )
         if (readers[name](value) if name in readers else value) != before[name]:
             wanted = written.get(name, before[name])
             raise InvalidInput(f"{name}: expected {wanted} as in the training to resume, got {value}")

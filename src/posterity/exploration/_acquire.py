@@ -101,7 +101,7 @@ def acquire(
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
     if criterion in DRAWN and posterior.structure.distinct_draws == 1:
         raise expected(
-            "criterion", "entropy, margin, k_centre or random: a point does not disagree with itself", criterion
+            "criterion", "entropy, margin, k_centre or random: a point estimate has no disagreement", criterion
         )
     require_whole("candidates", candidates)
     if power is not None:

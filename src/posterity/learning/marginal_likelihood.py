@@ -99,7 +99,9 @@ class Evidence:
             spectra = {"all": torch.cat(list(spectra.values()))}
             distances = {"all": sum(distances.values())}
         elif isinstance(curvature, Tensor):
-            raise InvalidInput("prior precision: expected one for all weights of a full matrix, got one a parameter")
+            raise InvalidInput(
+                "prior precision: expected one for all weights of a full matrix, got one for each parameter"
+            )
         else:
             groups = tuple((name,) for name in weights)
         in_order = tuple(spectra[name] for name in distances)

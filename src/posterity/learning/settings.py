@@ -93,7 +93,7 @@ class FitSettings:
         for name in learner.refused:
             value = getattr(self, name)
             if value is not None and not (name in _PLAIN and value == _PLAIN[name]):
-                raise expected(name, f"its default, for method {self.method!r} has no use for it", value)
+                raise expected(name, f"its default, because method {self.method!r} does not use it", value)
         return learner
 
     def compared(self, model: nn.Module, plan: TrainingPlan) -> dict[str, str]:

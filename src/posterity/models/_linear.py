@@ -43,7 +43,7 @@ class LinearModel(BayesianEstimator):
         to_centre = torch.eye(len(w.mean), dtype=w.mean.dtype)
         to_centre[-1, :-1] = self._centre
         mean = torch.cat((w.mean[:-1], w.mean[-1:] - self._centre @ w.mean[:-1] + self._level))
-        reason = "weights and intercept so far from zero are one to the last digit; predict and sample keep them apart"
+        reason = "inputs so far from zero correlate weights and intercept to the last digit; use predict and sample"
         try:
             at_zero = Gaussian(mean, to_centre.mT @ w.precision @ to_centre)
         except InvalidInput as error:

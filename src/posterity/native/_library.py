@@ -59,7 +59,7 @@ def load(source: Path, definitions: Sequence[str] = (), headers: Path | None = N
         try:
             return ctypes.CDLL(str(folder / name))
         except OSError:
-            _log.info("%s does not load and is made again", folder / name)
+            _log.info("%s does not load and is compiled again", folder / name)
     # Made where it is kept: there it can be put in place at once, and loaded even if temporary files may not be run.
     place = folder if folder is not None and os.access(folder, os.W_OK) else None
     try:

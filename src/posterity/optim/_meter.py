@@ -31,7 +31,7 @@ TOO_LARGE = (
     "divide a summed loss by the number of examples (tokens), a squared error by twice the variance of its noise"
 )
 UNCLEAR = (
-    "gradients were multiplied by a GradScaler and clipped as well, and their norms do not tell which did how much: "
+    "gradients were both multiplied by a GradScaler and clipped, and these two factors cannot be told apart: "
     "give the GradScaler as scaler="
 )
 SMALLEST = 1e-4  # of the mean square of a tensor's weights, which sets the width of its prior
@@ -152,7 +152,7 @@ class Meter:
             wait: Whether to wait for a device that is not the CPU.
         """
         if self.total_steps is not None and self.steps == self.total_steps + 1:
-            yield f"expected at most total_steps={self.total_steps} steps, got more: the budget stays open"
+            yield f"expected at most total_steps={self.total_steps} steps, got more: the noise keeps its final budget"
         if wait or (self.total.device.type == "cpu" and self.steps % REFRESH == 0):
             if self._too_large():
                 yield TOO_LARGE

@@ -71,7 +71,7 @@ class IVONOptions(GaussianOptions):
         if self.weight_decay >= LARGE_DECAY and prior >= LARGE_PRIOR:
             yield (
                 f"weight_decay={self.weight_decay:g} with ess={self.ess:g} is a prior of precision {prior:g}, which "
-                "holds weights to almost zero: it is no decoupled decay as AdamW's; take 1e-4 or 1/ess"
+                "holds weights to almost zero: it is not decoupled as in AdamW; take 1e-4 or 1/ess"
             )
         if 0 < longest < SHORT_STEP:
             yield (

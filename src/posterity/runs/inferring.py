@@ -73,14 +73,13 @@ def _unusable(known: pd.Series[Any]) -> str:
     """Why nothing is made of a column with many different values, and what would help where something would."""
     texts = [text for text, number in zip(as_text(known), np.isfinite(numbers(known))) if not number]
     if all(map(_OTHER_DATE.fullmatch, texts)):
-        return f"dates such as {texts[0]} in more than one format; written as 2020-12-31 they would be used"
+        return f"dates such as {texts[0]} in more than one format; write them as 2020-12-31 to use them"
     several = several_units(known)
     if several:
-        return f"numbers in several units ({several}); written in one unit they would be used"
+        return f"numbers in several units ({several}); write them in one unit to use them"
     if len(texts) < len(known) / 2:
-        return (
-            f"{len(texts)} of {len(known)} values are no numbers, such as {texts[0]!r}; left empty they would be used"
-        )
+        some = f"{len(texts)} of {len(known)} values are not numbers, such as {texts[0]!r}"
+        return f"{some}; leave these cells empty to use the others"
     return f"{known.nunique()} different values in {len(known)} rows look like names or numbers of rows"
 
 

@@ -319,7 +319,7 @@ TOURS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("sam", "bayes-valleys"),
         "Both start in the narrow valley. SAM sees the worst loss nearby, Bayes the expected one (dashed).",
     ),
-    ("Point, Laplace, VI", ("sgd", "laplace", "vi-logistic"), "Drag the points: the boundaries that q allows follow."),
+    ("Point, Laplace, VI", ("sgd", "laplace", "vi-logistic"), "Drag the points: the boundaries drawn from q follow."),
     (
         "A mixture finds both modes",
         ("multimodal", "mixture-vi"),

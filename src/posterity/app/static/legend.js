@@ -11,7 +11,7 @@ const TOOLS = [
 ];
 const VIEWS = [
   ["Scores", "How wrong the model is, and how much it depends on each example", { x: "leverage", y: "error", xs: "log", ys: "linear" }],
-  ["Features", "What lies close together looks alike to the model", { x: "feature_1", y: "feature_2", xs: "linear", ys: "linear" }],
+  ["Features", "Examples that are close together are similar for the model", { x: "feature_1", y: "feature_2", xs: "linear", ys: "linear" }],
 ];
 const MANY = 24; // classes beyond which a legend is no help
 
@@ -91,7 +91,7 @@ export class Legend {
       h("button", {
         class: v.density ? "quiet on" : "quiet",
         textContent: "Density",
-        title: "Shade where many points lie",
+        title: "Shade dense areas",
         "aria-label": "Density",
         onclick: () => m.set({ density: !v.density }),
       }),

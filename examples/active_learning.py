@@ -14,8 +14,8 @@ from posterity.plots.style import BLUE, INK, ORANGE
 
 K = 8
 CRITERIA = {
-    "entropy": "Entropy: all doubt, noise included",
-    "bald": "BALD: doubt that a label removes",
+    "entropy": "Entropy: all uncertainty, noise included",
+    "bald": "BALD: uncertainty that a label removes",
     "batch_bald_linearised": "BALD for a batch of eight",
     "k_centre": "k-centre: far from what is labelled",
 }
@@ -85,8 +85,8 @@ def main() -> None:
     record("active_learning", mean_distance_of_eight=spread)
     headline(
         figure,
-        "Which eight labels to ask for next? Scored one by one, BALD takes nearly all in one place; "
-        "scored as a batch, they spread (coloured: known labels; darker: a higher score)",
+        "Which eight labels next? One by one, BALD takes nearly all of them in one place; as a batch, "
+        "they spread (coloured: labelled; darker: higher score)",
     )
     save(figure, "active_learning")
 

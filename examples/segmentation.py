@@ -90,7 +90,11 @@ def main() -> None:
     classes = torch.stack((classes[typical], classes[worst], places[cross]))
     shown = po.predict(run.model, run.posterior, images, samples=samples)
     figure = po.plots.segmentation(images, shown, classes, ignore_index=-1)
-    rows = (f"median doubt\nof {len(known)} scenes", f"most errors\nof {len(known)} scenes", "never seen:\na cross")
+    rows = (
+        f"median uncertainty\nof {len(known)} scenes",
+        f"most errors\nof {len(known)} scenes",
+        "never seen:\na cross",
+    )
     for axis, name in zip(figure.axes[:: len(figure.axes) // 3], rows):
         axis.set_ylabel(name, fontsize=13)
     headline(

@@ -72,7 +72,7 @@ def adapt(
     The method depends on what is available. Generalised linear models and last layers are solved by Newton's method:
     with all old data the result is that of retraining, unless the old training centred the prior at its weights.
     Networks whose old data are given are trained on the corrected data; the length follows the size of the change, and
-    perceptrons set out from mostly new weights where it is large. Without the old data a K-prior represents them: the
+    perceptrons start from mostly new weights where it is large. Without the old data a K-prior represents them: the
     old predictions on a memory, and a quadratic for everything that is not in it. `report.why` gives the reason.
 
     Args:
@@ -89,13 +89,13 @@ def adapt(
         into: Another model to carry the knowledge into; a copy of it is trained.
         memory: What to remember: a Memory, or a number of examples to choose from `data`. By default the memory that
             the posterior carries; otherwise, of `data`, everything (linear models) or one example in ten (networks).
-        forget: How much of the past to forget, γ in [0, 1]: all that is known from the old data counts 1 − γ. 0 keeps
-            everything. 1 leaves the prior of a linear model and nothing of a network, which is trained on the new data
-            from new weights. "auto" takes the γ under which the new data are most likely.
+        forget: How much of the past to forget, γ in [0, 1]: the contribution of the old data is multiplied by 1 − γ.
+            0 keeps everything. 1 leaves the prior of a linear model and nothing of a network, which is trained on the
+            new data from new weights. "auto" takes the γ under which the new data are most likely.
         method: For networks: "warm_start" (the default with `data`), "kprior" (the default without), "ewc" without
             memory, "combined" also with the memory's true labels.
         epochs: For networks: passes over all data. By default a share of the old training's that follows the size of
-            the change; where that is unknown, or where a prior has pulled the means, 5 passes or 250 steps, whichever
+            the change; where that is unknown, or where training had a prior, 5 passes or 250 steps, whichever
             is more, for changes of 8 % of the data and beyond, fewer for smaller ones, twice as many for new classes.
             With K-priors: passes over the new data, or over the memory where nothing is added; by default 20, or as
             many more as it takes to make 500 steps.

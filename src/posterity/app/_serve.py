@@ -55,7 +55,7 @@ def serve(
 
     Args:
         what: A `MemoryMap`, a `Source`, a run, or its folder.
-        port: Where to listen; 0 takes a free one.
+        port: Port of the page; 0 takes a free one.
         host: By default this machine alone. Any other address lets the network in, with the token; "0.0.0.0" listens at
             all of them and accepts the machine's name and address as host.
         browser: Open the page in the browser.
@@ -82,7 +82,7 @@ def run_server(make: Callable[..., Any], what: str, *, port: int, host: str, bro
     Args:
         make: The application, given the accepted hosts, its token and its port.
         what: The page's name for the terminal.
-        port: Where to listen; 0 takes a free one.
+        port: Port of the page; 0 takes a free one.
         host: The address to listen at.
         browser: Open the page in the browser.
         block: Stay until Ctrl-C.

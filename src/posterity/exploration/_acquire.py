@@ -43,7 +43,7 @@ def acquire(
     batch_size: int = 256,
     seed: int = 0,
 ) -> Picks:
-    """Choose the examples of a pool whose labels are worth most.
+    """Choose the examples of a pool whose labels would teach most.
 
     Scores of single examples, of which the k highest are taken:
         "entropy": H(y), all uncertainty.
@@ -79,7 +79,7 @@ def acquire(
         seed: Of everything random.
 
     Returns:
-        Ids, scores and reasons, the most wanted first.
+        Ids, scores and reasons, the highest score first.
 
     Examples:
         >>> import posterity as po

@@ -73,14 +73,14 @@ def fit(
             its weights or most of them are frozen.
         folds: Which examples a fold of the cross-validation leaves out: "random" ones, or "blocks" of neighbours.
             Take blocks where neighbours are alike, as in a time series: a network that has learnt the neighbours of an
-            example nearly knows it, and random folds do not notice that it memorises.
+            example predicts it well, and random folds do not notice that it memorises.
         batch_size: Examples a batch at most, unless `data` is a loader. The batches of an epoch differ in size by one
             example at most, and so do the examples behind each step.
         lr: Learning rate before the schedule; by default the method's, and for pretrained networks 1e-4, or 1e-3 where
             less than a tenth of the weights is trained, with Adam's steps.
         schedule: "constant", "cosine", "step", or a function from the fraction of training done to a factor on `lr`.
-        validation: Data that are looked at after each epoch, with the model at its mean. The method "variational" also
-            lets them set how much noise its weights get: more where predictions of them are overconfident. Without
+        validation: Data whose loss is computed after each epoch, with the model at its mean. The method "variational"
+            also lets them set how much noise its weights get: more where predictions of them are overconfident. Without
             them it leaves out one in twenty of 4000 or more examples, 500 at most, where they have classes and
             cross-validation does not choose the length; `watch=False` trains on all of them.
         patience: Stop when the validation loss has not improved for so many epochs, and keep the best state.
@@ -95,7 +95,7 @@ def fit(
         clip: Largest norm of the gradient; by default the method's (10 for IVON, without bound for the others).
         amp: "bf16" or "fp16" for automatic mixed precision.
         class_names: Names of the classes, for the posterior to carry.
-        callbacks: What watches; see `posterity.learning.callbacks`.
+        callbacks: Objects that training calls at each step and epoch; see `posterity.learning.callbacks`.
         checkpoint: A folder for checkpoints.
         checkpoint_every: Steps between checkpoints; by default one every ten seconds.
         resume: Go on from the checkpoint in that folder, to the same bits as without the interruption.

@@ -223,7 +223,7 @@ def memory_map(
     tracker: MemoryTracker | None = None,
     batch_size: int = 256,
 ) -> MemoryMap:
-    """A map of the training data: what the model is made of, and where labels look wrong.
+    """A map of the training data: which examples influence the model, and which labels look wrong.
 
     Args:
         model: The network that the posterior belongs to. It is not changed.

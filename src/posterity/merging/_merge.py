@@ -25,7 +25,7 @@ def merge(
     weights: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Posterior:
-    """Merge posteriors of fine-tuned models into one, each weighted by what it is sure of.
+    """Merge posteriors of fine-tuned models into one, each weighted by its certainty about each weight.
 
     A task's curvature N_t H_t is the precision that its data added to its prior (its site), so nothing has to be
     computed from data; the base's is its whole precision P₀. By default task vectors are matched in their gradients:
@@ -34,7 +34,7 @@ def merge(
 
     For models solved with the base as their prior α is 1: the result is the base plus their sites, which is what all
     data together give. Networks that were trained for some epochs move farther than such a solution, and their sum
-    goes too far. For them α is one over the number of tasks: a mean weighted by what each is sure of. With α = −1 a
+    goes too far. For them α is one over the number of tasks: a mean weighted by the certainty of each. With α = −1 a
     task is removed. Other methods choose another mean; the precision is the same. Averages, which have no base, start
     from the prior of the first posterior and count every model's data once.
 

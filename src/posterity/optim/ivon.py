@@ -124,7 +124,7 @@ class IVON(VariationalOptimizer):
             from λ = N and holds the price of the noise to 0.03 nats per example: λ = max(N, P̂/0.06), with P̂ the
             measured number of effective parameters (see `posterity.optim.price`). The prior stays at temperature 1.
         hess_init: Initial value of h. "auto" starts from max(0.1, 300/N) and lets 1 − β₂ be at least 1/(t + 3), or
-            less where that would inflate the Hessian by more than 5 %, so that the start is unlearnt; α is at most lr.
+            less where that would inflate the Hessian by more than 5 %: the start loses its influence. α is at most lr.
         betas: β₁ and β₂; β₂ may be "auto" where `total_steps` is given: 1 − β₂ = 5 / total_steps, or less where
             that would inflate the Hessian by more than 5 %.
         weight_decay: δ; the prior is N(0, 1/(λδ)).

@@ -41,7 +41,7 @@ class VariationalOptions(Options):
 
 
 class Variational(Watching):
-    """A posterior beside any optimizer: the base moves the mean as ever, with gradients taken at weights with noise.
+    """A posterior beside any optimizer: the base moves the mean as before, with gradients at noisy weights.
 
         θ = m + σ ε,   σ² = 1 / (λ (h + δ)),   h = B v̂
         m ← base(m, ∇ℓ(θ))

@@ -38,7 +38,7 @@ def show_rule(
     Args:
         html: Write the page into this file instead, with the films of all presets. Such a page needs no server, and
             cannot compute what is dragged or changed.
-        port: Where to listen; 0 takes a free one.
+        port: Port of the page; 0 takes a free one.
         host: By default this machine alone; see `serve`.
         browser: Open the page in the browser.
         block: Stay until Ctrl-C; otherwise serve in a thread and return.

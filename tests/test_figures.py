@@ -156,7 +156,7 @@ def test_squares_of_gradients_depend_on_the_batch_and_variational_precisions_are
             few, many = (ratio[problem, f"RMSprop {way}, batch {size}"] for size in (1, 20))
             assert many > few + 0.8, (problem, way)
         assert max(abs(ratio[problem, f"{name}, batch 20"]) for name in ("IVON", "SOBA")) < 0.1
-    worst = {kind: 0.0 for kind in ("RMSprop", "IVON", "SOBA")}
+    worst = dict.fromkeys(("RMSprop", "IVON", "SOBA"), 0.0)
     for _, way, _, ends, _ in cells("adam_variance"):
         kind = way.partition(" ")[0].strip(",")
         worst[kind] = max(worst[kind], *(abs(float(end)) for end in ends.split(" to ")))

@@ -220,6 +220,7 @@ def test_inputs_of_several_arguments() -> None:
         ((X, Y, Y > 3), "ids: expected an integer for each example"),
         ((X[0, 0], Y), "data: expected a data set with a length"),
         ((np.array(["a", "b"]), Y[:2]), "data: expected arrays of numbers"),
+        ((X.to_sparse(), Y), r"data: expected dense tensors \(`.to_dense\(\)`\), got torch.sparse_coo"),
     ],
 )
 def test_what_holds_no_examples_is_refused(data, message: str) -> None:
@@ -250,6 +251,23 @@ def test_calling_models() -> None:
     assert torch.equal(call(lambda a, b: SimpleNamespace(logits=a - b), {"a": X, "b": X}), 0 * X)
     with pytest.raises(InvalidInput, match=r"a tensor of logits, or an object with `\.logits`"):
         call(lambda x: "cat", X)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint16, torch.uint32, torch.uint64])
+def test_labels_are_integers_that_torch_compares(dtype) -> None:
+    """torch neither finds a truth value among others nor adds to large unsigned integers."""
+    labels = (Y % 2).to(dtype)
+    for source in ((X, labels), TensorDataset(X, labels), DataLoader(TensorDataset(X, labels), batch_size=3)):
+        assert torch.equal(gathered(batches(source)).targets, Y % 2)
+    assert gathered(batches((X, Y.to(torch.uint8)))).targets.dtype == torch.uint8
+
+
+def test_data_bring_no_graph() -> None:
+    inputs = {"x": X.clone().requires_grad_() * 2}
+    found = next(iter(batches((inputs, Y.float().requires_grad_()))))
+    assert not found.inputs["x"].requires_grad
+    assert not found.targets.requires_grad
+    assert inputs["x"].requires_grad
 
 
 def test_moving_keeps_the_form() -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from posterity import distributed
 from posterity.errors import InvalidInput, expected, require, require_whole
-from posterity.inputs import Inputs, concatenate, move, take, tensors
+from posterity.inputs import Inputs, concatenate, move, over_tensors, plain, take, tensors
 from posterity.noise import own_seed
 
 Array = Tensor | np.ndarray[Any, Any]
@@ -298,7 +298,8 @@ def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
     """Inputs, targets and perhaps ids as tensors, checked to have the same number of rows."""
     for part in data[1:]:
         require(_is_column(part), "targets and ids", "tensors or arrays, like the inputs", type(part).__name__)
-    columns = tuple(as_tensor(part) for part in data)
+    columns = tuple(over_tensors(plain, as_tensor(part)) for part in data)
+    columns = columns[0], _labels(columns[1]), *columns[2:]
     n = _length(columns[1])
     for column in (*tensors(columns[0]), *columns[2:]):
         found = _length(column)
@@ -308,6 +309,7 @@ def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
     return columns
 
 
+_NO_LABELS = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
 _TARGET_NAMES = ("labels", "label", "targets", "target")
 _ID_NAMES = ("id", "ids")
 
@@ -339,10 +341,15 @@ def _unpack(item: Any, positions: Tensor | None) -> Batch:
             raise expected("batch", f"a key among {_TARGET_NAMES}", sorted(item))
         id_name = next((name for name in _ID_NAMES if name in item), None)
         inputs = {k: v for k, v in item.items() if k not in (target, id_name)}
-        return Batch(inputs, item[target], _ids(item[id_name]) if id_name else default)
+        return Batch(inputs, _labels(item[target]), _ids(item[id_name]) if id_name else default)
     if isinstance(item, (tuple, list)) and len(item) in (2, 3):
-        return Batch(item[0], item[1], _ids(item[2]) if len(item) == 3 else default)
+        return Batch(item[0], _labels(item[1]), _ids(item[2]) if len(item) == 3 else default)
     raise InvalidInput(f"batch: expected (inputs, targets) or a mapping with labels, got {type(item).__name__}")
+
+
+def _labels(targets: Any) -> Any:
+    """Truth values and large unsigned integers as the integers that torch compares and looks up."""
+    return targets.long() if isinstance(targets, Tensor) and targets.dtype in _NO_LABELS else targets
 
 
 def _ids(ids: Any) -> Tensor:

@@ -54,6 +54,18 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
     return torch.cat(list(parts))
 
 
+def plain(column: Tensor) -> Tensor:
+    """The same without a graph of its own; batches are rows of it, which sparse tensors do not have.
+
+    Examples:
+        >>> plain(torch.ones(2, requires_grad=True))
+        tensor([1., 1.])
+    """
+    if column.layout not in (torch.strided, torch.jagged):
+        raise expected("data", "dense tensors (`.to_dense()`)", column.layout)
+    return column.detach()
+
+
 def tensors(inputs: Inputs) -> Iterator[Tensor]:
     """Every tensor of nested inputs."""
     if isinstance(inputs, Tensor):

@@ -13,7 +13,7 @@ from posterity.batches import batches
 from posterity.curvature import diagonal_ggn, full_ggn, kronecker_ggn
 from posterity.errors import InvalidInput
 from posterity.learning._laplace import laplace
-from posterity.learning.marginal_likelihood import Evidence, log_marginal_likelihood
+from posterity.learning.marginal_likelihood import Evidence, eigenvalues, log_marginal_likelihood
 from posterity.likelihoods import GaussianLikelihood
 
 NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -189,3 +189,9 @@ def test_an_evidence_without_a_maximum_is_named():
         InvalidInput, match=r"prior precision of \('2.weight', '2.bias'\): .* weights at the prior mean"
     ):
         laplace(model, (x, y), structure="last_layer", noise_precision=1.0)
+
+
+def test_a_curvature_beyond_all_numbers_is_named():
+    curvature = {"weight": (torch.ones(2, 2), torch.full((3, 3), torch.inf))}
+    with pytest.raises(InvalidInput, match=r"curvature: expected finite numbers \(bring the inputs to a scale"):
+        eigenvalues(curvature)

@@ -56,6 +56,8 @@ def _block_spectrum(block: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def _spectrum(matrix: Tensor) -> Tensor:
+    finite = bool(matrix.isfinite().all())
+    require(finite, "curvature", "finite numbers (bring the inputs to a scale of about 1)", "NaN or infinity")
     return torch.linalg.eigvalsh(matrix.double()).clamp_min(0.0).cpu()  # rounding makes the zero ones negative
 
 

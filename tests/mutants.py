@@ -166,7 +166,7 @@ class Package:
     ) -> str:
         """The test that fails on a mutant, or in what way it ended; nothing where it lives."""
         codes, file = exchanged(mutant), str(mutant.path)
-        if mutant.path.name.startswith("_triton"):
+        if is_interpreted(mutant):
             return self._interpreted(mutant)
         starting = self._starting()
         if codes and all(place in functions for place in codes):
@@ -266,6 +266,11 @@ class Package:
                 return False
 
 
+def is_interpreted(mutant: Mutant) -> bool:
+    """Whether an edit is in a kernel, which Triton's interpreter alone can run here, in minutes."""
+    return mutant.path.name.startswith("_triton")
+
+
 def run(session: pytest.Session, items: list[pytest.Item]) -> str:
     """Run tests up to the first that fails; its name, or nothing."""
     for item, following in zip(items, [*items[1:], None]):
@@ -309,13 +314,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="run those again that were alive")
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for a mutant")
+    parser.add_argument("--kernels-later", action="store_true", help="leave those of Triton to a later run")
     parser.add_argument("--out", type=Path, required=True, help="folder for results, which a later run goes on from")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     poor, equivalent = False, known()
     for name in given.packages:
         every = chosen(name, given.count, given.seed)
-        counted = [mutant for mutant in every if mutant.name not in equivalent]
+        later = [mutant for mutant in every if given.kernels_later and is_interpreted(mutant)]
+        counted = [mutant for mutant in every if mutant.name not in equivalent and mutant not in later]
         package = Package(name, counted, given.out, given.seconds)
         before = package.states()
         package.mutants = [m for m in counted if m.key not in before or (given.again and before[m.key] == "alive")]
@@ -324,8 +331,9 @@ def main() -> None:
         after = package.states()
         alive = [mutant for mutant in counted if not after.get(mutant.key, "").startswith("dead")]
         print("", *(f"alive: {mutant.key}" for mutant in alive), sep="\n")
-        died, same = len(counted) - len(alive), len(every) - len(counted)
-        print(f"{name}: {died} of {len(counted)} mutants died, {same} are equivalent", flush=True)
+        died, same = len(counted) - len(alive), len(every) - len(counted) - len(later)
+        left = f", {len(later)} are left for later" if later else ""
+        print(f"{name}: {died} of {len(counted)} mutants died, {same} are equivalent{left}", flush=True)
         poor = poor or len(alive) > 0.1 * len(counted)
     sys.exit(int(poor))
 

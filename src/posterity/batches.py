@@ -309,7 +309,7 @@ def _columns(data: Sequence[Any]) -> tuple[Any, ...]:
     return columns
 
 
-_NO_LABELS = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+_NO_LABELS = (torch.uint16, torch.uint32, torch.uint64)
 _TARGET_NAMES = ("labels", "label", "targets", "target")
 _ID_NAMES = ("id", "ids")
 
@@ -348,7 +348,7 @@ def _unpack(item: Any, positions: Tensor | None) -> Batch:
 
 
 def _labels(targets: Any) -> Any:
-    """Truth values and large unsigned integers as the integers that torch compares and looks up."""
+    """Large unsigned integers as those that torch can add to others."""
     return targets.long() if isinstance(targets, Tensor) and targets.dtype in _NO_LABELS else targets
 
 

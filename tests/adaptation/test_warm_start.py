@@ -130,6 +130,13 @@ def test_a_comparison_has_retraining_and_a_plain_warm_start(trained, monkeypatch
         adapt(model, posterior, add=(x[:1], y[:1]), compare=True)
 
 
+def test_labels_may_be_truth_values(trained):
+    model, posterior, (x, y) = trained
+    whole, truths = (adapt(model, posterior, data=(x, t), remove=[0, 1], epochs=1) for t in (y % 2, y % 2 == 1))
+    for name, m in whole.posterior.mean.items():
+        assert torch.equal(truths.posterior.mean[name], m)
+
+
 def test_a_network_that_cannot_be_started_anew_is_not_retrained(trained):
     model, posterior, (x, y) = trained
     fixed = copy.deepcopy(model)

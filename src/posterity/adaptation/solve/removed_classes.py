@@ -42,7 +42,7 @@ def removed_classes(problem: AdaptationProblem, past: Past) -> Tensor:
         return nothing
     if not problem.posterior.likelihood.has_class_axis or not is_label(change.removed.targets):
         return nothing
-    labels, whole = change.removed.targets.unique(), problem.all_data()
+    labels, whole = change.removed.targets.unique().long(), problem.all_data()  # truth values cannot be looked up
     if change.others is not None:
         labels = labels[torch.isin(labels, change.others.labels.to(labels))]
     elif whole is None:
@@ -70,7 +70,7 @@ def without_classes(problem: AdaptationProblem, past: Past, lost: Tensor) -> Pas
     old = predictions_of(past.memory)
     shrink(problem, KEPT)
     low = silence(problem, old, lost)
-    theirs = torch.isin(change.removed.targets, lost).nonzero()[:, 0].cpu()
+    theirs = torch.isin(change.removed.targets.to(lost), lost).nonzero()[:, 0].cpu()
     goes = replace(change, removed=change.removed.take(theirs), counts=change.counts[theirs])
     pull = goes.lost(problem.old, problem.posterior.likelihood, tuple(past.pull))
     memory = replace(past.memory, predictions=old.index_fill(1, lost.to(old.device), low))

@@ -55,7 +55,7 @@ def test_widths_and_variances_are_those_of_jacobians(model, data):
 
 
 def test_the_curvature_of_adapted_projections_is_that_of_their_gradients(model, data):
-    inputs, targets = data
+    inputs, _ = data
     found = adapter_curvature(model, data, "categorical")
     layers = {name: layer.base_layer.weight for name, layer in adapted_modules(model).items()}
     weights = [weight.requires_grad_() for weight in layers.values()]

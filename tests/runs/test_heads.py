@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
-from posterity import predict
+from posterity import adapt, predict
 from posterity.runs.heads import PRIOR, PRIORS, TEMPERATURE, TEMPERATURES, choose_head, train_head
 from posterity.runs.networks import HEAD, network
 from posterity.runs.preprocessing import Examples
@@ -68,6 +68,21 @@ def test_the_mean_is_the_optimum(data):
     probs = predict(run.model, run.posterior, data.inputs, 0).probs
     np.testing.assert_allclose(probs, reference.predict_proba(data.inputs), atol=1e-3)
     assert run.posterior.class_names == ("a", "b", "c")
+
+
+def test_an_adapted_head_is_the_one_that_training_again_finds(data):
+    classes, settings = Classes("y", ("a", "b", "c")), {"prior": 10.0, "temperature": 0.25}
+    wrong = (data.targets == 1).nonzero()[::2, 0]
+    given = data._replace(targets=data.targets.index_fill(0, wrong, 0))  # classes of many sizes: the bias matters
+    run = train_head(network(HEAD, (40,), 3), given, classes, **settings)
+    again = train_head(network(HEAD, (40,), 3), data, classes, **settings)
+    result = adapt(
+        run.model, run.posterior, data=(given.inputs, given.targets), relabel=dict.fromkeys(wrong.tolist(), 1)
+    )
+    before, after, wanted = (predict(r.model, r.posterior, data.inputs, 0).probs for r in (run, result, again))
+    assert result.report.exact
+    assert (before - wanted).abs().max() > 0.05
+    torch.testing.assert_close(after, wanted, atol=1e-3, rtol=0)  # as near as L-BFGS comes to its optimum
 
 
 def test_without_folds_there_is_a_usual_choice(data):

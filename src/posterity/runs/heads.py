@@ -23,6 +23,7 @@ from posterity.runs.targets import Amount, Classes, Target
 PRIORS = tuple(10 ** (k / 2) for k in range(-2, 7))  # from 0.1 to 1000
 TEMPERATURES = tuple(4.0**-k for k in range(8))  # from 1 to 1/16384
 PRIOR, TEMPERATURE = PRIORS[5], TEMPERATURES[3]  # where cross-validation starts, and what holds without it
+BIAS = 1e-3  # precision of the prior on the bias, which is trained without one
 TOLERANCE = 1.005  # of the lowest loss: the weakest prior and the widest posterior within it are taken
 _STEPS = 40  # of L-BFGS for each prior, from the weights of the one before
 _DRAWS = 16
@@ -72,8 +73,8 @@ def choose_head(train: Examples, classes: int, folds: int, seed: int, judging: T
 
     For each fold the minimum of Σ loss + λ/2 ‖W‖² is found on the other rows; λ goes downhill in steps of √10. The
     posterior around that minimum is the Gaussian with the diagonal precision (h + λ)/T, h_jc = Σᵢ x_ij² p_ic (1 −
-    p_ic). With many weights and few rows such a mean field is too wide at T = 1; predictions averaged over it show how
-    much.
+    p_ic); the bias has nearly no prior. With many weights and few rows such a mean field is too wide at T = 1;
+    predictions averaged over it show how much.
 
     Args:
         train: The training examples.
@@ -118,12 +119,12 @@ def train_head(model: nn.Module, train: Examples, target: Classes, *, prior: flo
         model: The network "head", in place.
         train: The training examples.
         target: Their classes.
-        prior: Precision λ of the prior on every weight.
+        prior: Precision λ of the prior on every weight but the bias.
         temperature: T of the posterior.
     """
     begin = time.perf_counter()
     weights, bias = logistic(train.inputs.flatten(1), train.targets, target.outputs, prior)
-    layer = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    name, layer = next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
     with torch.no_grad():
         layer.weight.copy_(weights.T)
         layer.bias.copy_(bias)
@@ -134,7 +135,7 @@ def train_head(model: nn.Module, train: Examples, target: Classes, *, prior: flo
         data,
         likelihood=target.likelihood,
         structure="diag",
-        prior_precision=prior,
+        prior_precision={f"{name}.weight": prior, f"{name}.bias": BIAS},
         class_names=target.names,
     )
     seconds = time.perf_counter() - begin
@@ -171,13 +172,14 @@ def _outputs(members: Sequence[Regression], x: Tensor, part: Tensor) -> Tensor:
 
 
 def _spread(members: Sequence[Regression], x: Tensor, part: Tensor, prior: float) -> Tensor:
-    """Variance of these outputs at T = 1: Σⱼ x_ij² / (h_jc + λ), the bias being the weight of an input of 1."""
+    """Variance of these outputs at T = 1: Σⱼ x_ij² / (h_jc + λⱼ), the bias being the weight of an input of 1."""
     squares = torch.cat([x.square(), x.new_ones(len(x), 1)], 1)
+    priors = x.new_tensor([prior] * x.shape[1] + [BIAS]).unsqueeze(1)
     found = x.new_empty(len(x), len(members[0][1]))
     for k, (weights, bias) in enumerate(members):
         probs = (x[part != k] @ weights + bias).softmax(-1)
         curvature = squares[part != k].T @ (probs * (1 - probs))
-        found[part == k] = squares[part == k] @ (curvature + prior).reciprocal()
+        found[part == k] = squares[part == k] @ (curvature + priors).reciprocal()
     return found
 
 

@@ -32,6 +32,7 @@ from posterity.adaptation.heads import find_head, grown
 
 Data = tuple[Tensor, Tensor]
 SHARE = 0.08
+FAR = 3.0  # standard deviations by which one amount is off
 DETAILS = "\n### All rows\n"
 
 
@@ -88,11 +89,14 @@ def problem(name: str, options: argparse.Namespace, seed: int) -> Problem:
 
 
 def noisy(y: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Labels of which 8 % are wrong, and which these are."""
+    """Targets of which 8 % are wrong (amounts are those of other rows), and which these are."""
     g = torch.Generator().manual_seed(seed)
     wrong = torch.randperm(len(y), generator=g)[: round(SHARE * len(y))]
     y = y.clone()
-    y[wrong] = (y[wrong] + torch.randint(1, classes, (len(wrong),), generator=g)) % classes
+    if y.is_floating_point():
+        y[wrong] = y[torch.randperm(len(y), generator=g)[: len(wrong)]]
+    else:
+        y[wrong] = (y[wrong] + torch.randint(1, classes, (len(wrong),), generator=g)) % classes
     return y, wrong
 
 
@@ -106,13 +110,13 @@ def change(p: Problem, kind: str, seed: int) -> tuple[Data, Data, dict, int, int
     if kind in ("remove 8 %", "relabel 8 %"):
         given, wrong = noisy(y, k, seed)
         if kind == "relabel 8 %":
-            return (x, given), (x, y), {"relabel": {int(i): int(y[i]) for i in wrong}}, k, k
+            return (x, given), (x, y), {"relabel": {int(i): y[i] for i in wrong}}, k, k
         stay = torch.ones(n, dtype=torch.bool).index_fill(0, wrong, False)
         return (x, given), (x[stay], y[stay]), {"remove": wrong.tolist()}, k, k
     if kind == "relabel one":
         given = y.clone()
-        given[0] = (given[0] + 1) % k
-        return (x, given), (x, y), {"relabel": {0: int(y[0])}}, k, k
+        given[0] = y[0] + FAR if y.is_floating_point() else (y[0] + 1) % k
+        return (x, given), (x, y), {"relabel": {0: y[0]}}, k, k
     old = y != last
     if kind == "new class":
         return (x[old], y[old]), (x, y), {"add": (x[~old], y[~old]), "classes": k}, k - 1, k
@@ -138,7 +142,8 @@ class Trainer:
         if key not in self.done:
             start = time.process_time()
             model = started(self.p, classes, seed)
-            run = po.fit(model, data, method=self.method, epochs=self.epochs, seed=seed, progress=False)
+            asked = {"likelihood": "gaussian"} if data[1].is_floating_point() else {}
+            run = po.fit(model, data, method=self.method, epochs=self.epochs, seed=seed, progress=False, **asked)
             self.done[key] = run, time.process_time() - start
         return self.done[key]
 
@@ -157,16 +162,24 @@ def warm(model: nn.Module, data: Data, seconds: float, seed: int, extra: Data | 
                 more = torch.randint(len(extra[1]), (64,), generator=g)
                 x, y = torch.cat((x, extra[0][more])), torch.cat((y, extra[1][more]))
             adam.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            loss(model(x), y).backward()
             adam.step()
+
+
+def loss(f: Tensor, y: Tensor) -> Tensor:
+    """The mean loss: the squared error of amounts, the log-loss of classes."""
+    return F.mse_loss(f, y) if y.is_floating_point() else F.cross_entropy(f, y)
 
 
 @torch.no_grad()
 def figures(model: nn.Module, reference: nn.Module, test: Data) -> dict[str, float]:
-    p, q = reference(test[0]).double().log_softmax(1), model(test[0]).double().log_softmax(1)
+    f, y = model(test[0]), test[1]
+    if y.is_floating_point():
+        return {"nll": loss(f, y).item(), "kl": F.mse_loss(f, reference(test[0])).item()}
+    p, q = reference(test[0]).double().log_softmax(1), f.double().log_softmax(1)
     return {
-        "accuracy": 100 * (q.argmax(1) == test[1]).double().mean().item(),
-        "nll": F.nll_loss(q, test[1]).item(),
+        "accuracy": 100 * (q.argmax(1) == y).double().mean().item(),
+        "nll": F.nll_loss(q, y).item(),
         "kl": (p.exp() * (p - q.clamp_min(-30))).sum(1).mean().item(),
     }
 

@@ -13,7 +13,7 @@ from posterity.adaptation.changes import Request
 from posterity.adaptation.penalties.quadratic import Slope
 from posterity.adaptation.resolve import resolve
 from posterity.adaptation.solve import anew, by_descent, warm_start
-from posterity.adaptation.solve.schedule import Schedule, longer
+from posterity.adaptation.solve.schedule import Schedule, longer, noisier
 from posterity.adaptation.solve.training import Adam, Settings, training_mode
 from posterity.adaptation.solve.warm_start import Corrected, descend, train_on
 from posterity.batches import Batch
@@ -125,6 +125,43 @@ def test_wrong_labels_that_go_count_by_how_little_the_network_believes_them():
     wrong = (1 - doubt[10:].mean()).item() * 10 / N
     assert longer(again) == pytest.approx(1 + 0.35 * wrong / (0.01 + 1 - right), rel=1e-5)
     assert longer(problem(add=2)) == 1.0
+
+
+def regression(change):
+    """A line whose last 20 targets are far off, its network, and what becomes of them."""
+    torch.manual_seed(0)
+    model = perceptron(4, 5, 1)
+    x = torch.randn(N, 4)
+    y = model(x).detach() + 0.1
+    y[-20:] += 0.3
+    mean = snapshot(trainable(model))
+    q = Diagonal(mean, {name: torch.full_like(m, 40.0) for name, m in mean.items()})
+    prior = Diagonal(mean, {name: torch.tensor(0.5) for name in mean})
+    likelihood = GaussianLikelihood(7.0)
+    posterior = Posterior.of(model, q, prior=prior, n=N, ess=N, likelihood=likelihood, training=TRAINING)
+    wrong = range(N - 20, N)
+    asked = {"remove": list(wrong)} if change == "remove" else {"relabel": {i: y[i] - 0.3 for i in wrong}}
+    return resolve(model, posterior, Request(data=(x, y), **asked), None, 0)
+
+
+@pytest.mark.parametrize("change", ["remove", "relabel"])
+def test_a_regression_without_its_wrong_targets_trains_longer_with_less_noise(change):
+    found = regression(change)
+    ratio = (0.9 * 0.1**2 + 0.1 * 0.4**2) / 0.1**2
+    assert noisier(found) == pytest.approx(ratio, rel=1e-4)
+    plan, each = schedule(found), -(-len(found.all_data()) // 50)
+    assert plan.kept == 0.2
+    assert plan.steps == round(0.65 * ratio**2 * 30 * each)
+    for std in Corrected.of(found).widths.values():
+        torch.testing.assert_close(std, torch.full_like(std, (40.0 * ratio) ** -0.5))
+
+
+def test_a_regression_whose_errors_stay_goes_on_from_its_weights():
+    found = regression("remove")
+    data = (found.whole.inputs, found.whole.targets)
+    far = resolve(found.old, found.posterior, Request(data=data, remove=list(range(20))), None, 0)
+    assert noisier(far) == noisier(problem(remove=[0])) == 1.0
+    assert schedule(far).kept == 1.0
 
 
 def test_retraining_takes_as_many_passes_as_the_old_training(monkeypatch):

@@ -25,7 +25,7 @@ from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.problem import AdaptationProblem, Solved
 from posterity.adaptation.report import objective
 from posterity.adaptation.solve.removed_classes import removed_classes, shrink, silence
-from posterity.adaptation.solve.schedule import BATCH, Schedule
+from posterity.adaptation.solve.schedule import BATCH, Schedule, noisier
 from posterity.adaptation.solve.training import Adam, Settings, memory_after, training_mode
 from posterity.adaptation.transfer import carried, fits, padded
 from posterity.batches import Batch
@@ -78,7 +78,8 @@ class Corrected:
         widths = {}
         if problem.widths_alone():  # trained with noise before
             there = dict(problem.new.named_parameters())
-            std = {name: v.sqrt() for name, v in problem.posterior.variance.items() if name in there}
+            less = noisier(problem) ** -0.5  # weights are as uncertain as the targets are noisy
+            std = {name: less * v.sqrt() for name, v in problem.posterior.variance.items() if name in there}
             known = padded(std, there, [name for name, s in std.items() if fits(s, there[name])])
             # rows of new classes as wide as the others are
             widths = {name: torch.where(s > 0, s, std[name].square().mean().sqrt().to(s)) for name, s in known.items()}

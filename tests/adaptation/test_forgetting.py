@@ -16,6 +16,7 @@ import posterity as po
 from adaptation.problems import logistic, newton_logistic
 from networks import perceptron
 from posterity.adaptation import adapt
+from posterity.adaptation.solve import forgetting
 from posterity.likelihoods import likelihood
 
 
@@ -352,3 +353,14 @@ def test_where_nothing_is_to_be_forgotten_the_old_data_are_used():
     assert found.drift.forget == 0
     assert (found.method, found.why) == (plain.method, plain.why)
     assert found.method == "warm_start"
+
+
+@pytest.mark.parametrize(("nats", "rate"), [(2.0, 0.8), (4.0, 1.0)])
+def test_a_network_forgets_everything_only_where_the_change_is_clear(monkeypatch, nats, rate):
+    found = {0.8: 1.0, 1.0: nats}
+    monkeypatch.setattr(forgetting, "_predictive", lambda problem, rate: found.get(rate, 0.0))
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    run = po.fit(perceptron(4, 5, 2), (x, y), epochs=1, progress=False)
+    drift = adapt(run.model, run.posterior, data=(x, y), add=(x[:8], y[:8]), forget="auto", epochs=1).report.drift
+    assert (drift.forget, drift.against_keeping, drift.found) == (rate, found[rate], nats > 3)

@@ -14,7 +14,7 @@ class Drift:
 
     Args:
         forget: The discount γ that was used.
-        evidence: Log-evidence of the new data in nats by γ, where it was computed; 0 for the largest.
+        evidence: Log-evidence of the new data in nats by γ, where it was computed; 0 for the γ that was used.
     """
 
     forget: float

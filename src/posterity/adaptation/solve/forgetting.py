@@ -8,7 +8,8 @@ evidence of the new data decides,
     log p(D_new | γ) ≈ V_γ(∅) − V_γ(D_new) + ½ log |H_γ(∅)| − ½ log |H_γ(D_new)|
 
 with V the minimum of the discounted objective without and with the new data, and H the Hessian there. For networks it
-is the predictive likelihood of the new data under the discounted posterior.
+is the predictive likelihood of the new data under the discounted posterior. They forget everything, which cannot be
+taken back, only where the data have clearly changed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from posterity.adaptation.problem import AdaptationProblem
 from posterity.adaptation.represent import represent
 from posterity.adaptation.solve.by_newton import convex_problem
-from posterity.adaptation.solve.drift import Drift
+from posterity.adaptation.solve.drift import CLEAR, Drift
 from posterity.adaptation.solve.newton import minimise
 from posterity.errors import PosterityError, expected, require
 from posterity.learning.starts import reinitialised
@@ -48,6 +49,8 @@ def drift_of(problem: AdaptationProblem, forget: float | str) -> Drift:
     score = _evidence if problem.heads is not None else _predictive
     found = {rate: score(problem, rate) for rate in RATES if rate < 1 or _can_start_anew(problem)}
     best = max(found, key=lambda rate: found[rate])
+    if best == 1 and problem.heads is None and found[1.0] - found[0.0] <= CLEAR:
+        best = max((rate for rate in found if rate < 1), key=lambda rate: found[rate])
     return Drift(best, {rate: value - found[best] for rate, value in found.items()})
 
 

@@ -123,14 +123,15 @@ def draw(lines: list[report.Line], folder: Path) -> None:
         mine = torch.tensor([line["along"] for line in lines if line["method"] == method])
         if len(mine):
             colour = "k" if method == "joint" else f"C{number}"
-            axis.plot(known, mine.mean(0), "--" if method == "joint" else "-o", color=colour, markersize=5)
+            style = {"joint": "--", "EWC": "--o"}.get(method, "-o")  # EWC's line lies on that of fine-tuning
+            axis.plot(known, mine.mean(0), style, color=colour, markersize=5)
             ends.append((mine.mean(0)[-1].item(), f"{method}: {mine.mean(0)[-1]:.1f}", colour))
     below = float("inf")
     for height, name, colour in sorted(ends, key=lambda end: -end[0]):
         below = min(height, below - 5.0)  # no label covers another
         axis.text(10.15, below, name, color=colour, va="center")
     axis.set(
-        xlabel="classes seen so far", ylabel="accuracy on all of them, %", xticks=known, ylim=(0, 104), xlim=(1.8, 13)
+        xlabel="classes seen so far", ylabel="accuracy on all of them (%)", xticks=known, ylim=(0, 104), xlim=(1.8, 13)
     )
     figure.suptitle("Two classes at a time: memories keep the earlier ones,\npenalties on weights do not")
     axis.spines[["top", "right"]].set_visible(False)

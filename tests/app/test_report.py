@@ -78,7 +78,8 @@ def test_the_report_of_a_classifier_says_everything(tmp_path):
     for wanted in (
         "Beans were learnt.", "beans.csv", "accuracy", "90 % interval", "one line for each true class",
         "<runner>", "recall", "least certain tenth", "Most uncertain predictions", "Leave-one-out",
-        "Most influential examples", "For 2 of 30 training examples", "Labels that look wrong: 2 of 30",
+        "Most influential examples", "For 2 of 30 training examples", "Labels that the model does not predict: 2.",
+        "labelled broad",
         "looks like <runner>", "12.5", "posterity fit beans.csv",
     ):  # fmt: skip
         assert wanted in words
@@ -120,7 +121,9 @@ def test_texts_have_long_lines_and_figures_short_ones_on_every_screen_and_on_pap
     page.goto((tmp_path / "report.html").as_uri())
     first, second = (page.locator("figure").nth(k).bounding_box() for k in range(2))
     assert first["y"] == second["y"]  # side by side
-    assert "2 of 30 training labels are more likely wrong than right." in page.locator("main").inner_text()
+    words = page.locator("main").inner_text()
+    assert "Labels that look wrong: 2 of 30." in words
+    assert "2 of 30 training labels are more likely wrong than right." in words
     for width, media in ((1100, "screen"), (400, "screen"), (680, "print")):
         page.set_viewport_size({"width": width, "height": 800})
         page.emulate_media(media=media)

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from posterity.app.run_report import contents
 from posterity.errors import InvalidInput
 from posterity.runs import RunFolder, fitting
 from posterity.runs.adapting import adapt_run
@@ -185,3 +186,12 @@ def test_adapting_by_rows_that_are_not_there(run, tmp_path):
         adapt_run(run, tmp_path / "b", decisions=RowDecisions((), (9999,), {}))
     with pytest.raises(InvalidInput, match="another folder"):
         adapt_run(run, run.folder, decisions=RowDecisions((), (test,), {}))
+
+
+def test_the_report_of_an_adapted_run_counts_its_steps(run, tmp_path):
+    adapted, report, _ = adapt_run(
+        run, tmp_path / "b", decisions=RowDecisions((), (run.data("train").ids[0].item(),), {})
+    )
+    cost = contents(adapted).cost
+    assert (cost["steps"], cost["steps of the adaptation"]) == (run.record.steps, report.steps)
+    assert "steps of the adaptation" not in contents(run).cost

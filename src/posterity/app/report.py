@@ -144,7 +144,9 @@ def _verdict(contents: Contents) -> str:
         figure = f"accuracy {1 - held.losses.mean():.1%}" if held.probs is not None else f"RMSE {shown(float(root))}"
         found.append(f"On {len(held.targets)} held-out rows: {figure}.")
     if table is not None and "suspected_label" in table:
-        found.append(f"Labels that look wrong: {int(table['suspected_label'].notna().sum())} of {len(table)}.")
+        count = int(table["suspected_label"].notna().sum())
+        likely = f"Labels that look wrong: {count} of {len(table)}."
+        found.append(likely if "label_error" in table else f"Labels that the model does not predict: {count}.")
     return " ".join(found)
 
 
@@ -208,7 +210,7 @@ def _trust(held: HeldOut) -> Section:
     loss = "error rate" if held.probs is not None else "mean absolute error"
     said = "{:.1%}".format if held.probs is not None else shown
     kept = f"The {loss} is {said(float(held.losses.mean()))}, "
-    kept += f"and {said(float(tenth))} once the least certain tenth is set aside."
+    kept += f"and {said(float(tenth))} without the least certain tenth."
     if held.probs is not None:
         honest = Picture(
             plots.reliability(held.probs, held.targets),
@@ -239,10 +241,10 @@ def _unsure(held: HeldOut, names: Sequence[str] | None) -> Section:
         if held.probs is not None:
             first, second = np.argsort(-held.probs[row])[:2]
             said = [f"{_name(names, k)} {held.probs[row, k]:.0%}" for k in (first, second)]
-            lines = [" or ".join(said), f"is {_name(names, held.targets[row])}"]
+            lines = [" or ".join(said), f"labelled {_name(names, held.targets[row])}"]
         else:
             mean, std, truth = (shown(float(np.asarray(part)[row])) for part in (held.mean, held.std, held.targets))
-            lines = [f"{mean} ± {std}", f"is {truth}"]
+            lines = [f"{mean} ± {std}", f"target {truth}"]
         example = int(held.ids[row])
         cards.append(Card(held.preview(example) if held.preview else None, [*lines, f"no. {example}"]))
     return Section("Most uncertain predictions", ["Held-out examples, the most uncertain first.", cards])
@@ -292,10 +294,17 @@ def _memory(contents: Contents, table: pd.DataFrame) -> list[Section]:
     )
     if "suspected_label" in table and table["suspected_label"].notna().any():
         suspects = table[table["suspected_label"].notna()]
-        text = f"For {len(suspects)} of {len(table)} training examples the model predicts another label."
         if "label_error" in table:
+            title = "Suspected labels"
             text = f"{len(suspects)} of {len(table)} training labels are more likely wrong than right."
-        sections.append(Section("Suspected labels", [text, _cards(contents, suspects, contents.ranking)]))
+        else:
+            title = "Labels that the model does not predict"
+            text = (
+                f"For {len(suspects)} of {len(table)} training examples the model predicts another label if they are "
+                "left out. Many of these labels may be right: only a run that cross-validates (`posterity fit`) "
+                "estimates how likely each is wrong."
+            )
+        sections.append(Section(title, [text, _cards(contents, suspects, contents.ranking)]))
     return sections
 
 

@@ -49,9 +49,18 @@ def contents(run: RunFolder) -> Contents:
         class_names=run.class_names,
         warning=warning,
         effects=_effects(run),
-        cost={"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)},
+        cost=_cost(run),
         reproduce=command(run),
     )
+
+
+def _cost(run: RunFolder) -> dict[str, object]:
+    """Steps and seconds of the training, and of the adaptation that followed."""
+    cost = {"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)}
+    if run.record.adaptation is None:
+        return cost
+    steps, seconds = run.record.adaptation["steps"], round(run.record.adaptation["seconds"], 1)
+    return cost | {"steps of the adaptation": steps, "seconds of the adaptation": seconds}
 
 
 def _tempered(run: RunFolder) -> dict[str, str]:

@@ -56,7 +56,7 @@ def contents(run: RunFolder) -> Contents:
 
 def _cost(run: RunFolder) -> dict[str, object]:
     """Steps and seconds of the training, and of the adaptation that followed."""
-    cost = {"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)}
+    cost: dict[str, object] = {"steps": run.record.steps, "seconds of training": round(run.record.seconds, 1)}
     if run.record.adaptation is None:
         return cost
     steps, seconds = run.record.adaptation["steps"], round(run.record.adaptation["seconds"], 1)

@@ -125,10 +125,11 @@ class Package:
         mutants: Those to run.
         out: A folder for what is known: which test calls what, and which mutants have died.
         seconds: How much of tests a mutant gets, by the time they took unmutated; what is alive then, stays alive.
+        interprets: Whether Triton's interpreter judges what is alive beside its kernels, in minutes each.
     """
 
-    def __init__(self, name: str, mutants: list[Mutant], out: Path, seconds: float) -> None:
-        self.name, self.mutants, self.out, self.seconds = name, mutants, out, seconds
+    def __init__(self, name: str, mutants: list[Mutant], out: Path, seconds: float, interprets: bool = True) -> None:
+        self.name, self.mutants, self.out, self.seconds, self.interprets = name, mutants, out, seconds, interprets
         self.results = out / f"{name}.tsv"
         self.tests: dict[str, dict[str, Any]] = {}
 
@@ -182,7 +183,7 @@ class Package:
         if tests and self._fails(mutant, tests, self._limit(tests)):
             return "a copy of the source"
         launches = mutant.path.parent.name == "kernels" or "fused" in mutant.path.name
-        return self._interpreted(mutant) if launches else ""
+        return self._interpreted(mutant) if launches and self.interprets else ""
 
     def _interpreted(self, mutant: Mutant) -> str:
         return "the interpreter" if self._fails(mutant, INTERPRETED, 3600.0, TRITON_INTERPRET="1") else ""
@@ -314,7 +315,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="run those again that were alive")
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for a mutant")
-    parser.add_argument("--kernels-later", action="store_true", help="leave those of Triton to a later run")
+    parser.add_argument("--kernels-later", action="store_true", help="without Triton's interpreter")
     parser.add_argument("--out", type=Path, required=True, help="folder for results, which a later run goes on from")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -323,7 +324,7 @@ def main() -> None:
         every = chosen(name, given.count, given.seed)
         later = [mutant for mutant in every if given.kernels_later and is_interpreted(mutant)]
         counted = [mutant for mutant in every if mutant.name not in equivalent and mutant not in later]
-        package = Package(name, counted, given.out, given.seconds)
+        package = Package(name, counted, given.out, given.seconds, not given.kernels_later)
         before = package.states()
         package.mutants = [m for m in counted if m.key not in before or (given.again and before[m.key] == "alive")]
         if collect(package) == 2:

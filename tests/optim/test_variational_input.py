@@ -139,6 +139,20 @@ def test_summed_losses_of_networks_that_memorise_are_told_too(ratio, batch, said
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        {"n": 10**6},  # with a batch of unknown size
+        {"n": 10**6, "batch_size": 15},  # too small for sums and means to differ by much
+        {"n": 100, "batch_size": 64},  # priced by Price's theorem, which needs no such ratio
+    ],
+)
+def test_where_nothing_is_certain_nothing_is_said_of_summed_losses(given):
+    meter = Variational(AdamW([one()]), **given).meter
+    meter.owed, meter.spent = 1e6, 1e3
+    assert TOO_LARGE not in meter.complaints(wait=True)
+
+
+@pytest.mark.parametrize(
     "other",
     [
         lambda p: Adam([p]),

@@ -130,6 +130,16 @@ def test_a_comparison_has_retraining_and_a_plain_warm_start(trained, monkeypatch
         adapt(model, posterior, add=(x[:1], y[:1]), compare=True)
 
 
+def test_flags_of_a_network_that_is_frozen_after_training_change_nothing(trained):
+    model, posterior, data = trained
+    frozen = copy.deepcopy(model)
+    next(frozen.parameters()).requires_grad_(False)
+    one, other = (adapt(m, posterior, data=data, remove=[0, 1], epochs=1) for m in (model, frozen))
+    for name, precision in one.posterior.structure.precision.items():
+        torch.testing.assert_close(other.posterior.structure.precision[name], precision)
+    assert [p.requires_grad for p in other.model.parameters()] == [p.requires_grad for p in frozen.parameters()]
+
+
 def test_labels_may_be_truth_values(trained):
     model, posterior, (x, y) = trained
     whole, truths = (adapt(model, posterior, data=(x, t), remove=[0, 1], epochs=1) for t in (y % 2, y % 2 == 1))

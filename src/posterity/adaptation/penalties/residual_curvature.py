@@ -9,7 +9,7 @@ that leave it positive; a diagonal R is cut off at zero. Weights below 1 are tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,7 +22,7 @@ from posterity.inputs import take
 from posterity.likelihoods import Likelihood
 from posterity.linalg import symmetrise
 from posterity.posterior import Diagonal, Full, Memory, Posterior
-from posterity.trees import Tree, evaluating, to_vector
+from posterity.trees import Tree, evaluating, only_trainable, to_vector
 
 
 def covers_all(posterior: Posterior, memory: Memory | None) -> bool:
@@ -61,8 +61,8 @@ def data_precision(posterior: Posterior) -> Tree:
 
 def beyond(model: nn.Module, posterior: Posterior, memory: Memory | None) -> Tree:
     """The diagonal of P − P₀ − Σ_{i∈M} w_i J_iᵀΛ_iJ_i, where positive: curvature that the memory does not have."""
-    inside = {} if memory is None else memory_diagonal(model, memory, posterior.likelihood)
     found = data_precision(posterior)
+    inside = {} if memory is None else memory_diagonal(model, memory, posterior.likelihood, found)
     return {name: (h - inside[name].to(h) if inside else h).clamp_min(0) for name, h in found.items()}
 
 
@@ -93,11 +93,11 @@ def _largest_share(whole: Tensor, part: Tensor) -> float:
     return 1.0 if largest <= 1 + 1e-6 else 1 / largest
 
 
-def memory_diagonal(model: nn.Module, memory: Memory, likelihood: Likelihood) -> Tree:
-    """The diagonal of Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, for all trainable parameters."""
+def memory_diagonal(model: nn.Module, memory: Memory, likelihood: Likelihood, names: Collection[str]) -> Tree:
+    """The diagonal of Σ_i w_i J_iᵀΛ_iJ_i at the model's weights, over some parameters, frozen meanwhile or not."""
     total: Tree = {}
     for weight, data in by_weight(memory):
-        with evaluating(model):
+        with evaluating(model), only_trainable(model, names):
             found = diagonal_ggn(model, data, likelihood)
         total = {name: total.get(name, 0.0) + weight * h for name, h in found.items()}
     return total

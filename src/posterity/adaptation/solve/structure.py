@@ -77,7 +77,7 @@ def _diagonal(problem: AdaptationProblem, past: Past) -> Tree:
     memory = _at_hand(problem, past)
     parts = [_diagonal_of_the_rest(problem, past)]
     if memory is not None:
-        parts.append(memory_diagonal(problem.new, memory, problem.posterior.likelihood))
+        parts.append(memory_diagonal(problem.new, memory, problem.posterior.likelihood, problem.prior.names))
     found = {}
     for name, prior in problem.prior.precision_diagonal().items():
         data = sum((tree[name].to(prior) for tree in parts if name in tree), start=torch.zeros_like(prior))
@@ -101,7 +101,7 @@ def _diagonal_of_the_rest(problem: AdaptationProblem, past: Past) -> Tree:
     else:
         found = {name: problem.keep * h for name, h in data_precision(posterior).items()}
         for memory in _looked_up(problem, past):
-            inside = memory_diagonal(problem.old, memory, posterior.likelihood)
+            inside = memory_diagonal(problem.old, memory, posterior.likelihood, found)
             found = {name: h - inside[name].to(h) for name, h in found.items()}
     return padded(found, there, [name for name, h in found.items() if name in there and fits(h, there[name])])
 

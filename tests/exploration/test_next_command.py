@@ -155,5 +155,5 @@ def test_json_and_rows_that_have_a_label(folder):
     assert sorted(row["id"] for row in answer["rows"]) == list(range(130))
     with pytest.raises(PosterityError, match=r"k: expected a number of examples in 1..130"):
         invoke("next", folder / "run", folder / "half.csv", "-k", 131)
-    with pytest.raises(PosterityError, match="expected rows without a kind"):
+    with pytest.raises(PosterityError, match="expected rows without a value of kind"):
         invoke("next", folder / "run", folder / "truth.csv")

@@ -139,7 +139,7 @@ def _with_added(
     data = data.plus(source, run.folder)
     rows, ids = data.select(run.folder, "train", notes)
     if len(ids) == len(before):
-        raise InvalidInput(f"{add}: expected rows with a {data.target}, got none")
+        raise InvalidInput(f"{add}: expected rows with a value of {data.target}, got none")
     preprocessing = run.preprocessing.extended(rows)
     fresh = rows.take(np.arange(len(before), len(ids)))
     return data, preprocessing, preprocessing.examples(fresh, ids[len(before) :], notes)

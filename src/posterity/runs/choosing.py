@@ -64,7 +64,7 @@ def choose_rows(
     has_label = pool.table[target].notna().to_list() if target in pool.table else [False] * len(pool)
     if all(has_label):
         raise InvalidInput(
-            f"pool: expected rows without a {target}, got one in every row; leave the cells to label empty"
+            f"pool: expected rows without a value of {target}, got one in every row; leave the cells to label empty"
         )
     inputs = run.preprocessing.inputs(pool, notes)
     taken = _taken(run, pool, inputs)

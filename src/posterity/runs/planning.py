@@ -80,7 +80,7 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     notes: list[str] = []
     rows, ids = data.select(folder, "train", notes)
     if len(rows) < 2:
-        raise InvalidInput(f"data: expected at least two training rows with a {data.target}, got {len(rows)}")
+        raise InvalidInput(f"data: expected at least two training rows with a value of {data.target}, got {len(rows)}")
     known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
     ignore = (*columns.pop("ignore", ()), *known)
     if data.encoding is not None:

@@ -311,7 +311,7 @@ def draw(lines: list[report.Line], names: list[str], ways: list[str], folder: Pa
             for i, values in points
         ]  # of the same seeds
         x = [i + 0.1 * (number - len(shown) / 2) for i, _ in points]
-        axis.plot(x, [np.mean(v) - o for (_, v), o in zip(points, ours_)], marker, label=way)
+        axis.plot(x, [np.mean(v) - o for (_, v), o in zip(points, ours_)], marker, markersize=9, label=way)
     axis.axhline(0, color="k", linewidth=1)
     axis.text(len(names) - 0.45, 0.4, "po.Stream", ha="right")
     gaps = [gap for _, gap in beside_the_best(lines, names).values()]

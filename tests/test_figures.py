@@ -99,6 +99,10 @@ def test_leave_one_out_follows_the_test_loss_during_training():
     text = (DOCS / "benchmarks" / "generalisation_training.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in text.splitlines() if re.match(r"\| (Fashion|CIFAR)", line)]
     assert len(rows) == 6
+    digits = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| digits")]
+    off = [float(row[4]) / float(row[5]) - 1 for row in digits]
+    assert 0.5 < min(off) <= max(off) < 0.8  # the title of their picture: far too high
+    assert min(float(row[-1]) for row in digits) > 0.95  # and yet of the right shape
     for row in rows:
         training, loo, test = (float(cell) for cell in row[3:6])
         assert float(row[-1]) > 0.9  # Spearman over epochs

@@ -1,23 +1,23 @@
 """MNIST, 20 labels to begin with, 10 more a round: how many labels to 90 %, and what an update costs.
 
-Labels: a softmax regression on 64 features learnt without labels (whitened 7 x 7 patches of the pool as filters,
-pooled, then principal components; 10 000 images are the pool, the test set has 10 000), updated by `po.adapt` after
-each round. The same 20 labels start every criterion of a seed. scikit-activeml runs the same protocol: same
-features, same first labels, 10 a round, with scikit-learn's logistic regression (C = 1; its intercept is free)
-trained again after each round. Each package is weighed against its own random choice, on the same seeds.
+Labels: a softmax regression on 64 features, updated by `po.adapt` after each round. The features are learnt without
+labels: whitened 7 x 7 patches of the pool as filters, pooled, then principal components. The pool and the test set have
+10 000 images each. The same 20 labels start every criterion of a seed. scikit-activeml runs the same protocol: same
+features, same first labels, 10 a round, with scikit-learn's logistic regression (C = 1; its intercept is free) trained
+again after each round. Each package is weighed against its own random choice, on the same seeds.
 
-Cost: a small convolutional network (two layers, 16 and 32 filters), asked by margin from 1000 images, updated by
-`po.adapt` (40 steps), beside training from scratch on the same labels in 2000 steps (as many as `po.fit` takes unless
-told otherwise) and in 400 (of 200, 400, 1000 and 2000 the fewest without a loss of accuracy on seed 100). Times are
+Cost: a small convolutional network (two layers, 16 and 32 filters) chooses labels by margin from 1000 images. It is
+updated by `po.adapt` (40 steps). Beside it, networks are trained from scratch on the same labels: in 2000 steps, the
+default of `po.fit`, and in 400, of 200, 400, 1000 and 2000 the fewest without a loss of accuracy on seed 100. Times are
 CPU seconds of one thread on a machine that others were using, a new posterior included.
 
-How settings were chosen: features and prior (of 24 combinations planned, 19 seen) with scikit-learn on the seeds 100 to
-102, steps and rate of `po.adapt` (six settings) on the seeds 100 and 101, both by accuracy on part of the test images
-used here: other seeds, but not other test data. Margin with 32 draws was the first choice, from seed 100; on the seeds
-0 to 4 it took 0.85 of random's labels, and margin at the mean weights, added after that, 0.69. The seeds 10 to 14 came
-last and chose nothing. On seed 100 alone, where random took 110 labels, three criteria that are not in the table took
-more: bald with power 1 (130), bald_linearised (120), batch_bald (170). Rows with fewer seeds were cut short by time,
-not by what they showed.
+How settings were chosen: features and prior with scikit-learn on the seeds 100 to 102 (of 24 combinations planned, 19
+seen), and steps and rate of `po.adapt` on the seeds 100 and 101 (six settings). Both were chosen by accuracy on part of
+the test images used here: other seeds, but not other test data. Margin with 32 draws was the first choice, from seed
+100; on the seeds 0 to 4 it took 0.85 of random's labels, and margin at the mean weights, added after that, 0.69. The
+seeds 10 to 14 came last and chose nothing. On seed 100 alone, where random took 110 labels, three criteria that are not
+in the table took more: bald with power 1 (130), bald_linearised (120), batch_bald (170). Rows with fewer seeds were cut
+short by time, not by what they showed.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
     torch.set_num_threads(1)
     tiny = cut(torch.randn(80, 4), torch.arange(80) % 3, 60, 0)
     for _ in one(Trainer(Problem(*tiny, 3, mlp(4, 5)), options.method, 1), "add 10 %", 0):
-        pass  # what is imported and compiled on first use is nobody's time
+        pass  # what is imported and compiled on first use is not part of any time
     for seed in options.seeds:
         for name in options.sets:
             p = problem(name, options, seed)

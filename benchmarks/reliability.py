@@ -166,7 +166,7 @@ def refused_by_the_system(count: int) -> Iterator[report.Line]:
                 trials += 1
                 lost += _number_or_none(folder) not in (1, 2)
                 save(folder, 1, 1000)
-        yield _line(f"{name} at every sync and every rename of a save", trials, lost + silent, "the error is said")
+        yield _line(f"{name} at every sync and every rename of a save", trials, lost + silent, "an error is raised")
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def real_full_disk() -> Iterator[report.Line]:
                 except OSError as error:
                     lost += error.errno != 28
                 lost += _number_or_none(folder) != 1
-            yield _line("a file system that is full", 3, lost, "the error is said")
+            yield _line("a file system that is full", 3, lost, "an error is raised")
         finally:
             subprocess.run(["umount", place], check=True)
 

@@ -1,18 +1,18 @@
 """`posterity fit` for the models cnn, mlp, linear and a factory: IVON, "variational" or AdamW?
 
-Each model is trained on a few hundred rows by `posterity fit FILE --model MODEL --method METHOD` with nothing else
-said. Cross-validation chooses the length of each, so AdamW is stopped early. Figures are those of held-out rows, from
-draws of the weights; "wrong labels" is the average precision of `posterity map` where a tenth of the labels was moved
-to another class (of the loss out of fold for AdamW, which leaves no posterior), and the NLL beside it is that of the
-same training on correct held-out labels. Pictures of 28 pixels are halved. The factory makes a network with skip
+Each model is trained on a few hundred rows by `posterity fit FILE --model MODEL --method METHOD` without other
+options. Cross-validation chooses the length of each, so AdamW is stopped early. Figures are of held-out rows, from
+draws of the weights. "Wrong labels" is the average precision of `posterity map` where a tenth of the labels was moved
+to another class. For AdamW, which returns no posterior, it is that of the loss out of fold. The NLL beside it is that
+of the same training on correct held-out labels. Pictures of 28 pixels are halved. The factory makes a network with skip
 connections and layer normalisation. The NLL of amounts is that of the target in its own units. Seconds are of the
 processor, on one thread, start-up left out.
 
 The first group of data sets (`--groups chosen`, one seed) decided how each method is set up; the second was looked at
-once. Kept by it: for an mlp the settings of tables, which were ahead of those of `po.fit`; for a cnn the length and the
-budget of `po.fit`, which were ahead of the length with the lowest loss out of fold. For a linear model neither these
-nor IVON's prior in place of weight decay made "variational" as good as IVON, which stays its default; on the second
-group the two are level.
+once. It kept the settings of tables for an mlp, which were ahead of those of `po.fit`. For a cnn it kept the length and
+the budget of `po.fit`, which were ahead of the length with the lowest loss out of fold. For a linear model neither
+these nor IVON's prior in place of weight decay made "variational" as good as IVON, which stays its default; on the
+second group the two are level.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Family:
     """A base and its specialists, trained by one optimizer, with their training data.
 
     Attributes:
-        base: The base; `posterior` and `data` are what it left behind and learnt from.
+        base: The base; `posterior` and `data` are its posterior and what it learnt from.
         models: The specialists, by name, with `posteriors` and `tasks` likewise.
     """
 

@@ -1,11 +1,11 @@
 """Streams of data in a world that moves or stands still: predict a chunk, then learn it.
 
-`po.Stream` with a linear model, told nothing about how fast the world moves, beside logistic regression of scikit-learn
-on the last chunk, on the last three and on everything so far, `SGDClassifier.partial_fit`, the predictor that repeats
-the label before, and, where it is installed (--river PYTHON), river's adaptive random forest. VOGN learns every chunk
-by `po.fit` with the last posterior as prior and `forget="auto"` (20 passes, batches of a fifth of a chunk, at most 64).
-Accuracy and log-loss of each chunk before it is learnt, over all chunks but the first. VOGN and river ran with one
-seed, on a part of the streams.
+`po.Stream` with a linear model at its defaults is compared with scikit-learn's logistic regression on the last chunk,
+on the last three and on everything so far, and with `SGDClassifier.partial_fit`. "No change" repeats the label before.
+With --river PYTHON, river's adaptive random forest is added. VOGN learns every chunk by `po.fit` with the last
+posterior as prior and `forget="auto"` (20 passes, batches of a fifth of a chunk, at most 64). Accuracy and log-loss of
+each chunk before it is learnt, over all chunks but the first. VOGN and river ran with one seed, on a part of the
+streams.
 
 Rates and decay of `po.Stream` were chosen on the made streams with the seeds 10 and 11, with a look at electricity.
 That it may answer by the mean was decided on turned digits with the seed 10. The table has the seeds 0 to 2.

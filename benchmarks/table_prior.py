@@ -1,7 +1,7 @@
 """Small tables: how strong the prior of `posterity fit` should be, from thirty rows to three hundred.
 
 Each table is cut into rows to learn from and all others, twice. NLL of the others, by the precision of the prior;
-"default" is what `posterity fit` decides when nothing is said. Beside them scikit-learn: logistic regression with its
+"default" is what `posterity fit` decides without options. Beside them scikit-learn: logistic regression with its
 strength chosen by cross-validation, or Bayesian ridge regression. Energy needs the data folder.
 """
 

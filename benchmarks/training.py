@@ -34,7 +34,7 @@ class Pass:
     """Forward and backward over batches of one shape.
 
     On a GPU it runs in bfloat16 where autocast allows, and is captured once and replayed, so that a small network is
-    not held up by launching its kernels; `compiled` lets torch.compile join them first. Gradients are handed over in
+    not held up by launching its kernels; `compiled` lets torch.compile join them first. Gradients are given in
     `.grad`: the same tensors every time, unless `own` asks for copies.
     """
 

@@ -21,9 +21,9 @@ chosen on the tasks of that page and 33 further ones ([How much noise is worth](
 Seven tasks joined this page after that choice. Perceptrons ran on a CPU, other networks on a GPU.
 """
 HELD_OUT = """
-With 400 training rows set aside (a tenth of smaller sets, the last 3 % of a text): temperature scaling of AdamW on
-them, and `Variational.watch`, which lets them set its budget and the temperature of its outputs. Plain AdamW trains on
-all rows. The rule of `watch` was chosen on MiniLM and on tasks of the other page, with seed 100.
+400 training rows are set aside (a tenth of smaller sets, the last 3 % of a text). AdamW is scaled by a temperature on
+them. `Variational.watch` lets them set its budget and the temperature of its outputs. Plain AdamW trains on all rows.
+The rule of `watch` was chosen on MiniLM and on tasks of the other page, with seed 100.
 """
 CHOSEN = """
 The constants of `Variational` were chosen on these tasks with seed 100, before and after this table was made. Other

@@ -68,7 +68,7 @@ def _work(jobs: Sequence[Job], run: Callable[..., dict[str, Any]], raw: Path, un
 
 
 def _taken(counter: Path) -> int:
-    """The number of the next job, which nobody else gets."""
+    """The number of the next job, which no other worker gets."""
     with counter.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

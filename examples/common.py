@@ -44,7 +44,7 @@ def headline(figure: Figure, message: str) -> None:
 
 
 def save(figure: Figure, name: str) -> None:
-    """Save a figure as `name`.png in the folder given by --out (docs/pictures unless said)."""
+    """Save a figure as `name`.png in the folder given by --out (by default docs/pictures)."""
     folder = options().out
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", dpi=110, bbox_inches="tight")

@@ -119,6 +119,16 @@ def test_none_on_screens():
     assert [f"{name(path)} {c}" for path in SCREENS for c in complaints(path.read_text(encoding="utf-8"))] == []
 
 
+def test_none_in_benchmarks_and_examples():
+    files = [
+        *(DOCS / "benchmarks").glob("*.md"),
+        *(ROOT / "benchmarks").glob("*.py"),
+        *(ROOT / "examples").glob("*.py"),
+    ]
+    assert len(files) > 150
+    assert [f"{name(path)} {c}" for path in sorted(files) for c in complaints(path.read_text(encoding="utf-8"))] == []
+
+
 def test_help_is_short_and_complete():
     commands = get_command(app).commands
     assert len(commands) >= 14

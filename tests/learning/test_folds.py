@@ -10,7 +10,7 @@ from torch import nn
 
 from networks import perceptron
 from posterity.errors import InvalidInput
-from posterity.learning import fit, folds
+from posterity.learning import committee, fit, folds
 from posterity.learning.folds import OutOfFold, out_of_fold
 from posterity.learning.length import best_epochs, stretch
 from posterity.likelihoods import likelihood
@@ -30,15 +30,46 @@ def blobs(n=90, seed=0):
 CATEGORICAL = likelihood("categorical")
 
 
-def test_stacked_networks_learn_as_separate_ones(monkeypatch):
+RELU = nn.ReLU()
+NETWORKS = {
+    "layers in a row": lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)),
+    "an activation used twice": lambda: nn.Sequential(nn.Linear(6, 8), RELU, nn.Linear(8, 8), RELU, nn.Linear(8, 3)),
+    "no biases": lambda: nn.Sequential(nn.Linear(6, 16, bias=False), nn.GELU(), nn.Linear(16, 3)),
+    "pictures": lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 16), nn.SiLU(), nn.Linear(16, 3)),
+    "norms": lambda: nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3)),
+    "nested": lambda: network(0),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_stacked_networks_learn_as_separate_ones(monkeypatch, name):
+    def made(seed):
+        torch.manual_seed(seed)
+        return NETWORKS[name]()
+
     x, y = blobs()
+    x = x.reshape(-1, 1, 2, 3) if name == "pictures" else x
     monkeypatch.setattr(folds, "LONGEST", 30)
-    together = out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL)
-    monkeypatch.setattr(folds, "_STACKED", ())
-    alone = out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL)
+    together = out_of_fold([made(k) for k in range(3)], x, y, CATEGORICAL)
+    for choice in ("stacks", "_is_perceptron"):
+        monkeypatch.setattr(committee, choice, lambda *_: False)
+    alone = out_of_fold([made(k) for k in range(3)], x, y, CATEGORICAL)
     assert together.steps == alone.steps
     torch.testing.assert_close(together.outputs, alone.outputs)
     torch.testing.assert_close(together.average, alone.average)
+
+
+def test_what_is_frozen_and_what_is_shared_stays_so():
+    x = torch.randn(4, 6)
+    frozen = [network(k) for k in range(2)]
+    for net in frozen:
+        net[0].weight.requires_grad_(False)
+    tied = [nn.Sequential(layer := nn.Linear(6, 6), nn.ReLU(), layer) for _ in range(2)]
+    for networks, learning in ((frozen, 3), (tied, 2)):
+        outputs = torch.stack([net(x) for net in networks])
+        found = committee.committee(networks, x)
+        assert len(found.parameters) == learning
+        torch.testing.assert_close(found.forward(x.expand(2, 4, 6)), outputs)
 
 
 def test_averaged_weights_are_not_kept_away_by_the_noise_of_batches():

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 from torch.optim import AdamW
 
 from posterity.errors import require, require_whole
+from posterity.learning.committee import Committee, committee
 from posterity.likelihoods import Likelihood
 from posterity.progress import Rate, track
 from posterity.startup import put_off_compiler, step_of
-from posterity.trees import evaluating
 
 FOLDS = 5
 LONGEST = 3000  # steps after which a network that still improves is taken for one that does not memorise
@@ -27,7 +26,6 @@ _TAIL = 5  # of t steps, those since t (1 − 1/5) make up most of an average
 _SLACK = 0.05  # of the lowest loss, by which a longer training may be worse and is still called late
 _LEAST_NOISE = 1e-6  # of a regression, in variances of its targets
 _AT_ONCE = 4096  # examples of one network's forward pass when it predicts
-_STACKED = (nn.Linear, nn.Flatten, nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU, nn.LayerNorm, nn.Identity)
 
 
 class _Search(NamedTuple):
@@ -136,10 +134,10 @@ def out_of_fold(
     if start is not None:
         for network, rows in zip(networks, seen):
             start(network, inputs[rows], targets[rows])
-    committee = _committee(networks, inputs)
-    optimizer = AdamW(committee.parameters, lr=lr, weight_decay=decay, fused=True)
+    together = committee(networks, inputs)
+    optimizer = AdamW(together.parameters, lr=lr, weight_decay=decay, fused=True)
     take_step = step_of(optimizer)
-    present = [p.detach() for p in committee.parameters]
+    present = [p.detach() for p in together.parameters]
     judged = [p.clone() for p in present] if averaged else present
     best = [p.clone() for p in present]
 
@@ -147,7 +145,7 @@ def out_of_fold(
 
     def unseen_losses() -> Tensor:
         with torch.no_grad(), _at(present, judged):
-            return torch.cat([likelihood.loss(committee.one(k, x), y) for k, x, y in held_out])
+            return torch.cat([likelihood.loss(together.one(k, x), y) for k, x, y in held_out])
 
     best_loss, best_steps, last, memorises = float("inf"), 1, 0, False
     lowest = inputs.new_full((), float("inf"))  # losses of the best length
@@ -162,9 +160,9 @@ def out_of_fold(
         rows = next(orders)
         rate.done += rows.numel()
         x = inputs.index_select(0, rows.flatten()).unflatten(0, rows.shape)  # inputs[rows], faster
-        f = committee.forward(x)
+        f = together.forward(x)
         loss = likelihood.loss(f.flatten(0, 1), targets[rows].flatten(0, 1)).sum() / rows.shape[1]
-        for p in committee.parameters:
+        for p in together.parameters:
             p.grad = None
         loss.backward()
         take_step()
@@ -185,7 +183,7 @@ def out_of_fold(
             memorises = True
             break
     torch._foreach_copy_(present, best)
-    found = _predictions(committee, inputs, count)
+    found = _predictions(together, inputs, count)
     outputs = found[part, torch.arange(n)]
     loss_of_all = likelihood.loss(outputs, targets).mean().item()
     as_good = [step for step, total in tried if total <= best_loss + _SLACK * abs(best_loss)]
@@ -217,15 +215,6 @@ def in_blocks(n: int, count: int, generator: torch.Generator) -> Tensor:
 PARTS = {"random": at_random, "blocks": in_blocks}
 
 
-@dataclass(frozen=True)
-class _Committee:
-    """Networks side by side: parameters to differentiate by, inputs (K, B, ...) to outputs (K, B, outputs)."""
-
-    parameters: list[Tensor]
-    forward: Callable[[Tensor], Tensor]
-    one: Callable[[int, Tensor], Tensor]
-
-
 @contextmanager
 def _at(present: list[Tensor], others: list[Tensor]) -> Iterator[None]:
     """Other weights in place of the present ones for a while."""
@@ -238,58 +227,6 @@ def _at(present: list[Tensor], others: list[Tensor]) -> Iterator[None]:
     torch._foreach_copy_(present, kept)
 
 
-def _committee(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
-    """Small networks as one, with stacked weights; networks of other layers, such as convolutions, one by one."""
-    for network in networks:
-        network.train()
-    first = networks[0]
-    if stacks(first):
-        try:
-            return _stacked(networks, inputs)
-        except (RuntimeError, ValueError):  # a forward pass that vmap cannot follow
-            pass
-    every: list[Tensor] = [p for network in networks for p in network.parameters() if p.requires_grad]
-
-    def alone(k: int, x: Tensor) -> Tensor:
-        with evaluating(networks[k]):
-            return networks[k](x)
-
-    return _Committee(every, lambda x: torch.stack([net(part) for net, part in zip(networks, x)]), alone)
-
-
-def stacks(network: nn.Module) -> bool:
-    """Whether copies of a network can learn side by side as one: a perceptron, of known layers alone."""
-    leaves = [module for module in network.modules() if next(module.children(), None) is None]
-    return all(isinstance(module, _STACKED) for module in leaves)
-
-
-def _stacked(networks: Sequence[nn.Module], inputs: Tensor) -> _Committee:
-    first = networks[0]
-    weights, buffers = stack_module_state(list(networks))
-    together = vmap(lambda state, x: functional_call(first, state, (x,)))
-    # Matrices are kept transposed: their gradients xᵀ g then have the layout of what they are added to.
-    kept = {name: _transposed(p).detach().contiguous().requires_grad_(p.requires_grad) for name, p in weights.items()}
-
-    def state() -> dict[str, Tensor]:
-        return {name: _transposed(p) for name, p in kept.items()} | buffers
-
-    def forward(x: Tensor) -> Tensor:
-        return together(state(), x)
-
-    def one(k: int, x: Tensor) -> Tensor:
-        with evaluating(first):
-            return functional_call(first, {name: t[k] for name, t in state().items()}, (x,))
-
-    with torch.no_grad():
-        forward(inputs[:2].expand(len(networks), *inputs[:2].shape))
-    return _Committee([p for p in kept.values() if p.requires_grad], forward, one)
-
-
-def _transposed(stacked: Tensor) -> Tensor:
-    """Matrices of several networks (K, M, N) as (K, N, M); vectors as they are."""
-    return stacked.mT if stacked.ndim == 3 else stacked
-
-
 def _batches(seen: Sequence[Tensor], size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Rows of each network's batch, (K, B): every epoch a new order, each network in its own."""
     shortest = min(map(len, seen))
@@ -300,7 +237,7 @@ def _batches(seen: Sequence[Tensor], size: int, generator: torch.Generator) -> I
 
 
 @torch.no_grad()
-def _predictions(committee: _Committee, inputs: Tensor, count: int) -> Tensor:
+def _predictions(together: Committee, inputs: Tensor, count: int) -> Tensor:
     """Outputs of every network for every example, (K, N, outputs)."""
     parts = inputs.split(_AT_ONCE)
-    return torch.stack([torch.cat([committee.one(k, some) for some in parts]) for k in range(count)])
+    return torch.stack([torch.cat([together.one(k, some) for some in parts]) for k in range(count)])

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from posterity.batches import Batches
 from posterity.errors import require
-from posterity.learning.folds import FOLDS, LR, OutOfFold, out_of_fold, stacks
+from posterity.learning.committee import stacks
+from posterity.learning.folds import FOLDS, LR, OutOfFold, out_of_fold
 from posterity.learning.objective import Objective
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from posterity.adaptation.penalties.kprior import outputs_of
 from posterity.adaptation.problem import AdaptationProblem
 from posterity.adaptation.solve.removed_classes import KEPT as KEPT_OF_OTHERS
 from posterity.adaptation.solve.training import Settings
-from posterity.learning.folds import stacks
+from posterity.learning.committee import stacks
 from posterity.learning.learners.variational import VariationalLearner
 from posterity.learning.length import MOST, usual_epochs
 from posterity.posterior import Training

@@ -202,39 +202,72 @@ def whole_cuts(lines: list[report.Line]) -> list[report.Line]:
     return [line for (name, seed, _), line in found.items() if all((name, seed, by) in found for by in wanted[name])]
 
 
+Cells = dict[tuple[str, str, str], str]  # by table, way and figure
+
+
+def earlier_cells(out: str | None) -> Cells:
+    """The cells of the page as it was, for a study that runs a part of it again."""
+    path = Path(out or "") / "tables.md"
+    found: Cells = {}
+    figure, ways = "", []
+    for line in path.read_text(encoding="utf-8").splitlines() if out and path.exists() else []:
+        figure = next((name for name, title in _TITLES.items() if line == title), figure)
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("| ") else []
+        if cells[:1] == ["table"]:
+            ways = cells[3:]
+        elif cells and cells[0] != "mean":
+            found |= {(cells[0], by, figure): cell for by, cell in zip(ways, cells[3:]) if cell}
+            found |= {(cells[0], what, ""): cell for what, cell in zip(("rows", "cuts"), cells[1:3])}
+    return found
+
+
+def cells_of(lines: list[report.Line]) -> Cells:
+    """Mean and spread over cuts of every figure."""
+    found: dict[tuple[str, str], list[report.Line]] = {}
+    for line in lines:
+        found.setdefault((line["table"], line["by"]), []).append(line)
+    cells = {
+        (name, by, figure): report.spread([line[figure] for line in some], 3)
+        for (name, by), some in found.items()
+        for figure in _TITLES
+        if figure in some[0]
+    }
+    for (name, _), some in found.items():
+        cells |= {(name, "rows", ""): str(some[0]["rows"]), (name, "cuts", ""): str(len(some))}
+    return cells
+
+
 def publish(lines: list[report.Line], out: str | None) -> None:
     lines = whole_cuts(lines)
     seeds = sorted({line["seed"] for line in lines})
     text = report.header("Tables: `posterity fit` beside scikit-learn", lines, cuts=seeds)
-    found: dict[tuple[str, str], list[report.Line]] = {}
-    for line in lines:
-        found.setdefault((line["table"], line["by"]), []).append(line)
-    for names, figures in ((CLASSES, ("nll", "ece", "accuracy")), (AMOUNTS, ("rmse", "nll", "coverage"))):
-        here = [name for name in names if any(line["table"] == name for line in lines)]
-        ways = [by for by in (CLASS_WAYS if names is CLASSES else AMOUNT_WAYS) if any(b == by for _, b in found)]
-        if not here:
-            continue
-        for figure in figures:
-            means = {
-                key: statistics.fmean(line[figure] for line in some) for key, some in found.items() if key[0] in here
-            }
-            rows = [
+    new, old = cells_of(lines), earlier_cells(out)
+    cells = old | new
+    if any(key not in new for key in old):
+        text += "\nWhat this command did not run again is from an earlier run with the same cuts.\n"
+    for names, ways, figures in (
+        (CLASSES, CLASS_WAYS, ("nll", "ece", "accuracy")),
+        (AMOUNTS, AMOUNT_WAYS, ("rmse", "nll", "coverage")),
+    ):
+        here = [name for name in names if any(key[0] == name for key in cells)]
+        for figure in figures if here else ():
+            value = {key[:2]: float(cell.split()[0]) for key, cell in cells.items() if key[2] == figure}
+            whole = [name for name in here if all((name, by) in value for by in ways)]
+            shown = [
                 [
                     name,
-                    (first := found[name, ways[0]])[0]["rows"],
-                    len(first),
-                    *(_cell(found.get((name, by), []), figure) for by in ways),
+                    *(cells[name, what, ""] for what in ("rows", "cuts")),
+                    *(cells.get((name, by, figure), "") for by in ways),
                 ]
                 for name in here
             ]
-            whole = [name for name in here if all((name, by) in means for by in ways)]
-            rows.append(
-                ["mean", "", "", *(f"{statistics.fmean(means[name, by] for name in whole):.3f}" for by in ways)]
+            shown.append(
+                ["mean", "", "", *(f"{statistics.fmean(value[name, by] for name in whole):.3f}" for by in ways)]
             )
-            text += f"\n{_TITLES[figure]}\n\n" + report.table(["table", "rows", "cuts", *ways], rows)
+            text += f"\n{_TITLES[figure]}\n\n" + report.table(["table", "rows", "cuts", *ways], shown)
             if figure == "nll" and names is CLASSES:
                 for by in ways[:-1]:
-                    ahead = sum(means[name, ways[-1]] < means[name, by] for name in whole)
+                    ahead = sum(value[name, ways[-1]] < value[name, by] for name in whole)
                     text += f"\n`posterity fit` has the lower log loss than {by} on {ahead} of {len(whole)} tables.\n"
     report.publish("tables", text, out)
 
@@ -246,10 +279,6 @@ _TITLES = {
     "rmse": "RMSE of amounts:",
     "coverage": "Share of held-out amounts inside 90 % intervals:",
 }
-
-
-def _cell(some: list[report.Line], figure: str) -> str:
-    return report.spread([line[figure] for line in some], 3) if some else ""
 
 
 def main() -> None:

@@ -85,6 +85,18 @@ def test_averaged_weights_are_not_kept_away_by_the_noise_of_batches():
     assert averaged.steps > single.steps
 
 
+def test_averages_that_were_better_before_the_last_look_memorise():
+    x, y = blobs(60)
+    y = y[torch.randperm(60, generator=torch.Generator().manual_seed(2))]
+    about = {"lr": 0.01, "longest": 40, "thorough": True}
+    found = [
+        out_of_fold([network(k) for k in range(3)], x, y, CATEGORICAL, averaged=averaged, **about)
+        for averaged in (False, True)
+    ]
+    assert all(one.steps < 40 for one in found)
+    assert [one.memorises for one in found] == [False, True]
+
+
 def test_no_row_is_predicted_by_a_network_that_has_learnt_from_it(monkeypatch):
     x, y = blobs()
     monkeypatch.setattr(folds, "LONGEST", 30)

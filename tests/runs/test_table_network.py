@@ -1,11 +1,14 @@
 """The network for tables: what a member answers, what all of them answer, and what the rest of the package sees."""
 
+from dataclasses import replace
+
 import torch
 from torch.func import functional_call, jacrev
 
 from posterity.adaptation.heads import find_head
 from posterity.curvature import DiagonalCovariance, prediction_covariance
-from posterity.runs import config
+from posterity.learning.folds import OutOfFold
+from posterity.runs import config, planning, probing
 from posterity.runs.networks import network
 from posterity.runs.table_settings import usual_batch
 from posterity.trees import trainable
@@ -67,6 +70,26 @@ def test_long_tables_have_one_wide_network(tmp_path, monkeypatch):
     assert (long.model, long.hidden, long.lr) == ("mlp", (128, 128), short.lr)
     named = plan(tmp_path / "run", tmp_path / "flowers.csv", model="tabular").config
     assert named.model == "tabular"
+
+
+def test_a_long_table_that_folds_memorise_learns_for_less_long(tmp_path, monkeypatch):
+    flowers(tmp_path / "flowers.csv")
+    asked = plan(tmp_path / "run", tmp_path / "flowers.csv", model="tabular", epochs=None, batch_size=None)
+    given = []
+    monkeypatch.setattr(planning, "fit", lambda *_, **about: given.append(about))
+    found = {
+        memorises: OutOfFold(torch.zeros(120, 3), torch.zeros(120, 3), 60, 0.1, memorises)
+        for memorises in (True, False)
+    }
+    short = probing.length(asked, found[True])
+    for module in (planning, probing):
+        monkeypatch.setattr(module, "LONG", 100)
+    assert (short, probing.length(asked, found[True])) == (150, 100)  # 2 and 4/3 times 60 steps on 5/4 of the rows
+    for memorises in (True, False):
+        planning.learn(replace(asked, folds=found[memorises]), asked.train)
+    known, unknown = given
+    assert [known["schedule"](t) for t in (0.1, 0.5, 0.75, 1.0)] == [1, 1, 0.5, 0]
+    assert "schedule" not in unknown
 
 
 def test_batches_of_a_table_are_of_one_size():

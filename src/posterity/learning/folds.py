@@ -182,6 +182,7 @@ def out_of_fold(
         ):
             memorises = True
             break
+    memorises |= averaged and best_steps < last  # averages change smoothly: it is no accident that more was worse
     torch._foreach_copy_(present, best)
     found = _predictions(together, inputs, count)
     outputs = found[part, torch.arange(n)]

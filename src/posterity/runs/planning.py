@@ -22,6 +22,7 @@ from posterity.runs.record import RowCounts
 from posterity.runs.residual_network import ResidualNetwork, start_from_ridge
 from posterity.runs.store import LIST, TRAINING
 from posterity.runs.suspicions import suspicions
+from posterity.runs.table_settings import LATE_FALL, LONG
 from posterity.runs.targets import Classes
 
 WORK = "training"  # where a training works
@@ -151,7 +152,10 @@ def learn(plan: Plan, examples: Examples, **about: Any) -> Run:
     model = build(plan)
     if isinstance(model, ResidualNetwork):
         start_from_ridge(model, plan.preprocessing.sorts, examples.inputs, examples.targets)
-    looks: dict[str, Any] = {"watch": False} if config.method == "variational" else {}  # the held-out rows are to judge
+    usual: dict[str, Any] = {"watch": False} if config.method == "variational" else {}  # the held-out rows are to judge
+    end_known = plan.folds is not None and plan.folds.memorises
+    if folds_follow(config.model, config.method) and end_known and len(plan.train.ids) >= LONG:
+        usual["schedule"] = LATE_FALL
     return fit(
         model,
         examples,
@@ -163,5 +167,5 @@ def learn(plan: Plan, examples: Examples, **about: Any) -> Run:
         seed=config.seed,
         class_names=target.names if isinstance(target, Classes) else None,
         **about,
-        **looks | dict(config.options),
+        **usual | dict(config.options),
     )

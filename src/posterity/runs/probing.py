@@ -18,7 +18,7 @@ from posterity.runs.intervals import shrunk
 from posterity.runs.networks import HEAD, RESIDUAL
 from posterity.runs.planning import Plan, build, learn
 from posterity.runs.residual_network import start_from_ridge
-from posterity.runs.table_settings import FEWEST_STEPS, LONG, LONGEST_FOLD, STRETCH, bounded
+from posterity.runs.table_settings import FEWEST_STEPS, LONG, LONGEST_FOLD, STRETCH, STRETCH_OF_LONG, bounded
 from posterity.runs.targets import Amount, Classes
 from posterity.runs.tuning import fresh_rows
 from posterity.startup import fitting_threads, put_off_compiler
@@ -103,10 +103,11 @@ def _with_decay(plan: Plan) -> tuple[Plan, OutOfFold]:
 def length(plan: Plan, found: OutOfFold | None) -> int:
     """Epochs of the training: as many as the folds say, or the usual number; those of a table are bounded."""
     config, n = plan.config, len(plan.train.ids)
-    stretched = STRETCH if folds_follow(config.model, config.method) else stretch(config.method, _lr(plan))
+    follow, of_table = folds_follow(config.model, config.method), STRETCH_OF_LONG if n >= LONG else STRETCH
+    stretched = of_table if follow else stretch(config.method, _lr(plan))
     steps = -(-n // (config.batch_size or USUAL))
     epochs = best_epochs(found, steps, stretched, config.folds or FOLDS, late=_noise_as_fit(plan))
-    return bounded(epochs, steps) if folds_follow(config.model, config.method) else epochs
+    return bounded(epochs, steps) if follow else epochs
 
 
 def _long_enough(plan: Plan, epochs: int) -> Config:

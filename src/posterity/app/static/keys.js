@@ -12,7 +12,7 @@ const HELP = [
   ["L  B  P", "lasso, box, pan; Alt and drag pans, the wheel zooms, a double click shows all"],
   ["Shift, Ctrl", "while selecting: add to the selection, take away from it"],
   ["A, Esc", "select all that is shown; select nothing"],
-  ["1 – 5", "table, gallery, what if, test, training"],
+  ["1, 2 …", "the tabs, from left to right"],
   ["/", "search: words, label:7, pred:3, id:12, suspect:yes, mark:drop, error>0.5, leverage<=0.01"],
   ["E", "export the decisions for “posterity adapt --decisions”"],
   ["T", "light or dark"],

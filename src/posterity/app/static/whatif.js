@@ -58,7 +58,7 @@ export class WhatIf {
       chosen + drops + relabels === 0 &&
         h("p", {
           class: "muted",
-          textContent: "Select points on the map (lasso), or mark examples to drop or relabel.",
+          textContent: "Select points on the map (lasso, or A for all that are shown), or mark examples to drop or relabel.",
         }),
     );
   }

@@ -211,7 +211,8 @@ class Category(Column):
         unseen = Counter(value for value, i in zip(found, index) if i < 0)
         if unseen and self.width < LEVELS:
             some = ", ".join(repr(value) if value else "missing" for value, _ in unseen.most_common(3))
-            notes.append(f"{self.name}: {counted(unseen.total(), 'value')} not seen in training ({some}): no category")
+            unknown = f"{counted(unseen.total(), 'value')} not seen in training ({some})"
+            notes.append(f"{self.name}: {unknown}, treated as no category")
         encoded = np.zeros((len(found), self.width), dtype=np.float32)
         known = index >= 0
         encoded[known.nonzero()[0], index[known]] = 1.0

@@ -179,7 +179,8 @@ class Package:
         elif not codes:
             near = self._calling({(f, name) for f, name, _ in functions if f == file})
             starting = [*near, *(test for test in starting if test not in near)]
-        tests = self._within([test for test in starting if not test.startswith("src")])  # examples import no copy
+        left = ("src",) if self.interprets else ("src", "tests/optim/test_triton.py")  # examples import no copy
+        tests = self._within([test for test in starting if not test.startswith(left)])
         if tests and self._fails(mutant, tests, self._limit(tests)):
             return "a copy of the source"
         launches = mutant.path.parent.name == "kernels" or "fused" in mutant.path.name

@@ -211,6 +211,25 @@ def test_a_copy_in_the_middle_of_a_context_is_at_the_mean_and_goes_on(fused):
     assert same(twin, weights(other))
 
 
+@pytest.mark.parametrize("where", ["a sample that stays until the step", "a context whose sample was taken away"])
+def test_a_copy_between_two_states_is_at_the_mean_and_trains(where):
+    model = network()
+    optimizer = IVON(model.parameters(), lr=0.1, ess=50)
+    mean = weights(model)
+    if where.startswith("a sample"):
+        with optimizer.sampled_params(train=True, until_step=True):
+            model(INPUTS).square().mean().backward()
+        assert not same(model, mean)  # it is in place
+        twin, copied = copy.deepcopy((model, optimizer))
+    else:
+        with optimizer.sampled_params(train=True):
+            optimizer._put_mean()
+            twin, copied = copy.deepcopy((model, optimizer))
+    assert same(twin, mean)
+    train(twin, copied)
+    assert not same(twin, mean)
+
+
 def test_frozen_parameters_alone_are_accepted_and_said_at_the_first_step():
     model = network().requires_grad_(False)
     with warnings.catch_warnings():

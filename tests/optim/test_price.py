@@ -78,3 +78,16 @@ def test_the_factor_of_a_scaler_is_told_from_clipping(power):
     for left in (1.0, 0.6):
         scale, clipping = parted(torch.tensor(left * 2.0**-power))
         assert (float(scale), float(clipping)) == (2.0**power, pytest.approx(left))
+
+
+@pytest.mark.parametrize(("price", "grows"), [(0.5, 0.9), (1.0, 1.0), (2.0, 1.1)])
+def test_a_batch_of_unknown_size_follows_what_noise_costs(price, grows):
+    """Squares of gradients are too large by the ratio of their P to the measured one."""
+    meter = Meter.of(10_000, None, None, None, [torch.zeros(3)])
+    meter.steps, before = COLD + 1, float(meter.scale)
+    meter.total = meter.total + 100.0
+    meter.price.ess = torch.tensor(1e9, dtype=torch.float64)
+    meter.price.per_ess, meter.price.paid = meter.total / 100, meter.total * price
+    meter.rescale()
+    assert float(meter.scale) == pytest.approx(grows * before, rel=1e-6)
+    assert meter.batch == pytest.approx(grows * before, rel=1e-6)

@@ -4,9 +4,10 @@ Classes: log loss, ECE (15 bins) and accuracy of logistic regression (standardis
 comes and calibrated (isotonic, five folds). Amounts: RMSE, NLL and the share of held-out amounts inside 90 % intervals.
 A quarter of each table is held out, another in each cut. Nothing is tuned here: the network, its training and the
 encoding of numbers were chosen on other tables (glass, Pima, penguins, Titanic, orange juice, attrition, cells, HMDA,
-Chile, credit, HPC jobs, spam, churn, electricity, diamonds, and rows of USPS, kin8nm and the power plant). Two tables
-that are reported were looked at too: Adult, another cut, for the bins of numbers and the folds of long tables, and
-breast cancer with planted labels for the weight decay. Tables come with scikit-learn and statsmodels, or lie in the
+Chile, credit, HPC jobs, spam, churn, electricity, diamonds, wives' insurance, doctor visits of two studies, insurance
+in Vietnam, flights, and rows of USPS, kin8nm and the power plant). Two tables that are reported were looked at too:
+Adult, other cuts, for the bins of numbers and the folds and the schedule of long tables, and breast cancer with planted
+labels for the weight decay. Tables come with scikit-learn and statsmodels, or lie in the
 data folder; `--tables`, `--ways` and `--seeds` choose among them. With `--raw` a study that was stopped goes on where
 it was, and `--collect` shows it.
 """

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posterity.adapters import load_adapter
 from posterity.adapters.store import CONFIG, TENSORS
+from posterity.cells import counted
 from posterity.errors import MissingExtra, RefusedFile
 from posterity.features._encoder import Encoder, Matrix
 from posterity.files import read_json
@@ -86,15 +87,15 @@ class TextEncoder(Encoder):
         found = []
         empty = sum(not text.strip() for text in items)
         if empty:
-            found.append(f"{empty} texts are empty; they all get the same vector")
+            found.append(f"{counted(empty, 'empty text')}; all of them have the same vector")
         counts, unknown = self._counted([text for text in items if text.strip()])
         long = int((counts > self.longest).sum())
         if long:
-            found.append(f"{long} texts are longer than the {self.longest} tokens that the encoder reads; they are cut")
+            found.append(f"{counted(long, 'text')} cut after {self.longest} tokens, as many as the encoder reads")
         strange = int((unknown > 0.5).sum())
         if strange:
             fix = "use an encoder of their language (--encoder)"
-            found.append(f"{strange} texts consist mostly of signs that are unknown to the encoder; {fix}")
+            found.append(f"{counted(strange, 'text')} mostly of signs that are unknown to the encoder; {fix}")
         return found
 
     def _counted(self, items: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

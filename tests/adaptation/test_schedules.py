@@ -150,7 +150,7 @@ def test_a_regression_without_its_wrong_targets_trains_longer_with_less_noise(ch
     ratio = (0.9 * 0.1**2 + 0.1 * 0.4**2) / 0.1**2
     assert noisier(found) == pytest.approx(ratio, rel=1e-4)
     plan, each = schedule(found), -(-len(found.all_data()) // 50)
-    assert plan.kept == 0.2
+    assert plan.kept == 0.6
     assert plan.steps == round(0.65 * ratio**2 * 30 * each)
     for std in Corrected.of(found).widths.values():
         torch.testing.assert_close(std, torch.full_like(std, (40.0 * ratio) ** -0.5))

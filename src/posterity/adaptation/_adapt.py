@@ -33,7 +33,6 @@ from posterity.posterior.fitted_model import check_belongs
 from posterity.startup import fitting_threads
 
 METHODS = (WARM, "kprior", "ewc", "combined")
-FROM = (", from the old weights", ", from mostly new weights")
 WORSE = 0.01  # share of the objective
 
 
@@ -195,7 +194,7 @@ def _report(
     memory = problem.memory
     return Report(
         method=problem.way,
-        why=problem.why + (FROM[solved.training is not None] if problem.way == WARM else ""),
+        why=problem.why + _start(problem, solved),
         exact=solved.exact,
         steps=solved.steps,
         seconds=seconds,
@@ -211,6 +210,15 @@ def _report(
         drift=drift,
         notes=(*notes, *(() if problem.pulling is not problem.prior else _worse(rows, solved.exact))),
     )
+
+
+def _start(problem: AdaptationProblem, solved: Solved) -> str:
+    """What the weights of a warm start were."""
+    if problem.way != WARM:
+        return ""
+    if solved.training is None:
+        return ", from the old weights"
+    return f", from {'mostly' if problem.posterior.likelihood.is_classification else 'partly'} new weights"
 
 
 def _worse(rows: Mapping[str, Mapping[str, float]], exact: bool) -> Iterator[str]:

@@ -25,7 +25,8 @@ KEPT = 0.2  # of their old weights
 LONGER = 0.35  # by how much, for each wrong label to one that the network could not learn
 HARD = 0.01  # share of the data that no network learns, at least
 # Regressions: chosen on three sets of 350 to 400 examples with the seeds 10 and 11.
-NOISIER = 1.1  # ratio of squared errors with and without what goes, from which on they set out from new weights
+NOISIER = 1.1  # ratio of squared errors with and without what goes, from which on they train once more
+KEPT_OF_AMOUNTS = 0.6  # of their old weights then
 POWER = 2  # of that ratio, by which they then train longer
 # Others, whose training is unknown: lengths chosen on digits and USPS with the seeds 10 and 11.
 SMALL_STEPS, LARGE_STEPS, LARGE_EPOCHS = 100, 250, 5
@@ -118,7 +119,7 @@ class Schedule:
 
     @classmethod
     def _again(cls, training: Training, problem: AdaptationProblem, each: int, batch_size: int) -> Schedule:
-        """The old training once more, of a perceptron, from weights that are mostly new.
+        """The old training once more, of a perceptron, from weights that are new in part.
 
         From its own weights it would become too sure, and keep what it had memorised. Its length and its noise are
         known, so that this costs a fraction of `po.fit`. Where wrong targets go, it takes longer: they had kept the old
@@ -128,7 +129,8 @@ class Schedule:
         most = max(training.epochs, usual_epochs(each))  # of what `po.fit` finds
         whole = training._replace(epochs=min(longer(problem) * training.epochs, most))
         steps = max(1, round(AGAIN_SHARE * whole.epochs * each))
-        return cls(steps, AGAIN_FACTOR * lr, batch_size, KEPT, whole, halves=False)
+        kept = KEPT if problem.posterior.likelihood.is_classification else KEPT_OF_AMOUNTS
+        return cls(steps, AGAIN_FACTOR * lr, batch_size, kept, whole, halves=False)
 
 
 def _known(problem: AdaptationProblem) -> Training | None:
@@ -146,7 +148,7 @@ def _share(problem: AdaptationProblem, rows: int) -> float:
 
 
 def _begins_again(problem: AdaptationProblem, rows: int) -> bool:
-    """Whether a network trains once more from mostly new weights.
+    """Whether a network trains once more from weights that are new in part.
 
     Those do that `po.fit` would search the length of: beside that, a training of known length is cheap. Regressions
     become neither too sure nor memorise much, so that only wrong targets are a reason.

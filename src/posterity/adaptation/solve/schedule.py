@@ -160,10 +160,11 @@ def _begins_again(problem: AdaptationProblem, rows: int) -> bool:
 
 def noisier(problem: AdaptationProblem) -> float:
     """How many times as large the mean squared error of a regression was with what goes; 1 where that is nothing."""
-    before = _before(problem)
-    if before is None or problem.posterior.likelihood.noise_precision is None:
+    likelihood = problem.posterior.likelihood
+    before = None if likelihood.noise_precision is None else _before(problem)
+    if before is None:
         return 1.0
-    stay, go = (problem.posterior.likelihood.residual(f, y).double().square().cpu() for f, y in before)
+    stay, go = (likelihood.residual(f, y).double().square().cpu() for f, y in before)
     return max(1.0, (torch.cat((stay, go)).mean() / stay.mean().clamp_min(TINY)).item())
 
 

@@ -1,8 +1,10 @@
 """What all tests share."""
 
 import gc
+import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,10 @@ import numpy as np
 import pytest
 import torch
 from _pytest.doctest import DoctestModule
+
+# torch's compiler keeps code of one set of instructions, and offers it where others are asked for.
+if _LEVEL := os.environ.get("ATEN_CPU_CAPABILITY"):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor-{_LEVEL}"))
 
 _RESETS: list[Callable[[], object]] = []  # of generators that modules of tests hold, to their states after the import
 

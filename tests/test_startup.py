@@ -77,6 +77,15 @@ def test_small_networks_take_one_thread():
         for large in (nn.Linear(2000, 2000), nn.Conv2d(1, 4, 3)):
             with fitting_threads(large, 64):
                 assert torch.get_num_threads() == 2
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Dropout(), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten())
+        model[1].eval()
+        for size, threads in (
+            (8, 1),
+            (40, 2),
+        ):  # 64 (36 · 6² + 144 · 4²) multiplications, and 64 (36 · 38² + 144 · 36²)
+            with fitting_threads(model, 64, torch.randn(2, 1, size, size)):
+                assert torch.get_num_threads() == threads
+        assert [module.training for module in model] == [True, False, True, True, True]
     finally:
         torch.set_num_threads(before)
 

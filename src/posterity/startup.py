@@ -7,6 +7,7 @@ other module has imported it, nothing can be compiled, and they can do without.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,16 +85,18 @@ def step_of(optimizer: Optimizer) -> Callable[[], Any]:
 
 
 @contextmanager
-def fitting_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
+def fitting_threads(model: nn.Module, batch_size: int, example: object = None) -> Iterator[None]:
     """One thread for steps so small that a second one is slower, and much slower on a busy machine.
 
-    A parameter of a perceptron costs one multiplication for each example; those of a convolution cost many more, so
-    networks with convolutions keep the threads they have.
+    Args:
+        model: What learns.
+        batch_size: Examples a step.
+        example: Inputs that the model takes. Without them, networks with convolutions keep the threads they have: a
+            parameter of a perceptron costs one multiplication for each example, one of a convolution many.
     """
     before = torch.get_num_threads()
-    shares = any(p.ndim > 2 for p in model.parameters())
-    work = batch_size * sum(p.numel() for p in model.parameters())
-    if before == 1 or shares or work > _SMALL or next(model.parameters()).device.type != "cpu":
+    here = before > 1 and next(model.parameters()).device.type == "cpu"
+    if not here or batch_size * _multiplications(model, example) > _SMALL:
         yield
         return
     torch.set_num_threads(1)
@@ -101,3 +104,30 @@ def fitting_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _multiplications(model: nn.Module, example: object) -> float:
+    """Multiplications of a forward pass for one example; infinite where they are unknown."""
+    shared = [module for module in model.modules() if any(p.ndim > 2 for p in module.parameters(recurse=False))]
+    work = float(sum(p.numel() for p in model.parameters()))
+    if not shared:
+        return work
+    if not isinstance(example, torch.Tensor):
+        return math.inf
+    passes: list[float] = []
+
+    def count(module: nn.Module, _: object, outputs: object) -> None:
+        places = outputs.shape[2:].numel() if isinstance(outputs, torch.Tensor) else math.inf
+        passes.append((places - 1) * sum(p.numel() for p in module.parameters(recurse=False)))
+
+    modes = {module: module.training for module in model.modules()}
+    hooks = [module.register_forward_hook(count) for module in shared]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()(example[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return work + sum(passes)

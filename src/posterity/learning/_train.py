@@ -77,7 +77,8 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     require_values(model)
     with own_randomness(device):
         seed_step(settings.seed, 0, device)
-        objective = _examine(model, next(stream.epoch(0)), settings)
+        first = next(stream.epoch(0))
+        objective = _examine(model, first, settings)
     given = isinstance(settings.likelihood, Likelihood)
     learns_noise = objective.likelihood.noise_precision is not None and not given
     held_out, size = settings.validation, settings.batch_size
@@ -91,7 +92,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
     steps_per_epoch = -(-len(stream) // settings.accumulate)
     unseen_loss = None
     if cross_validated:
-        with fitting_threads(model, settings.batch_size):
+        with fitting_threads(model, settings.batch_size, first.inputs):
             epochs, found = searched_epochs(model, stream, objective, settings, steps_per_epoch)
         unseen_loss = found.loss if objective.likelihood.is_classification else None
         if learns_noise and learner_type.noise_from_folds:
@@ -135,7 +136,7 @@ def train(model: nn.Module, data: Any, settings: FitSettings) -> Run:
         state = loop.checkpoints.open(settings.resume)
         if state is not None:
             loop.load(state)
-    with fitting_threads(model, settings.batch_size):
+    with fitting_threads(model, settings.batch_size, first.inputs):
         loop.run()
     if not all(p.isfinite().all() for p in trainable(model).values()):
         raise diverged("weights are NaN or infinite")

@@ -48,7 +48,7 @@ def train(plan: Plan, *, anew: bool = False, progress: bool | None = None) -> Ru
     make_folder(folder)
     if plan.config.epochs is None and plan.config.model != HEAD:
         plan = replace(plan, config=replace(plan.config, epochs=length(plan, plan.folds)))
-    with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size or USUAL):
+    with locked(folder, LOCK), fitting_threads(build(plan), plan.config.batch_size or USUAL, plan.train.inputs):
         _refuse_foreign(folder)
         if anew:
             discard(folder)

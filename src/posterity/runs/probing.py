@@ -27,7 +27,7 @@ from posterity.startup import fitting_threads, put_off_compiler
 def probe(plan: Plan) -> Plan:
     """The plan with what was left open decided: epochs by cross-validation, settings of IVON by a short training."""
     put_off_compiler()
-    with fitting_threads(build(plan), plan.config.batch_size or USUAL):
+    with fitting_threads(build(plan), plan.config.batch_size or USUAL, plan.train.inputs):
         return _with_settings(cross_validate(plan))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posterity.adaptation.changes import Remove, Request
 from posterity.adaptation.past import Past
-from posterity.adaptation.problem import WARM, AdaptationProblem, Solved
+from posterity.adaptation.problem import WARM, AdaptationProblem, Solved, one_example
 from posterity.adaptation.report import Report, distance, objective, objective_gradient, row
 from posterity.adaptation.represent import represent
 from posterity.adaptation.resolve import resolve
@@ -137,7 +137,8 @@ def adapt(
         nothing = drift.forget == 0  # found by "auto": then the old data count as they are
         problem = resolve(model, posterior, request, method, seed) if nothing else problem.forgetting(drift.forget)
     past = represent(problem)
-    with fitting_threads(problem.new, settings.batch_size or BATCH):
+    example = one_example(problem.whole, problem.memory, problem.change.added)
+    with fitting_threads(problem.new, settings.batch_size or BATCH, example):
         solved = solve(problem, past, settings)
     structure, why = structure_after(problem, solved.past, solved.precision)
     adapted = Posterior.of(

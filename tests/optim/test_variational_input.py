@@ -83,6 +83,19 @@ def test_a_parameter_in_two_bases_is_refused():
         Variational([AdamW([weight]), SGD([weight], lr=0.1)], n=10)
 
 
+def test_a_parameter_twice_in_one_base_is_refused():
+    weight = one()
+    with pytest.warns(UserWarning, match="duplicate parameters"):  # torch's own
+        base = AdamW([weight, weight])
+    with pytest.raises(InvalidInput, match="each parameter once, got '1 of them twice'"):
+        Variational(base, n=10)
+
+
+def test_an_empty_state_dict_is_refused():
+    with pytest.raises(InvalidInput, match="one of Variational, over AdamW"):
+        Variational(AdamW([one()]), n=10).load_state_dict({})
+
+
 def train(optimizer, model, loss, batches):
     for x, y in batches:
         with optimizer.sampled_params(train=True):

@@ -47,6 +47,8 @@ def checked(base: Any) -> list[Optimizer]:
         parameters = [p for group in each.param_groups for p in group["params"]]
         require(bool(parameters), "base", "at least one parameter", "none")
         check_parameters(parameters, shards=True)
+        repeated = len(parameters) - len(set(parameters))  # torch warns only
+        require(not repeated, "base", "each parameter once", f"{repeated} of them twice")
         twice = owned.intersection(parameters)
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)
@@ -167,7 +169,7 @@ def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
     kinds = [type(base).__name__ for base in bases]
     found = [each["kind"] for each in state_dict.get("bases", ())]
     if found != kinds:
-        names = sorted({name for values in state_dict["state"].values() for name in values})
+        names = sorted({name for values in state_dict.get("state", {}).values() for name in values})
         given = ", ".join(found or names) or "one of another optimizer"
         raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", given)
     mine = [group for base in bases for group in base.param_groups]

@@ -181,6 +181,7 @@ def test_fromp_equals_its_transcription():
         assert torch.allclose(g, slopes[name], atol=1e-10)
     identity = fromp(model, memories, posterior, kernels="identity")
     assert identity.total(model).item() == 0.0
+    posterior.apply(model, mean)
     usual, written_out = (fromp(model, memories, posterior, **given) for given in ({}, {"jitter": 1e-5}))
     posterior.apply(model, weights)
     assert usual.total(model) == written_out.total(model)

@@ -130,7 +130,7 @@ def draw(lines: list[report.Line], folder: Path) -> None:
     found = curves(lines)
     for setting in dict.fromkeys(setting for setting, _ in found):
         mine = {seed: shown for (name, seed), shown in found.items() if name == setting}
-        figure, (axes,) = panels(1, len(mine), width=4.2, height=4.2)
+        figure, (axes,) = panels(1, len(mine), width=4.2 if len(mine) > 1 else 8.4, height=4.2)
         for axis, (seed, shown) in zip(axes, mine.items(), strict=True):
             for (label, values), colour in zip(shown.items(), (MUTED, BLUE, GREEN), strict=True):
                 axis.plot(range(1, len(values) + 1), values, color=colour, linewidth=2.2, label=label)
@@ -151,10 +151,11 @@ def message(seeds: list[dict[str, np.ndarray]]) -> str:
     side = "above" if all((gap > 0).all() for gap in late) else "below" if all((gap < 0).all() for gap in late) else ""
     how = f" from {side}" if side else ""
     what = f"follows the test NLL{how}" if rank > 0.9 else "does not follow the test NLL"
-    off = [100 * abs(shown["leave-one-out"][-1] / shown["test"][-1] - 1) for shown in seeds]
+    off = sorted((f"{100 * abs(shown['leave-one-out'][-1] / shown['test'][-1] - 1):.0f}" for shown in seeds), key=int)
+    level, least = (off[0], "") if len(seeds) == 1 else (f"{off[0]} to {off[-1]}", " or more")
     return (
-        f"leave-one-out, from the training data alone,\n{what} (rank correlation {rank:.2f} or more) "
-        f"and ends {min(off):.0f} to {max(off):.0f} % {side or 'off'}"
+        f"leave-one-out, from the training data alone,\n{what} (rank correlation {rank:.2f}{least}) "
+        f"and ends {level} % {side or 'off'}"
     )
 
 

@@ -31,7 +31,7 @@ def test_every_picture_has_a_script_and_every_film_its_numbers():
         for which in ("least", "most")
         for data in ("mnist", "cifar10")
     } | {
-        "generalisation_training": "generalisation_{name}.png",
+        "generalisation_lenet_5": "generalisation_{name}.png",
         "generalisation_resnet_20": "generalisation_{name}.png",
     }
     for path in PICTURES.glob("*.png"):

@@ -149,7 +149,9 @@ def split(data: Arrays, task: Task, seed: int, hold: bool) -> tuple[Tensor | Non
     """Rows that are held out, if any are to be, and those to train on; of a text, where windows begin."""
     generator = torch.Generator().manual_seed(seed)
     if task.kind != "tokens":
-        order = torch.randperm(len(data["y"]), generator=generator)
+        some = torch.randperm(len(data["y"]), generator=torch.Generator().manual_seed(1234))[: task.take]
+        order = torch.randperm(len(some), generator=generator)
+        order = order if task.take is None else some[order]
         count = min(HELD_OUT, len(order) // 10) if hold else 0
         return (order[:count].to(DEVICE) if hold else None), order[count:]
     rows = len(data["x"]) - WINDOW - 1
@@ -213,7 +215,7 @@ def run(
         for schedule in schedules:
             schedule.step()
     seconds = time.perf_counter() - start
-    size = len(data["test_x"]) - WINDOW - 1 if task.kind == "tokens" else len(data["test_y"])
+    size = len(data["test_x"][: task.tested]) - (WINDOW + 1 if task.kind == "tokens" else 0)
     test = torch.arange(0, size, tokens, device=DEVICE)
     mean, y = outputs(model, data, task, test, "test_")
     found: dict[str, Any] = {"mean": scores([mean], y, task.kind)}

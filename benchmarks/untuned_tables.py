@@ -18,7 +18,8 @@ Eleven tasks were set apart to be reported. The first run on them showed losses 
 with batch normalisation (USPS, Fashion-MNIST). The rule for batch normalisation was then made on these two, on digits
 and on ResNet-18, and the two moved to the other page. The budget that follows what examples teach themselves was
 chosen on the tasks of that page and 33 further ones ([How much noise is worth](noise_budgets.md)), with seed 100.
-Seven tasks joined this page after that choice. Perceptrons ran on a CPU, other networks on a GPU.
+Seven tasks joined this page after that choice. Perceptrons ran on a CPU, other networks on a GPU. The study is older
+than the rule that lowers the budget [where gradients are too large](doubt.md); the perceptrons are repeated there.
 """
 HELD_OUT = """
 400 training rows are set aside (a tenth of smaller sets, the last 3 % of a text). AdamW is scaled by a temperature on

@@ -25,6 +25,7 @@ class Task:
         kind: "classes", "amounts" or "tokens".
         chosen_on: Whether the rule's constants were chosen on this task.
         take: Examples that are trained on; all by default.
+        tested: The first examples (characters) to be tested on; all by default.
         half: Whether a GPU computes in bfloat16.
     """
 
@@ -35,6 +36,7 @@ class Task:
     kind: str = "classes"
     chosen_on: bool = False
     take: int | None = None
+    tested: int | None = None
     half: bool = False
 
 

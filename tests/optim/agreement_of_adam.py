@@ -313,3 +313,16 @@ def test_where_tensors_are_replaced_kernels_follow():
         train(optimizer, model, begin=COLD + 1, steps=2)
     assert used(one[0])
     assert_alike(one, other)
+
+
+@pytest.mark.parametrize("watched", [None, 0.003], ids=["alone", "watched"])
+def test_noise_that_meets_less_curvature_than_promised_is_less(watched):
+    one, other = (over(fused, own={"total_steps": STEPS + 2}) for fused in (None, False))
+    for optimizer, model in (one, other):
+        optimizer.meter.allowed.fill_(0.1)  # learnt in the first half
+        optimizer.meter.price.per_ess.fill_(1.0)  # much was told, and nothing was paid
+        train(optimizer, model, watched=watched)
+    assert used(one[0])
+    assert_alike(one, other)
+    meter = other[0].meter
+    assert 0 < float(meter.price.agreement(meter.total, meter.batch)) < 0.9

@@ -9,6 +9,7 @@ from torch.optim import SGD, AdamW
 from networks import perceptron
 from posterity.optim import Variational, gap
 from posterity.optim._bases import own_doing
+from posterity.optim.price import Price
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,34 @@ def test_a_resumed_run_keeps_the_kind_of_its_budget():
     resumed = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6)
     resumed.load_state_dict(old)
     assert (resumed.meter.follows, resumed.meter.price.budget) == (False, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("met", "told", "wanted"), [(0.4, 1.0, 0.4), (0.4, 1e-6, 1.0), (3.0, 1.0, 1.0), (-0.5, 1.0, 0.0)]
+)
+def test_squares_and_the_price_agree_unless_the_price_is_surely_less(met, told, wanted):
+    """P̂ is a multiple of P here, from noise whose Σ 1/λ is given."""
+    price, squares = Price.of(1000, 0.1, torch.device("cpu")), torch.tensor(500.0, dtype=torch.float64)
+    price.ess.fill_(1e12)  # of the next step, which tells nothing
+    price.per_ess.fill_(told)
+    price.paid.fill_(met * told * 500)
+    # Chance is two deviations of √(P/(B Σ 1/λ)): 0.02 of P where much was told.
+    assert float(price.agreement(squares, 32)) == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_budget_falls_with_the_fourth_power_of_what_the_noise_met_and_a_given_one_stays():
+    allowed = torch.tensor(0.08)
+    assert float(gap.believed(allowed, torch.tensor(1.0))) == pytest.approx(0.08)
+    assert float(gap.believed(allowed, torch.tensor(0.5))) == pytest.approx(0.08 / 16)
+    assert float(gap.believed(allowed, torch.tensor(0.0))) == pytest.approx(gap.LEAST)
+    found = {}
+    for budget in (None, gap.MOST):
+        meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6, total_steps=100, budget=budget).meter
+        meter.total.fill_(500.0)
+        meter.allowed.fill_(gap.MOST)
+        meter.price.per_ess.fill_(1.0)
+        meter.price.paid.fill_(250.0)  # half of P
+        meter.done = 1.0
+        found[budget] = float(meter._open(1.0, 1.0, 100.0))
+    assert found[gap.MOST] == pytest.approx(1.0)
+    assert found[None] == pytest.approx(0.5**4, rel=0.1)

@@ -202,9 +202,12 @@ class Meter:
     def _open(self, share: float, done: float, epochs: float) -> Tensor | float:
         """The share of the budget that is open; where rows are watched, at least what the gap is worth."""
         opened = opening(done, epochs)
-        if not self.watched:
-            return share * opened * (self.allowed / gap.MOST if self.follows else 1.0)
-        return share * (opened * self.allowed / self.price.budget).clamp_min(1.0) if self.follows else share
+        if not self.follows:
+            return share if self.watched else share * opened
+        allowed = gap.believed(self.allowed, self.price.agreement(self.total, self.batch))
+        return share * (
+            (opened * allowed / self.price.budget).clamp_min(1.0) if self.watched else opened * allowed / gap.MOST
+        )
 
     def learn_gap(self, own_doing: Tensor, lr: float) -> None:
         """Take in what examples do for their own loss in a step, for all steps until the next look.

@@ -20,6 +20,12 @@ Where it is above, the network memorises. The budget of the noise is a share of 
 
 between two limits: without any noise there would be no posterior, and with too much the network would not learn. G is
 learnt in the first half of training, while the budget is closed: later the noise itself would keep gradients large.
+
+Gradients are also large where nothing is memorised but labels are noisy, or where steps overshoot. Then they are larger
+than the curvature allows: in a model whose residuals have the size that it expects, squares of gradients equal the
+curvature (Bartlett), and where examples are memorised they are smaller. The noise itself measures the curvature, as the
+effective number of parameters P̂ (`posterity.optim.price`). The budget falls with the fourth power of P̂/P as far as
+this ratio is surely below one.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ FORGETTING = 3  # power of the share of all movement that came before
 SHARE = 0.15  # of the gap, that noise may cost
 USUAL = 1.2  # times P/N: the gap from which on a network memorises
 POWER = 3  # with which the share falls below that
+DOUBT = 4  # power with which the budget falls where the noise meets less curvature than squares of gradients promise
 LEAST, MOST = 0.003, 0.1  # nats per example
 UNKNOWN = 0.03  # nats per example where a base does not tell how it steps
 
@@ -60,3 +67,13 @@ def worth(taught: Tensor, per_example: Tensor) -> Tensor:
     """
     memorised = (taught / (USUAL * per_example).clamp_min(1e-12)).clamp_max(1.0)
     return (SHARE * taught * memorised**POWER).clamp(LEAST, MOST)
+
+
+def believed(allowed: Tensor, agreement: Tensor) -> Tensor:
+    """What is left of a budget where the noise disagrees with the squares of gradients that it follows from.
+
+    Args:
+        allowed: The nats per example that the gap is worth.
+        agreement: The largest likely ratio P̂/P, at most 1.
+    """
+    return (allowed * agreement**DOUBT).clamp_min(LEAST)

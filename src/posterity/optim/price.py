@@ -90,10 +90,18 @@ class Price:
             squares: P of squared gradients.
             batch: Examples B behind a gradient.
         """
+        found, chance = self._found(squares, batch)
+        return torch.minimum(torch.maximum(found, LEAST * squares), torch.maximum(MOST * squares, found - chance))
+
+    def agreement(self, squares: Tensor, batch: float = 1.0) -> Tensor:
+        """The largest likely ratio P̂/P, between 0 and 1; see `posterity.optim.gap`."""
+        found, chance = self._found(squares, batch)
+        return ((found + chance) / squares.clamp_min(1e-30)).clamp(0.0, 1.0)
+
+    def _found(self, squares: Tensor, batch: float) -> tuple[Tensor, Tensor]:
+        """P̂ as it was measured, and what chance may have added."""
         told = self.per_ess + 1 / self.ess
-        found = (self.paid + squares / self.ess) / told
-        sure = found - SURE * (squares / (batch * told)).sqrt()
-        return torch.minimum(torch.maximum(found, LEAST * squares), torch.maximum(MOST * squares, sure))
+        return (self.paid + squares / self.ess) / told, SURE * (squares / (batch * told)).sqrt()
 
     def pay(self, price: Tensor, ess: Tensor) -> None:
         """Take in the price c of one step, whose sample was drawn at this λ."""

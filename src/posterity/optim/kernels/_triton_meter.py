@@ -52,7 +52,7 @@ KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
 WINDOW, LEAST, MOST, SURE = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.SURE))
 FRESH, SHUT, AJAR = map(tl.constexpr, (price.FRESH, price.SHUT, price.AJAR))
 GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
-FORGETTING, GAP_USUAL, GAP_POWER = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER))
+FORGETTING, GAP_USUAL, GAP_POWER, GAP_DOUBT = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER, gap.DOUBT))
 TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
 
 
@@ -81,11 +81,29 @@ def debias(number, BETA: tl.constexpr, steps):
 @triton.jit
 def _parameters(meter):
     """`Price.parameters`."""
-    total, ess = tl.load(meter + TOTAL), tl.load(meter + ESS)
-    told = tl.load(meter + PER_ESS) + 1 / ess
-    found = (tl.load(meter + PAID) + total / ess) / told
-    sure = found - SURE * tl.sqrt(total / (tl.load(meter + BATCH) * told))
-    return tl.minimum(tl.maximum(found, total * LEAST), tl.maximum(total * MOST, sure))
+    total, found, chance = tl.load(meter + TOTAL), _found(meter), _chance(meter)
+    return tl.minimum(tl.maximum(found, total * LEAST), tl.maximum(total * MOST, found - chance))
+
+
+@triton.jit
+def _agreement(meter):
+    """`Price.agreement`."""
+    ratio = (_found(meter) + _chance(meter)) / tl.maximum(tl.load(meter + TOTAL), TINY)
+    return tl.minimum(tl.maximum(ratio, 0.0), 1.0)
+
+
+@triton.jit
+def _found(meter):
+    """The first of `Price._found`."""
+    ess = tl.load(meter + ESS)
+    return (tl.load(meter + PAID) + tl.load(meter + TOTAL) / ess) / (tl.load(meter + PER_ESS) + 1 / ess)
+
+
+@triton.jit
+def _chance(meter):
+    """The second of `Price._found`."""
+    told = tl.load(meter + PER_ESS) + 1 / tl.load(meter + ESS)
+    return SURE * tl.sqrt(tl.load(meter + TOTAL) / (tl.load(meter + BATCH) * told))
 
 
 @triton.jit
@@ -210,6 +228,9 @@ def _following(meter, constants, lr):
     late = tl.maximum(done - SHUT, 0.0) / (1 - SHUT)
     opened = tl.maximum(late * late, AJAR) * (seen_again * (1 - FRESH) + FRESH)
     budget, allowed = tl.load(constants + BUDGET).to(tl.float64), tl.load(meter + ALLOWED).to(tl.float64)
+    for _ in tl.static_range(GAP_DOUBT):
+        allowed = allowed * _agreement(meter)
+    allowed = tl.maximum(allowed, GAP_LEAST)
     follows, watched = tl.load(constants + FOLLOWS) > 0, tl.load(constants + WATCHED) > 0
     alone = budget * tl.where(follows, opened * allowed / GAP_MOST, opened)
     beside = tl.where(follows, tl.maximum(opened * allowed, budget), budget)

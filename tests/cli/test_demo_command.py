@@ -45,6 +45,8 @@ def test_the_circle_closes(study):
     assert study.changed.loc["adaptation", "new digit"] > 0.5
     assert study.changed.loc["adaptation", "passes"] < study.changed.loc["retraining", "passes"]
     assert study.estimate["estimated"] < study.estimate["now"]
+    assert study.estimate["retrained"] < study.estimate["now"]
+    assert study.direction == "lower"
 
 
 def test_the_terminal_shows_the_numbers(study):

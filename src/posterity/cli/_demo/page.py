@@ -125,9 +125,9 @@ def _what_if(study: Study) -> Section:
     return Section(
         "What if they were gone?",
         [
-            f"The mean held-out loss is {now['now']:.4f}. Without the suspects it would be {now['estimated']:.4f}, "
-            "by the memory-perturbation equation, with the last layer's posterior and without training; "
-            f"retraining without them gives {now['retrained']:.4f}.",
+            f"The mean held-out loss is {now['now']:.4f}. The memory-perturbation equation estimates, without "
+            f"training, that it is {study.direction} without the suspects. Retraining without them gives "
+            f"{now['retrained']:.4f}.",
         ],
     )
 

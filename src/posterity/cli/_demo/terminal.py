@@ -38,7 +38,7 @@ def show(study: Study, console: Console) -> None:
     console.print(wrong)
     answer = _lines("What if they were gone?", ("held-out loss", ""))
     answer.add_row("now", f"{now['now']:.4f}")
-    answer.add_row("without them, estimated", f"[bold]{now['estimated']:.4f}[/]")
+    answer.add_row("without them, estimated without training", f"[bold]{study.direction}[/]")
     answer.add_row("without them, after retraining", f"{now['retrained']:.4f}")
     console.print(answer)
     console.print(_table(f"They are removed, and the {NEW} is learnt", study.changed))

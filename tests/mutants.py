@@ -178,6 +178,7 @@ class Package:
                 return cause
         elif not codes:
             near = self._calling({(f, name) for f, name, _ in functions if f == file})
+            near = [*(test for test in self._only_reading() if test not in near), *near]
             starting = [*near, *(test for test in starting if test not in near)]
         left = ("src",) if self.interprets else ("src", "tests/optim/test_triton.py")  # examples import no copy
         tests = self._within([test for test in starting if not test.startswith(left)])
@@ -213,6 +214,10 @@ class Package:
             for test, known in self.tests.items()
             if any((file, name.split(".<locals>")[0]) in names for file, name, _ in known["calls"])
         )
+
+    def _only_reading(self) -> list[str]:
+        """Tests that call nothing of the package: some read signatures, and with them defaults and constants."""
+        return self._quick_first(test for test, known in self.tests.items() if not known["calls"])
 
     def _starting(self) -> list[str]:
         """Tests that start processes, or look at what those found that a fixture has started; likewise."""

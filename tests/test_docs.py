@@ -14,6 +14,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.timeout(1800)  # whole tutorials, on machines that others use too
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -88,6 +88,12 @@ def test_removed_rows_have_no_weight():
 
 def test_bad_questions(linear):
     m, _ = linear
-    for bad in ({}, {"remove": [999]}, {"remove": [1], "repeats": 1}, {"relabel": {1: 9}}):
+    for bad in (
+        {},
+        {"remove": [999]},
+        {"remove": [1], "repeats": 1},
+        {"remove": [1], "repeats": 2.5},
+        {"relabel": {1: 9}},
+    ):
         with pytest.raises(po.PosterityError):
             po.measure(m, **bad)

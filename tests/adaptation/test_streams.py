@@ -107,6 +107,13 @@ def test_one_task_is_not_forgotten():
     assert (scores.backward_transfer, scores.forward_transfer) == (0.0, 0.0)
 
 
+def test_of_two_tasks_the_first_can_be_forgotten():
+    accuracy = torch.tensor([[0.9, 0.5], [0.7, 0.8]], dtype=torch.float64)
+    scores = Scores(("a", "b"), accuracy, accuracy, torch.tensor([0.3, 0.3], dtype=torch.float64))
+    assert scores.forgetting == pytest.approx(0.2)
+    assert scores.backward_transfer == pytest.approx(-0.2)
+
+
 def test_scores_by_hand():
     accuracy = torch.tensor([[0.9, 0.5, 0.4], [0.7, 0.8, 0.6], [0.6, 0.9, 1.0]], dtype=torch.float64)
     scores = Scores(("a", "b", "c"), accuracy, accuracy, torch.tensor([0.3, 0.3, 0.3], dtype=torch.float64))

@@ -160,8 +160,11 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
         ("x" * 2_000_000, "at most"),
         ("a: \0", "got"),
         ("!!python/object/apply:os.system [ls]", "got"),
+        ("method: ties\nmethod: linear\n", "'method' twice"),
+        ("method: ties\nmodels: {a: x, b: y, a: z}\n", "'a' twice"),
+        ("models: [{path: x, path: y}]\n", "'path' twice"),
     ],
-    ids=["open", "deep", "maps", "lists", "aliases", "date", "digits", "long", "nul", "object"],
+    ids=["open", "deep", "maps", "lists", "aliases", "date", "digits", "long", "nul", "object", "key", "model", "list"],
 )
 def test_hostile_recipes_are_refused(tmp_path, text, message):
     (tmp_path / "r.yaml").write_text(text)

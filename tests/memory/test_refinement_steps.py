@@ -83,6 +83,14 @@ def test_nothing_is_left_where_nothing_changes(network):
     assert all((t == 0).all() for t in change.parameters.values())
 
 
+def test_what_is_left_is_a_share_of_a_small_push_too(network):
+    """One example of sixty pushes by less than 1 in the norm of the posterior."""
+    model_map = network[0]
+    left = [model_map.what_if(remove=[7], passes=passes).reliability.rest for passes in (1, 20)]
+    assert left[0] > 0.1
+    assert 0 < left[1] < 0.2 * left[0]
+
+
 def test_passes_by_default_are_as_many_as_the_work_allows(network, monkeypatch):
     trained = network[0].trained
     one = 60 * sum(p.numel() for p in trained.model.parameters())

@@ -46,11 +46,11 @@ def test_a_folder_with_the_name_of_a_companion_is_left_where_it_is(files):
 
 
 def test_a_companion_of_more_than_64_mib_is_left_where_it_is(files):
-    for name, size in (("small.txt", 3), ("large.txt", 2**26 + 1)):
+    for name, size in (("whole.txt", 2**26), ("large.txt", 2**26 + 1)):
         with (files / "a" / name).open("wb") as file:
             file.truncate(size)  # holes take no room on the disk
     out = merge_checkpoints(averaged(files), files / "out")
-    assert (out / "small.txt").stat().st_size == 3
+    assert (out / "whole.txt").stat().st_size == 2**26
     assert not (out / "large.txt").exists()
 
 
@@ -209,6 +209,8 @@ def test_a_recipe_without_one_of_its_parts_is_refused(key):
 def test_a_recipe_with_a_key_that_nobody_reads_is_refused():
     with pytest.raises(InvalidInput, match="'metod'"):
         recipe({"method": "linear", "models": {"a": "a"}, "out": "out", "metod": "ties"})
+    with pytest.raises(InvalidInput, match=r"model 'a': expected keys among .*, got 'wieght'"):
+        recipe({"method": "linear", "models": {"a": {"path": "a", "wieght": 2}}, "out": "out"})
 
 
 def test_fifty_brackets_within_one_another_are_read():

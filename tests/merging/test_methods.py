@@ -72,8 +72,9 @@ def test_slerp_keeps_the_norm_of_a_quarter_turn():
 
 
 def test_slerp_of_a_tensor_without_direction_is_an_average():
-    pair = {"a": {"w": torch.zeros(2)}, "b": {"w": torch.tensor([2.0, 4.0])}}
-    assert merge_state_dicts(pair, method="slerp")["w"].tolist() == [1.0, 2.0]
+    nowhere, somewhere = {"w": torch.zeros(2)}, {"w": torch.tensor([2.0, 4.0])}
+    for pair in ({"a": nowhere, "b": somewhere}, {"a": somewhere, "b": nowhere}):
+        assert merge_state_dicts(pair, method="slerp")["w"].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("density", [0.05, 0.2, 0.5, 1.0])

@@ -154,6 +154,10 @@ def test_kl_to_something_without_a_density_says_so() -> None:
         cases.diagonal().kl(cases.ensemble())
 
 
+def _wide(size: int) -> Diagonal:
+    return Diagonal({"w": torch.ones(size)}, {"w": torch.ones(size)})
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -161,6 +165,7 @@ def test_kl_to_something_without_a_density_says_so() -> None:
         (lambda: Mixture(torch.tensor([1.0]), [cases.full(), cases.full()]), r"weights: expected shape \(2,\)"),
         (lambda: Mixture(torch.tensor([1.0, 0.0]), [cases.full(), cases.full()]), "positive finite numbers"),
         (lambda: Mixture(torch.tensor([1.0]), [cases.ensemble()]), "structures among"),
+        (lambda: Mixture(torch.ones(2), [_wide(2), _wide(1)]), r"components of 'w': expected shape \(2,\)"),
         (lambda: Ensemble([]), "members: expected at least one"),
         (lambda: Ensemble([{"w": torch.ones(2)}, {"w": torch.ones(3)}]), r"members of 'w': expected shape \(2,\)"),
         (lambda: Dropout({"w": torch.ones(2)}, {}), "at least one dropout module"),

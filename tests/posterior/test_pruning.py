@@ -73,6 +73,11 @@ def test_what_cannot_be_pruned_is_refused():
     _, posterior, _ = regression()
     with pytest.raises(InvalidInput, match="cost: expected nats for each example >= 0, got -1"):
         posterior.prune(cost=-1.0)
+    with pytest.raises(InvalidInput, match="below: expected a signal-to-noise ratio >= 0, got -1"):
+        posterior.prune(below=-1.0)
+    for share in (-0.5, 1.5):
+        with pytest.raises(InvalidInput, match="fraction: expected a share of the weights"):
+            posterior.prune(fraction=share)
     with pytest.raises(InvalidInput, match="one of fraction, below and cost"):
         posterior.prune()
     with pytest.raises(InvalidInput, match="one of fraction, below and cost"):

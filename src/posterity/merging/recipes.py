@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,21 @@ def _loaded(text: str) -> Any:
             raise ValueError("an alias (*name); write the value out")
         if depth > DEEPEST:  # the time that YAML takes grows with the square of the depth
             raise ValueError("brackets within brackets, too deep to read")
+    twice = _repeated(yaml.compose(text, yaml.SafeLoader))
+    if twice is not None:
+        raise ValueError(f"the key {twice!r} twice")
     return yaml.safe_load(text)
+
+
+def _repeated(node: yaml.Node | None) -> str | None:
+    """A key that a mapping has twice, of which YAML would keep the last without a word."""
+    if isinstance(node, yaml.SequenceNode):
+        return next((key for child in node.value if (key := _repeated(child)) is not None), None)
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+    inside = (key for _, child in node.value if (key := _repeated(child)) is not None)
+    return next((key for key, often in keys.items() if often > 1), next(inside, None))
 
 
 def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:

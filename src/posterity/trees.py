@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -68,9 +69,28 @@ def check_same_shapes(tree: Mapping[str, Tensor], like: Mapping[str, Tensor], wh
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the architecture: class names of all modules and shapes of all parameters and buffers."""
     lines = [f"{name}:{_class_of(module).__qualname__}" for name, module in model.named_modules()]
-    stored = model.state_dict(keep_vars=True)  # modules may keep things beside tensors in it
+    with looking_at_shapes():
+        stored = model.state_dict(keep_vars=True)  # modules may keep things beside tensors in it
     lines += [f"{name}:{tuple(t.shape)}" for name, t in stored.items() if isinstance(t, Tensor)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+_LOOK = threading.local()
+
+
+@contextmanager
+def looking_at_shapes() -> Iterator[None]:
+    """While open, state dicts that this thread asks for are for shapes alone: an attached model keeps its sample."""
+    _LOOK.shapes = True
+    try:
+        yield
+    finally:
+        _LOOK.shapes = False
+
+
+def looks_at_shapes() -> bool:
+    """Whether this thread has such a context open."""
+    return getattr(_LOOK, "shapes", False)
 
 
 def _class_of(module: nn.Module) -> type:

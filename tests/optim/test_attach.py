@@ -9,8 +9,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from networks import perceptron
 from optim.reference import data, loss, network
+from posterity.learning import laplace
+from posterity.memory import memory_map
 from posterity.optim import EVON, IVON, SOBA, VariationalNewton
+from posterity.prediction import predict
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
 
@@ -182,6 +186,26 @@ def test_state_dicts_hold_the_mean_even_between_forward_and_backward():
     model(data()[0])
     assert not equal(model, before)
     assert all(torch.equal(t, b) for t, b in zip(model.state_dict().values(), before, strict=True))
+
+
+def test_questions_between_forward_and_backward_leave_the_sample():
+    """As another thread may put them while one trains: what they ask of the model are its shapes."""
+    torch.manual_seed(0)
+    examples = torch.randn(40, 5), torch.randint(0, 2, (40,))
+    model = perceptron(5, 6, 2)
+    posterior, twin = laplace(model, examples, structure="diag"), copy.deepcopy(model)
+    optimizer = IVON(model.parameters(), lr=0.1, ess=40)
+    with optimizer.attach(model):
+        value = nn.functional.cross_entropy(model(examples[0]), examples[1])
+        sample = values(model)
+        predict(model, posterior, examples[0], samples=2)
+        memory_map(model, posterior, examples)
+        assert equal(model, sample)
+        value.backward()
+    twin.load_state_dict(dict(zip(twin.state_dict(), sample, strict=True)))
+    nn.functional.cross_entropy(twin(examples[0]), examples[1]).backward()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
 
 
 def test_a_failing_forward_pass_leaves_the_mean():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from networks import perceptron
-from posterity.optim import EVON, IVON, SOBA, BayesBiNN, Variational, VariationalNewton
+from posterity.optim import EVON, IVON, SAM, SOBA, BayesBiNN, BayesianSAM, Variational, VariationalNewton
 from posterity.optim.kernels import _native
 
 
@@ -128,3 +128,34 @@ def test_the_state_of_an_attached_model_is_the_mean(make, ahead):
     one_pass(-1)
     optimizer.step()
     assert all(t.isfinite().all() for t in model.state_dict().values())
+
+
+@pytest.mark.parametrize("make", [lambda p: SAM(p, lr=0.1), lambda p: BayesianSAM(p, lr=0.1, ess=50)])
+def test_an_interrupted_second_pass_leaves_the_mean(make):
+    """At every fifth instruction of a step with both passes, the weights are those before it or those after it."""
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(size, generator=generator) for size in [(20, 10), (5,)]]
+
+    def stepped(at):
+        weights = [nn.Parameter(w.clone()) for w in start]
+        optimizer, interrupt = make(weights), Interrupt(at)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = sum((w**4).sum() for w in weights)
+            loss.backward()
+            return loss
+
+        try:
+            with interrupt:
+                optimizer.step(closure)
+        except KeyboardInterrupt:
+            assert not optimizer._samples.context_open
+        return interrupt.count, weights, optimizer, closure
+
+    total, after, *_ = stepped(-1)
+    for at in range(1, total, 5):
+        _, weights, optimizer, closure = stepped(at)
+        assert all(map(torch.equal, weights, start)) or all(map(torch.equal, weights, after)), at
+    optimizer.step(closure)
+    assert all(w.isfinite().all() for w in weights)

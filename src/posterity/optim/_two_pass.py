@@ -81,35 +81,34 @@ class TwoPass(VariationalOptimizer):
         if not self._first:
             raise InvalidInput("perturbed_params: expected a first pass in `sampled_params(train=True)`, got none")
         scale = 1.0 if scaler is None else scaler.get_scale()
-        means = self._go_uphill(
-            dict(zip(self._first, torch._foreach_div(list(self._first.values()), scale), strict=True))
-        )
-        self._samples.context_open = True
-        torch.clear_autocast_cache()  # of the weights of the first pass
+        first = dict(zip(self._first, torch._foreach_div(list(self._first.values()), scale), strict=True))
+        means = dict(zip(first, torch._foreach_mul([p.detach() for p in first], 1.0), strict=True))
         try:
+            self._samples.context_open = True
+            self._go_uphill(first)
             self._apart = IsolatedGradients(self._trained())
             with self._apart:
                 yield
-        finally:
-            self._first, self._samples.context_open = {}, False
-            with torch.no_grad():
-                torch._foreach_copy_(list(means), list(means.values()))
-            torch.clear_autocast_cache()
+            self._come_back(means)
+        except BaseException:  # which may have come while the means were put back
+            self._come_back(means)
+            raise
         self._apart.add()
+        sizes = dict(zip(first, torch._foreach_abs(list(first.values())), strict=True))
+        self._sizes |= {p: size + self._sizes[p] if p in self._sizes else size for p, size in sizes.items()}
         self._pairs += 1
 
     @torch.no_grad()
-    def _go_uphill(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        parameters = list(gradients)
-        means = torch._foreach_mul(parameters, 1.0)
+    def _go_uphill(self, gradients: dict[Tensor, Tensor]) -> None:
         whole = 1 + 0.0 * joint_norm(gradients.values())  # NaN unless all gradients are finite
-        torch._foreach_add_(parameters, scaled(list(self.ascent(gradients).values()), whole))
-        sizes = dict(zip(parameters, torch._foreach_abs(list(gradients.values())), strict=True))
-        earlier = {p: self._sizes[p] for p in parameters if p in self._sizes}
-        if earlier:
-            torch._foreach_add_([sizes[p] for p in earlier], list(earlier.values()))
-        self._sizes |= sizes
-        return dict(zip(parameters, means, strict=True))
+        torch._foreach_add_(list(gradients), scaled(list(self.ascent(gradients).values()), whole))
+        torch.clear_autocast_cache()  # of the weights of the first pass
+
+    @torch.no_grad()
+    def _come_back(self, means: dict[Tensor, Tensor]) -> None:
+        torch._foreach_copy_(list(means), list(means.values()))
+        torch.clear_autocast_cache()
+        self._first, self._samples.context_open = {}, False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and outside a context also what first passes found."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from posterity.optim.engine._lifecycle import Lifecycle, Phase, inside_backward
+from posterity.trees import looks_at_shapes
 
 
 class Attachment:
@@ -110,7 +111,7 @@ class Attachment:
             _at_the_end(lambda: backwards.discard(task))
 
     def _before_state_dict(self, model: nn.Module, *_: Any) -> None:
-        if model is self._model():
+        if model is self._model() and not looks_at_shapes():
             self._release()
 
     def _on_gradient(self, _: Tensor) -> None:

@@ -1,14 +1,16 @@
 """Kernels of `Variational` over Adam against plain tensor operations and torch's own steps."""
 
+import contextlib
 import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam, AdamW
 
 from optim.agreement import DEVICE, Net
-from posterity.optim import Variational, _meter
+from posterity.optim import Variational, _meter, gap
 from posterity.optim._meter import COLD
 from posterity.optim.kernels import AdamKernels
 
@@ -35,7 +37,17 @@ def over(fused, base=AdamW, dtype=torch.float32, groups=False, own=None, **setti
 
 
 def train(
-    optimizer, model, how="context", steps=STEPS, begin=0, clip=None, scale=1.0, spoil=None, parts=1, watched=None
+    optimizer,
+    model,
+    how="context",
+    steps=STEPS,
+    begin=0,
+    clip=None,
+    scale=1.0,
+    spoil=None,
+    parts=1,
+    watched=None,
+    copied=False,
 ):
     if watched is not None:  # at this budget
         optimizer.meter.watch()
@@ -53,6 +65,8 @@ def train(
             p.grad.div_(scale)
         if clip is not None:
             clip_grad_norm_(model.parameters(), clip)
+        if copied:  # which needs in memory what kernels would have drawn again
+            copy.deepcopy(optimizer)
         if spoil is not None and k == COLD + 1:
             model.weights[0].grad[1, 1] = spoil
         optimizer.step()
@@ -100,8 +114,9 @@ def test_the_steps_of_tensor_operations(how):
         ({}, {"scale": 2.0**12}),
         ({"lr": torch.tensor(1e-2)}, {}),
         ({}, {"watched": 0.003}),
+        ({}, {"clip": 0.01, "copied": True}),
     ],
-    ids=["L2", "prior", "nothing_known", "a large eps", "clipped", "scaled", "a tensor for lr", "watched"],
+    ids=["L2", "prior", "nothing_known", "a large eps", "clipped", "scaled", "a tensor for lr", "watched", "copied"],
 )
 def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)
@@ -114,7 +129,8 @@ def test_all_that_a_step_depends_on(settings, training):
 def test_rows_that_are_watched_leave_what_the_gap_is_worth():
     one, other = (over(fused, own={"total_steps": STEPS + 2}) for fused in (None, False))
     for optimizer, model in (one, other):
-        optimizer.meter.allowed.fill_(0.1)  # learnt in the first half
+        optimizer.meter.taught.fill_(1e6)  # in the first half
+        optimizer.meter.settled.fill_(1e4)
         train(optimizer, model, watched=0.003)
     assert used(one[0])
     assert_alike(one, other)
@@ -148,6 +164,34 @@ def test_several_samples_a_step_are_drawn_by_kernels(parts):
         train(optimizer, model, begin=STEPS, steps=2)
     assert used(one[0])
     assert_alike(one, other)
+
+
+@pytest.mark.parametrize(("how", "prior"), [("context", None), ("ahead", None), ("until_step", 2.0)])
+def test_zeros_without_a_gradient_get_no_noise_but_that_of_a_given_prior(how, prior):
+    pairs = []
+    for fused in (None, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(40, 30, padding_idx=0), nn.Flatten(0), nn.Linear(120, 1)).to(DEVICE)
+        base = AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+        optimizer = Variational(base, fused=fused, n=50, batch_size=4, total_steps=60, prior=prior)
+        attachment = optimizer.attach(model, ahead=True) if how == "ahead" else None
+        for k in range(STEPS):
+            tokens = torch.tensor([0, k % 7 + 1, k % 11 + 1, 0], device=DEVICE)
+            drawn = optimizer.sampled_params(True, until_step=how == "until_step")
+            with contextlib.nullcontext() if attachment else drawn:
+                (model(tokens) - 1).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if attachment:
+            attachment.remove()
+        with optimizer.sampled_params():
+            sample = model[0].weight.detach().clone()
+        noise = sample - model[0].weight.detach()
+        width = float(noise[0].std() / noise[30:].std())  # beside that of tokens which never came
+        assert width > 0.5 if prior else width < 0.01
+        pairs.append((optimizer, model))
+    assert used(pairs[0][0])
+    assert_alike(*pairs)
 
 
 def test_gradients_that_were_there_before_a_sample_are_not_priced_with_its_noise():
@@ -315,11 +359,24 @@ def test_where_tensors_are_replaced_kernels_follow():
     assert_alike(one, other)
 
 
+def test_a_network_that_learns_late_gets_less_noise():
+    one, other = (over(fused, own={"total_steps": STEPS + 2}) for fused in (None, False))
+    for optimizer, model in (one, other):
+        optimizer.meter.taught.fill_(1e6)  # in the first half
+        optimizer.meter.settled.fill_(25.0)
+        train(optimizer, model)
+    assert used(one[0])
+    assert_alike(one, other)
+    meter = other[0].meter
+    assert gap.LEAST / gap.MOST < float(meter._open(1.0, 1.0, 100.0)) < 0.9
+
+
 @pytest.mark.parametrize("watched", [None, 0.003], ids=["alone", "watched"])
 def test_noise_that_meets_less_curvature_than_promised_is_less(watched):
     one, other = (over(fused, own={"total_steps": STEPS + 2}) for fused in (None, False))
     for optimizer, model in (one, other):
-        optimizer.meter.allowed.fill_(0.1)  # learnt in the first half
+        optimizer.meter.taught.fill_(1e6)  # in the first half
+        optimizer.meter.settled.fill_(1e4)
         optimizer.meter.price.per_ess.fill_(1.0)  # much was told, and nothing was paid
         train(optimizer, model, watched=watched)
     assert used(one[0])

@@ -33,10 +33,16 @@ def changed(state, path, value):
         parts.append(parts[-1][key])
     if isinstance(parts[-1], tuple):  # betas
         parts[-2][outer[-1]] = tuple(value if i == last else old for i, old in enumerate(parts[-1]))
-    elif isinstance(parts[-1][last], torch.Tensor):
+    elif isinstance(parts[-1][last], torch.Tensor) and value is not None:
         parts[-1][last].view(-1)[0] = value
     else:
         parts[-1][last] = value
+    return state
+
+
+def at(state, path):
+    for key in path:
+        state = state[key]
     return state
 
 
@@ -91,6 +97,24 @@ def test_no_number_of_a_state_dict_may_be_nan(name):
         ("Variational, AdamW", ("meter", "pay"), 1.0),
         ("Variational, AdamW", ("deltas", 0), -1.0),
         ("Variational, AdamW", ("normalised", 0, 1), math.inf),
+        ("Variational, AdamW", ("normalised", 0), [1.0]),
+        ("Variational, AdamW", ("normalised",), math.nan),
+        ("Variational, AdamW", ("meter",), None),
+        ("Variational, AdamW", ("bases",), 1.0),
+        ("Variational, AdamW", ("bases", 0), {}),
+        ("Variational, AdamW", ("bases", 0, "state"), None),
+        ("Variational, AdamW", ("bases", 0, "state", 0, "step"), -1.0),
+        ("Variational, AdamW", ("bases", 0, "state", 0, "exp_avg"), None),
+        ("Variational, AdamW", ("param_groups", 0, "betas"), []),
+        ("Variational, AdamW", ("param_groups", 0, "betas"), (0.9, 1.0)),
+        ("Variational, AdamW", ("param_groups", 0, "amsgrad"), math.nan),
+        ("IVON", ("param_groups", 0, "draws"), 1e308),
+        ("IVON", ("param_groups", 0, "batch_size"), 10**400),
+        ("IVON", ("param_groups", 0, "holds_price"), True),
+        ("IVON", ("param_groups", 0, "params"), [0, 0]),
+        ("IVON", ("param_groups", 0, "params"), None),
+        ("IVON", ("param_groups",), {}),
+        ("IVON", ("state",), None),
     ],
     ids=lambda value: "huge" if value is HUGE else str(value),
 )
@@ -101,6 +125,73 @@ def test_numbers_out_of_their_range_are_refused(make, path, value):
     with pytest.raises(InvalidInput):
         optimizer.load_state_dict(changed(broken, path, value))
     assert str(optimizer.state_dict()) == str(before)
+
+
+@at_the_mean
+@pytest.mark.parametrize("name", [name for name in CASES if "," not in name or name.endswith(("AdamW", "SGD"))])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda t: math.nan,
+        lambda t: "text",
+        lambda t: t.to_sparse(),
+        lambda t: t.to("meta"),
+        lambda t: t + 0j,
+        lambda t: t[..., None],
+        lambda t: torch.full(t.shape, 1e300, dtype=torch.float64),  # of which float32 makes infinity
+    ],
+    ids=["number", "text", "sparse", "meta", "complex", "one axis more", "double"],
+)
+def test_state_is_a_dense_tensor_of_its_shape(name, bad):
+    problem, optimizer = trained(CASES[name])
+    before = copy.deepcopy(optimizer.state_dict())
+    tensors = [path for path in numbers(before) if path[0] != "param_groups" and path[-1] != "step"]
+    tensors = [path for path in tensors if isinstance(found := at(before, path), torch.Tensor) and found.ndim]
+    assert tensors
+    for path in tensors:
+        broken = copy.deepcopy(before)
+        at(broken, path[:-1])[path[-1]] = bad(at(before, path))
+        with pytest.raises(InvalidInput, match=f"state dict, '?{path[-1]}'?"):
+            optimizer.load_state_dict(broken)
+    assert str(optimizer.state_dict()) == str(before)
+    optimizer.step(problem.closure(optimizer))
+
+
+@at_the_mean
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("bad", [None, [], {}, {"state": {}}, {"param_groups": []}, {"state": {0: 1.0}}])
+def test_what_is_no_state_dict_is_refused(name, bad):
+    problem, optimizer = trained(CASES[name])
+    before = str(optimizer.state_dict())
+    with pytest.raises(InvalidInput, match="state dict"):
+        optimizer.load_state_dict({**optimizer.state_dict(), **bad} if bad and "state" in bad and bad["state"] else bad)
+    assert str(optimizer.state_dict()) == before
+    optimizer.step(problem.closure(optimizer))
+
+
+def test_what_fails_in_a_base_changes_nothing():
+    class Choosy(torch.optim.SGD):
+        def load_state_dict(self, state_dict):
+            super().load_state_dict(state_dict)
+            if state_dict["param_groups"][0]["lr"] > 1:
+                raise RuntimeError("too fast")
+
+    problem, optimizer = trained(lambda params: Variational(Choosy(params, lr=0.05), n=1000, total_steps=40))
+    saved, before = copy.deepcopy(optimizer.state_dict()), str(optimizer.state_dict())
+    saved["param_groups"][0]["lr"] = 2.0
+    with pytest.raises(RuntimeError, match="too fast"):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == before
+    assert optimizer.bases[0].param_groups[0]["lr"] == 0.05
+    optimizer.step(problem.closure(optimizer))
+
+
+def test_rows_of_a_precision_may_not_be_missing():
+    _, optimizer = trained(CASES["VariationalNewton"])
+    broken = copy.deepcopy(optimizer.state_dict())
+    del broken["state"][0]["precision"]
+    with pytest.raises(InvalidInput, match="'precision' of a parameter"):
+        optimizer.load_state_dict(broken)
 
 
 def test_a_number_that_is_missing_is_named():

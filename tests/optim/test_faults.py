@@ -230,6 +230,18 @@ def test_a_copy_between_two_states_is_at_the_mean_and_trains(where):
     assert not same(twin, mean)
 
 
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_step_without_gradients_puts_the_mean_back(fused):
+    model = network()
+    optimizer = IVON(model.parameters(), lr=0.1, ess=50, fused=fused)
+    train(model, optimizer)
+    mean = weights(model)
+    with optimizer.sampled_params(train=True, until_step=True):
+        model(INPUTS)
+    optimizer.step()
+    assert same(model, mean)
+
+
 def test_frozen_parameters_alone_are_accepted_and_said_at_the_first_step():
     model = network().requires_grad_(False)
     with warnings.catch_warnings():

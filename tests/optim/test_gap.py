@@ -7,8 +7,8 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from networks import perceptron
-from posterity.optim import Variational, gap
-from posterity.optim._bases import own_doing
+from posterity.optim import Variational, _meter, gap
+from posterity.optim._bases import growing, own_doing
 from posterity.optim.price import Price
 
 
@@ -77,7 +77,7 @@ def trained(labels, x, steps=800, left=1.0):
 def test_memorised_labels_open_the_budget_and_easy_ones_do_not():
     torch.manual_seed(1)
     x = torch.randn(300, 20)
-    easy, random = trained((x[:, 0] > 0).long(), x), trained(torch.randint(0, 2, (300,)), x)
+    easy, random = (trained(y, x, 2000) for y in ((x[:, 0] > 0).long(), torch.randint(0, 2, (300,))))
     assert not easy.meter.by_price
     taught = [float(o.meter.taught) for o in (easy, random)]
     assert taught[1] > 5 * taught[0] > 0
@@ -124,6 +124,84 @@ def test_a_resumed_run_keeps_the_kind_of_its_budget():
     resumed = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6)
     resumed.load_state_dict(old)
     assert (resumed.meter.follows, resumed.meter.price.budget) == (False, 0.02)
+    once, own = runs["free"].state_dict(), runs["free"].meter.state()
+    once["meter"] = {**{name: x for name, x in own.items() if name != "settled"}, "total": 3.0, "allowed": 0.05}
+    resumed.load_state_dict(once)
+    assert resumed.meter.state() == own | {"total": 3.0, "settled": 3.0}
+
+
+def test_a_network_that_learns_late_gets_less_noise():
+    """From twice the effective parameters on, that there were when the gap was learnt."""
+    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=100).meter
+    meter.taught.fill_(0.4)
+    meter.settled.fill_(200.0)
+    opened = []
+    for parameters in (100.0, 200.0, 400.0, 500.0, 4000.0):
+        meter.total.fill_(parameters)
+        opened.append(float(meter._open(1.0, 1.0, 100.0)) * gap.MOST)
+    usual = gap.SHARE * 0.4
+    assert opened == pytest.approx([usual, usual, usual, usual * 0.8**4, gap.LEAST])
+
+
+def test_a_network_far_from_fitted_gets_less_noise():
+    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=100).meter
+    meter.taught.fill_(0.4)
+    for number in (meter.settled, meter.total):
+        number.fill_(200.0)
+    opened = []
+    for gain in (-1.0, 0.0, gap.GROWING, 2 * gap.GROWING):
+        meter.growing.fill_(gain)
+        opened.append(float(meter._open(1.0, 1.0, 100.0)) * gap.MOST)
+    usual = gap.SHARE * 0.4
+    assert opened == pytest.approx([usual, usual, usual, usual / 16])
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"),
+    [(lambda p: SGD([p], lr=0.1), 0.0), (lambda p: SGD([p], lr=0.1, momentum=0.9), 0.9), (lambda p: AdamW([p]), 0.9)],
+    ids=["SGD", "momentum", "AdamW"],
+)
+def test_larger_weights_gain_minus_the_derivative_of_the_loss_in_the_logarithm_of_their_scale(make, kept):
+    """With a momentum, of the average of earlier gradients, which here are all the same."""
+    torch.manual_seed(0)
+    p, x = nn.Parameter(torch.randn(5, dtype=torch.float64)), torch.randn(20, 5, dtype=torch.float64)
+    base, scale = make(p), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    for _ in range(300 if kept else 1):
+        p.grad = None
+        F.softplus(x @ p).mean().backward()
+        with torch.no_grad():
+            before = p.clone()
+        base.step()
+        with torch.no_grad():
+            p.copy_(before)
+    slope = torch.autograd.grad(F.softplus(x @ (p.detach() * scale.exp())).mean(), scale)[0]
+    torch.testing.assert_close(growing(base, base.param_groups[0], p), -slope, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("look", [own_doing, growing])
+@pytest.mark.parametrize("make", [AdamW, lambda p, **o: SGD(p, lr=0.1, momentum=0.9, **o)], ids=["AdamW", "SGD"])
+def test_a_base_that_maximises_tells_what_one_that_minimises_the_negative_tells(make, look):
+    found = []
+    for sign, maximize in ((1.0, False), (-1.0, True)):
+        torch.manual_seed(0)
+        p = nn.Parameter(torch.randn(7, dtype=torch.float64))
+        base = make([p], maximize=maximize)
+        for _ in range(3):
+            p.grad = sign * torch.randn(7, dtype=torch.float64)
+            found.append(look(base, base.param_groups[0], p))
+            base.step()
+    torch.testing.assert_close(found[:3], found[3:], rtol=1e-12, atol=0)
+
+
+def test_what_larger_weights_gain_is_averaged_over_looks_without_clipping():
+    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=1000).meter
+    zero, found, expected = torch.zeros(()), [1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 1.0], 0.0
+    for look, value in enumerate(found, 1):
+        meter.steps = _meter.COLD + look * _meter.REFRESH
+        meter.clip(torch.tensor(0.5))  # half of each gradient is left
+        meter.learn_gap(zero, torch.tensor(value) / 2, 0.1)
+        expected += max(1 / look, _meter.RECENT) * (value - expected)
+        assert float(meter.growing) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +219,15 @@ def test_squares_and_the_price_agree_unless_the_price_is_surely_less(met, told, 
 
 def test_a_budget_falls_with_the_fourth_power_of_what_the_noise_met_and_a_given_one_stays():
     allowed = torch.tensor(0.08)
-    assert float(gap.believed(allowed, torch.tensor(1.0))) == pytest.approx(0.08)
-    assert float(gap.believed(allowed, torch.tensor(0.5))) == pytest.approx(0.08 / 16)
-    assert float(gap.believed(allowed, torch.tensor(0.0))) == pytest.approx(gap.LEAST)
+    for agreement, left in ((1.0, 0.08), (0.5, 0.08 / 16), (0.0, gap.LEAST)):
+        found = gap.believed(allowed, torch.tensor(agreement), torch.tensor(1.0), torch.tensor(0.0))
+        assert float(found) == pytest.approx(left)
     found = {}
     for budget in (None, gap.MOST):
         meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=10**6, total_steps=100, budget=budget).meter
         meter.total.fill_(500.0)
-        meter.allowed.fill_(gap.MOST)
+        meter.taught.fill_(100.0)
+        meter.settled.fill_(500.0)
         meter.price.per_ess.fill_(1.0)
         meter.price.paid.fill_(250.0)  # half of P
         meter.done = 1.0

@@ -37,6 +37,24 @@ def test_threads_change_no_bit():
     assert meter == other
 
 
+def test_a_schedule_that_begins_late_sees_the_steps_of_the_kernels():
+    """Its first step warns where it has seen none of the base; warnings are errors here."""
+    weight = nn.Parameter(torch.randn(50))
+    base = torch.optim.Adam([weight], lr=1e-2)
+    optimizer = Variational(base, n=1000, batch_size=10, total_steps=100)
+    schedule = None
+    for k in range(COLD + 4):
+        with optimizer.sampled_params(train=True):
+            weight.grad = torch.cos(weight.detach() * (1 + k % 2))
+        schedule = torch.optim.lr_scheduler.StepLR(base, 1, gamma=0.5) if k == COLD + 2 else schedule
+        optimizer.step()
+        weight.grad = None
+        if schedule is not None:
+            schedule.step()
+    assert isinstance(optimizer._fused._launcher, NativeAdam)
+    assert base.param_groups[0]["lr"] == 1e-2 / 4
+
+
 def test_without_a_library_it_is_said_once_and_tensor_operations_are_used(monkeypatch):
     monkeypatch.setattr(_native, "library", lambda: "no C compiler was found")
     (optimizer, model), other = over(True), over(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,9 +18,30 @@ from posterity.errors import InvalidInput
 from posterity.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from posterity.optim import IVON, VOGN, Variational, VariationalNewton, _distributed, _suggest
 from posterity.optim._growth import Growth
+from posterity.optim._meter import Meter
+from posterity.optim._normalised import SHARE, Normalised
 from posterity.optim._two_pass import joint_norm, scaled
 from posterity.optim.engine._statistics import Statistics
-from posterity.optim.watch import Watch
+from posterity.optim.watch import LOOKS, Watch
+
+
+def test_looks_at_rows_that_are_set_aside_are_few_and_evenly_spaced():
+    meter = Meter.of(1000, 10, 2000, None, [torch.zeros(5)])
+    meter.watched, due = True, []
+    for steps in range(2001):
+        meter.steps, meter.done = steps, steps / 2000
+        due += [steps] if meter.look_due() else []
+    gaps = {b - a for a, b in pairwise(due)}
+    assert 3 < len(due) <= LOOKS
+    assert len(gaps) == 1
+
+
+@pytest.mark.parametrize(("share", "flat"), [(0.5, True), (2.0, False)])
+def test_what_is_normalised_is_decided_by_the_mean_over_looks(share, flat):
+    weight, (looks, known) = nn.Parameter(torch.ones(2, 2)), (10, Normalised())
+    known._order, known._steps = [weight], {weight: looks}
+    known._cosines = {weight: torch.tensor(share * SHARE * looks)}
+    assert (weight in known) == flat
 
 
 @pytest.mark.parametrize("first", [0, 3, 5])

@@ -238,6 +238,29 @@ def test_an_unseen_token_is_as_wide_as_its_table_allows():
     assert (sigma[:5].mean() < sigma[5].mean()).item()
 
 
+@pytest.mark.parametrize("base", [AdamW, SGD])
+def test_a_padding_row_and_pruned_weights_stay_zero(base):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    mask = torch.ones(2, 12)
+    mask[:, 3] = 0  # as a mask of pruned weights does
+    model[2].weight.data.mul_(mask)
+    model[2].weight.register_hook(mask.mul)
+    optimizer = Variational(base(model.parameters(), lr=0.01), n=100, batch_size=10, total_steps=100)
+    for _ in range(60):
+        tokens = torch.randint(0, 5, (10, 3))  # never token 5
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(tokens), tokens[:, 0] % 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    posterior = optimizer.posterior(model, likelihood="categorical")
+    table, weight = (posterior.variance[name].sqrt() for name in ("0.weight", "2.weight"))
+    assert (table[0] < 1.1e-3 * table[5]).all()  # which no gradient reached either, but which has a value
+    assert (weight[:, 3] < 0.02 * weight[:, :3].min()).all()
+    kl = optimizer.diagnostics().kl
+    assert 0 < kl < math.inf
+
+
 def test_noise_begins_behind_the_last_batch_normalisation():
     torch.manual_seed(0)
     model = nn.Sequential(

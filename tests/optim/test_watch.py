@@ -146,7 +146,8 @@ class TestBudget:
         meter, alone = (Meter.of(1000.0, 10, 50, None, [torch.zeros(3)]) for _ in range(2))
         meter.watch()
         for each in (meter, alone):
-            each.total, each.allowed = torch.full_like(each.total, 4000.0), torch.full_like(each.total, 0.05)
+            each.total, each.taught = torch.full_like(each.total, 4000.0), torch.full_like(each.total, 100.0)
+            each.settled = each.total
             each.steps = 50
         for _ in range(40):
             meter.adjust(0.5, gain=0.1, share=1.0)

@@ -18,14 +18,17 @@ from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected, require
 from posterity.optim._distributed import local
+from posterity.optim._forms import check_count, check_form, check_tensor
 from posterity.optim._meter import DECAY
 from posterity.optim._options import check_finite, check_memory, check_parameters
 from posterity.optim.engine import VariationalOptimizer
+from posterity.optim.kernels import Numbers
 from posterity.posterior import Diagonal
 from posterity.startup import step_of
 from posterity.trees import state_dtype
 
 NOT_BELOW_ZERO = ("lr", "betas", "momentum", "eps", "weight_decay", "step", "exp_avg_sq", "max_exp_avg_sq")
+MOMENTS = ("exp_avg", "max_exp_avg", "momentum_buffer")  # with a number for each weight
 ROUNDING = 1e-12  # below zero, where a schedule that ends at zero may leave a learning rate
 KEEP_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam)
 
@@ -77,6 +80,23 @@ def tempered(prior: Mapping[str, tuple[Tensor, Tensor]], temperature: float) -> 
     """Means and precisions of a prior, scaled for a posterior of a given temperature."""
     means = {name: mean for name, (mean, _) in prior.items()}
     return Diagonal(means, {name: precision / temperature for name, (_, precision) in prior.items()})
+
+
+def deltas(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+    """δ of the weights of a parameter, whose prior may differ from weight to weight.
+
+    Where both a weight and its curvature are exactly 0, no gradient ever came: a padding row, or a pruned weight. Noise
+    there would have no price that gradients tell, and δ is `still` times as large.
+
+    Args:
+        view: Its state, with the means as "p" where they are known.
+        numbers: Those of its widths.
+    """
+    delta = view["prior_precision"] * numbers["delta"] if "prior_precision" in view else numbers["delta"]
+    if numbers["still"] == 1 or not {"p", "curvature"} <= view.keys():
+        return delta
+    still = (view["p"] == 0) & (view["curvature"] == 0)
+    return delta * torch.ones_like(view["curvature"]).masked_fill_(still, numbers["still"])
 
 
 def pull(
@@ -139,19 +159,54 @@ def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
         group: Its group.
         p: The parameter, with a gradient.
     """
-    assert p.grad is not None
-    state, gradient = base.state.get(p, {}), local(p.grad).to(state_dtype(p.dtype)).reshape(-1)
+    gradient, before = _gradient(group, p), _average(base, group, p)
+    away = gradient if before is None else gradient - before
     if not keeps_squares(base):
-        kept, buffer = 1 - group["momentum"], state.get("momentum_buffer")
-        away = gradient if buffer is None else gradient - local(buffer).to(gradient).reshape(-1) * kept
-        return group["lr"] * torch.dot(away, gradient) / kept
-    beta1, beta2 = group["betas"]
-    steps, away, squares = float(state.get("step", 0)), gradient, gradient.square() * (1 - beta2)
-    if steps:
-        away = gradient - local(state["exp_avg"]).to(gradient).reshape(-1) / (1 - beta1**steps)
+        return group["lr"] * torch.dot(away, gradient) / (1 - group["momentum"])
+    state, beta2 = base.state.get(p, {}), group["betas"][1]
+    squares = gradient.square() * (1 - beta2)
+    if before is not None:
         squares = squares + beta2 * local(state["exp_avg_sq"]).to(gradient).reshape(-1)
-    root = (squares / (1 - beta2 ** (steps + 1))).sqrt_().add_(group["eps"])
+    root = (squares / (1 - beta2 ** (float(state.get("step", 0)) + 1))).sqrt_().add_(group["eps"])
     return group["lr"] * torch.dot(away / root, gradient)
+
+
+def growing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
+    """−mᵀḡ of a parameter; see `posterity.optim.gap`. The arguments are those of `own_doing`."""
+    before = _average(base, group, p)
+    gradient = _gradient(group, p) if before is None else before
+    return -torch.dot(local(p.detach()).to(gradient).reshape(-1), gradient)
+
+
+def looks(
+    base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]], parameters: Sequence[Tensor], like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`own_doing` and `growing`, summed over parameters.
+
+    Args:
+        base_of: The optimizer of a parameter, and its group.
+        parameters: Those with a gradient.
+        like: A number of the wanted type, on the wanted device.
+    """
+    doing, gain = (torch.stack([f(*base_of(p), p).to(like) for p in parameters]).sum() for f in (own_doing, growing))
+    return doing, gain
+
+
+def _gradient(group: Mapping[str, Any], p: Tensor) -> Tensor:
+    """ĝ, downhill, as a vector."""
+    assert p.grad is not None
+    gradient = local(p.grad).to(state_dtype(p.dtype)).reshape(-1)
+    return -gradient if group.get("maximize", False) else gradient
+
+
+def _average(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor | None:
+    """ḡ, the average of earlier gradients that a base keeps, if there is one."""
+    state, kind = base.state.get(p, {}), state_dtype(p.dtype)
+    if keeps_squares(base):
+        steps = float(state.get("step", 0))
+        return local(state["exp_avg"]).to(kind).reshape(-1) / (1 - group["betas"][0] ** steps) if steps else None
+    buffer = state.get("momentum_buffer")
+    return None if buffer is None else local(buffer).to(kind).reshape(-1) * (1 - group["momentum"])
 
 
 def decay(bases: Sequence[Optimizer]) -> float:
@@ -166,41 +221,56 @@ def saved(bases: Sequence[Optimizer]) -> list[dict[str, Any]]:
 
 def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
     """Raise unless a state dict holds what `saved` gives for bases of these kinds and shapes, in finite numbers."""
-    kinds = [type(base).__name__ for base in bases]
-    found = [each["kind"] for each in state_dict.get("bases", ())]
+    kinds, given = [type(base).__name__ for base in bases], state_dict.get("bases", ())
+    found = [each.get("kind") if isinstance(each, Mapping) else each for each in given] if _is_list(given) else [given]
     if found != kinds:
+        check_form({"state": {}, "param_groups": [], **state_dict})
         names = sorted({name for values in state_dict.get("state", {}).values() for name in values})
-        given = ", ".join(found or names) or "one of another optimizer"
-        raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", given)
+        others = ", ".join(f"{kind!s:.60}" for kind in found or names) or "one of another optimizer"
+        raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", others)
+    check_form(state_dict)
     mine = [group for base in bases for group in base.param_groups]
     for group, given in zip(mine, state_dict["param_groups"], strict=False):  # torch refuses lists of other lengths
         _check_options(group, given)
     for base, each in zip(bases, state_dict["bases"], strict=True):
-        parameters = [p for group in base.param_groups for p in group["params"]]
-        for index, values in each["state"].items():
+        kept, parameters = each.get("state"), [p for group in base.param_groups for p in group["params"]]
+        known = {str(i): p for i, p in enumerate(parameters)}  # JSON has words for keys
+        fine = isinstance(kept, Mapping) and all(isinstance(values, Mapping) for values in kept.values())
+        require(fine, f"state dict, state of {each['kind']}", "a dictionary for each parameter", type(kept).__name__)
+        require({str(i) for i in kept} <= known.keys(), "state dict", f"{len(parameters)} parameters", list(kept))
+        for index, values in kept.items():
             for name, value in values.items():
-                if isinstance(value, Tensor):
-                    _check_tensor(name, value, parameters[int(index)] if int(index) < len(parameters) else None)
+                _check_kept(name, value, known[str(index)])
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def _check_options(mine: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise unless all that is finite numbers in a group of a base is so in the group of a state dict."""
     for name in given.keys() & mine.keys() - {"params"}:
-        many = isinstance(mine[name], (tuple, list))
-        own, found = (mine[name], given[name]) if many else ([mine[name]], [given[name]])
-        require(isinstance(found, (tuple, list)), f"state dict, {name}", f"{len(own)} numbers", found)
-        for old, new in zip(own, found, strict=False):
+        own, found, what = mine[name], given[name], f"state dict, {name}"
+        if isinstance(own, bool):
+            require(isinstance(found, bool), what, "True or False", found)
+        elif _is_list(own):
+            require(_is_list(found) and len(found) == len(own), what, f"{len(own)} numbers", found)
+        for old, new in zip(own, found, strict=True) if _is_list(own) else [(own, found)]:
             if isinstance(old, (Real, Tensor)) and not isinstance(old, bool) and math.isfinite(old):
-                check_finite(f"state dict, {name}", new, -ROUNDING if name in NOT_BELOW_ZERO else -math.inf)
+                check_finite(what, new, -ROUNDING if name in NOT_BELOW_ZERO else -math.inf)
+                require(name != "betas" or new < 1, what, "numbers in [0, 1)", found)
 
 
-def _check_tensor(name: str, value: Tensor, p: Tensor | None) -> None:
-    """Raise unless it can be what a base keeps about a parameter."""
+def _check_kept(name: str, value: Any, p: Tensor) -> None:
+    """Raise unless it can be what a base keeps about a parameter; its other state is its own."""
     what = f"state dict, {name!r} of a parameter"
-    if p is not None and value.ndim > 0 and value.shape != p.shape and name.startswith(("exp_avg", "momentum")):
-        raise expected(what, f"shape {tuple(p.shape)}", tuple(value.shape))
-    require(bool(torch.isfinite(value).all()), what, "finite numbers", "NaN or infinity")
-    if name in NOT_BELOW_ZERO and bool((value < 0).any()):
+    if name == "step":
+        check_count(what, value)
+    elif name.startswith(MOMENTS) and not (value is None and name.startswith("momentum")):  # SGD has none at first
+        check_tensor(name, value, p, p.shape)
+    elif isinstance(value, Tensor):
+        check_tensor(name, value, p)
+    if name in NOT_BELOW_ZERO and isinstance(value, Tensor) and bool((value < 0).any()):
         raise expected(what, "numbers >= 0", value.min().item())
 
 

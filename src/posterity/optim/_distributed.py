@@ -55,6 +55,12 @@ def whole(t: Tensor) -> Tensor:
     return t.full_tensor().cpu() if sharded(t) else t
 
 
+def over_shards(t: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+    """A sum over parameters, from the parts that their shards have on each process, if they are shards."""
+    shards = next((p for p in parameters if sharded(p)), None)
+    return t if shards is None else summed(t, shards)
+
+
 def home(t: Tensor) -> torch.device:
     """Where `whole` puts a tensor."""
     return torch.device("cpu") if sharded(t) else t.device

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
+RECENT = 0.2  # weight of a look in the average of what larger weights would gain
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
-MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "allowed")
+MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "settled", "growing")
+SIGNED = ("paid", "last", "spent", "growing")
+FORMER = "allowed"  # a number that states of earlier versions have
 ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
 SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
 TOO_LARGE = (
@@ -62,7 +65,8 @@ class Meter:
     total: Tensor  # Σ h/(h + δ) at the last look
     taught: Tensor  # the gap G between examples of training and others
     moved: Tensor  # the sum τ of learning rates
-    allowed: Tensor  # the nats per example that follow from it
+    settled: Tensor  # Σ h/(h + δ) when the gap was last learnt
+    growing: Tensor  # U, what larger weights would gain in training, averaged over looks
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
@@ -93,7 +97,8 @@ class Meter:
         price = Price.of(n, gap.MOST if follows else usual, weights[0].device)
         zero, known = torch.zeros_like(price.ess), batch_size is not None
         kinds = (price, batch, known, total_steps, by_price, follows)
-        return cls(*kinds, zero + batch, zero, zero.clone(), zero.clone(), zero + gap.LEAST, zero.clone())
+        total, taught, moved, settled, growing, clipping = (zero.clone() for _ in range(6))
+        return cls(*kinds, zero + batch, total, taught, moved, settled, growing, clipping)
 
     @property
     def silent(self) -> bool:
@@ -204,28 +209,32 @@ class Meter:
         opened = opening(done, epochs)
         if not self.follows:
             return share if self.watched else share * opened
-        allowed = gap.believed(self.allowed, self.price.agreement(self.total, self.batch))
+        worth = gap.worth(self.taught, self.settled / self.price.n)
+        settled = self.settled / self.total.clamp_min(1e-30)
+        allowed = gap.believed(worth, self.price.agreement(self.total, self.batch), settled, self.growing)
         return share * (
             (opened * allowed / self.price.budget).clamp_min(1.0) if self.watched else opened * allowed / gap.MOST
         )
 
-    def learn_gap(self, own_doing: Tensor, lr: float) -> None:
+    def learn_gap(self, own_doing: Tensor, growing: Tensor, lr: float) -> None:
         """Take in what examples do for their own loss in a step, for all steps until the next look.
 
         The step is that of the clipped gradient. The loss falls by its product with the gradient before clipping.
 
         Args:
             own_doing: η (ĝ − ḡ)ᵀ D ĝ, over all weights.
+            growing: −mᵀḡ, over all weights.
             lr: The largest learning rate.
         """
         self.progress(lr)
+        news = max(RECENT, REFRESH / max(self.steps - COLD, 1))
+        self.growing = self.growing + news * (growing.to(self.total) / self.left() ** 0.5 - self.growing)
         if self.done > SHUT:
             return
         once = self.examples() * self.left() ** 0.5
         per_step = own_doing.to(self.total).clamp_min(0) * once / self.price.n
         self.taught = gap.remembered(self.taught, self.moved, REFRESH * lr) + REFRESH * per_step
-        self.moved = self.moved + REFRESH * lr
-        self.allowed = gap.worth(self.taught, self.total / self.price.n)
+        self.moved, self.settled = self.moved + REFRESH * lr, self.total.clone()
 
     def progress(self, lr: float) -> float:
         """Note how much of training is done; how often each example has been seen, on average."""
@@ -274,8 +283,10 @@ class Meter:
         self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
         self.peak, self.batch = left.pop("peak"), left.pop("batch")
         self.follows = bool(left.pop("follows", False))  # the budgets of earlier versions were fixed
-        for name in MEASURED:  # those of earlier versions lack the last ones
-            setattr(self, name, torch.full_like(self.scale, left.pop(name, 0.0)))
+        left.pop(FORMER, None)
+        missing = {"settled": left["total"]}  # those of earlier versions lack the last ones
+        for name in MEASURED:
+            setattr(self, name, torch.full_like(self.scale, left.pop(name, missing.get(name, 0.0))))
         self.price.load(left)
 
 
@@ -284,13 +295,13 @@ def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = No
 
     Args:
         numbers: By name.
-        own: What a state dict of now would have; those of earlier versions lack some.
+        own: What a state dict of now would have; those of earlier versions lack some, and have one more.
     """
     if own is not None:
-        named = own.keys() - {*MEASURED, "follows"} <= numbers.keys() <= own.keys()
+        named = own.keys() - {*MEASURED, "follows"} <= numbers.keys() <= own.keys() | {FORMER}
         require(named, "state dict", f"the numbers {', '.join(own)}", ", ".join(numbers))
     for name, value in numbers.items():
-        check_finite(f"state dict, {name}", value, -math.inf if name in ("paid", "last", "spent") else 0.0)
+        check_finite(f"state dict, {name}", value, -math.inf if name in SIGNED else 0.0)
         require(name not in ("ess", "batch", "budget") or value > 0, f"state dict, {name}", "a positive number", value)
 
 

@@ -21,7 +21,7 @@ from posterity.optim._distributed import sharded
 
 ROUNDING = 1e-5  # of the largest gradient: what a bias has that a normalisation follows
 BEHIND = 0.1  # share of the budget where noise is only behind the last batch normalisation
-QUIET = 1e6  # times the prior's precision: for weights that a batch normalisation follows
+QUIET = 1e6  # times the prior's precision: for weights that get no noise
 SHARE = 0.1  # of the cosine that chance would give, below which rows count as orthogonal
 
 

@@ -27,6 +27,7 @@ RANGES = {  # what a number has to be, in words and in code
     "a number in (0, 1]": lambda x: 0 < x <= 1,
 }
 
+LARGEST = 2**63 - 1  # that a counter holds
 TORCH_OPTIONS = {  # arguments of torch's optimizers, and why they cannot be True here
     "foreach": "",  # tensors are always worked on together
     "capturable": "",
@@ -120,7 +121,7 @@ def check_counters(group: Mapping[str, Any]) -> None:
     for name in ("draws", "skipped"):
         value = group.get(name, 0)
         check_finite(f"state dict, {name}", value, 0.0)
-        require(float(value) % 1 == 0, f"state dict, {name}", "a whole number", value)
+        require(float(value) % 1 == 0 and float(value) < LARGEST, f"state dict, {name}", "a whole number < 2^63", value)
 
 
 def check_lr(lr: Any) -> None:
@@ -164,6 +165,7 @@ def check_whole_or_none(what: str, value: Any) -> None:
     """A whole number >= 1, or None."""
     if value is not None:
         require_whole(what, value)
+        require(not huge(value), what, "a number that a float holds", value)
 
 
 def check_size_or_none(n: Any) -> None:

@@ -13,6 +13,7 @@ from torch.optim.optimizer import StateDict
 
 from posterity.optim import _bases
 from posterity.optim._distributed import Noise
+from posterity.optim._forms import all_or_nothing, check_parts
 from posterity.optim._options import Options
 from posterity.optim.engine import Group, VariationalOptimizer
 
@@ -102,6 +103,7 @@ class OverBases(VariationalOptimizer):
 
         def check(_: Optimizer, found: StateDict) -> None:
             _bases.check_saved(self.bases, found)
+            check_parts(self.own_state(), found)
             self.check_own_state(found)
             final.append(found)
 
@@ -114,7 +116,8 @@ class OverBases(VariationalOptimizer):
             self._owners = {}
 
         after = partial(self.register_load_state_dict_post_hook, prepend=True)  # users' hooks see what was loaded
-        with _bases.hooked(self.register_load_state_dict_pre_hook, check), _bases.hooked(after, load):
+        hooks = _bases.hooked(self.register_load_state_dict_pre_hook, check), _bases.hooked(after, load)
+        with hooks[0], hooks[1], all_or_nothing(self, *self.bases):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:

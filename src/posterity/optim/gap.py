@@ -26,6 +26,15 @@ than the curvature allows: in a model whose residuals have the size that it expe
 curvature (Bartlett), and where examples are memorised they are smaller. The noise itself measures the curvature, as the
 effective number of parameters P̂ (`posterity.optim.price`). The budget falls with the fourth power of P̂/P as far as
 this ratio is surely below one.
+
+Some networks learn nothing for half of training, and then everything. Noise would slow them, and what was memorised
+before tells nothing. P grows when they begin. Once it is more than twice the P₀ of the time when G was last learnt, the
+budget also falls with the fourth power of 2 P₀/P. Where a network only memorises, P grows by less.
+
+Others are still far from fitted when training ends, with predictions that are too cautious already. Noise makes them
+more so. Such a network would have a lower training loss if all its weights were larger, by U = −mᵀḡ for a factor e, to
+first order. Once it has fitted its examples, U is small, whatever their labels. Above 0.4 nats, the budget falls with
+the fourth power of 0.4/U.
 """
 
 from __future__ import annotations
@@ -38,6 +47,8 @@ SHARE = 0.15  # of the gap, that noise may cost
 USUAL = 1.2  # times P/N: the gap from which on a network memorises
 POWER = 3  # with which the share falls below that
 DOUBT = 4  # power with which the budget falls where the noise meets less curvature than squares of gradients promise
+GROWN = 2.0  # times P when the gap was learnt, from which on the network has learnt late
+GROWING = 0.4  # nats that larger weights would gain in training, from which on the network is far from fitted
 LEAST, MOST = 0.003, 0.1  # nats per example
 UNKNOWN = 0.03  # nats per example where a base does not tell how it steps
 
@@ -69,11 +80,14 @@ def worth(taught: Tensor, per_example: Tensor) -> Tensor:
     return (SHARE * taught * memorised**POWER).clamp(LEAST, MOST)
 
 
-def believed(allowed: Tensor, agreement: Tensor) -> Tensor:
-    """What is left of a budget where the noise disagrees with the squares of gradients that it follows from.
+def believed(allowed: Tensor, agreement: Tensor, settled: Tensor, growing: Tensor) -> Tensor:
+    """What is left of a budget where the noise disagrees with the squares of gradients, or the network still learns.
 
     Args:
         allowed: The nats per example that the gap is worth.
         agreement: The largest likely ratio P̂/P, at most 1.
+        settled: P when the gap was learnt, as a multiple of P.
+        growing: U, the nats that larger weights would gain in training.
     """
-    return (allowed * agreement**DOUBT).clamp_min(LEAST)
+    trust = agreement * (GROWN * settled).clamp_max(1.0) * (GROWING / growing.clamp_min(GROWING))
+    return (allowed * trust**DOUBT).clamp_min(LEAST)

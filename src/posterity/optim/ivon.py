@@ -63,6 +63,7 @@ class IVONOptions(GaussianOptions):
         super().check()
         if self.betas[1] == "auto":
             require_whole('total_steps, for beta2="auto"', self.total_steps)
+        require(self.n is not None or not self.holds_price, "n", 'the number of examples, for ess="auto"', None)
         if self.squares:
             require_whole('batch_size, for "gradsq"', self.batch_size)
 
@@ -235,7 +236,8 @@ class IVON(VariationalOptimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict; one of other shapes is refused and changes nothing."""
         if self._held is not None:
-            require("price" in state_dict, "state dict", 'one of IVON with ess="auto"', "one with a given ess")
+            held = isinstance(state_dict, Mapping) and isinstance(state_dict.get("price"), Mapping)
+            require(held, "state dict", 'one of IVON with ess="auto"', "one with a given ess")
             check_numbers(state_dict["price"], self._held.state())
         super().load_state_dict(state_dict)
         if self._held is not None:

@@ -18,7 +18,7 @@ from posterity.errors import require, require_positive, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
-from posterity.optim._distributed import Noise, home, local, placed_as, sharded, summed, whole
+from posterity.optim._distributed import Noise, home, local, over_shards, placed_as, summed, whole
 from posterity.optim._fused_adam import FusedAdam
 from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, checked_scaler, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
@@ -49,19 +49,20 @@ class Variational(Watching):
 
     The mean may take any preconditioner that is independent of the gradient's noise: the fixed point, E_q[∇ℓ] + δm = 0
     with precision λ (h + δ), stays the same. So the base keeps its learning rate, schedule, weight decay and state. v̂
-    is its second moment where it has one (Adam, AdamW), and an average of squared gradients otherwise. The width costs
-    c nats per example, and λ holds that price to a small budget b that opens as training proceeds; see
-    `posterity.optim.price`. λ > N is a cold posterior: its temperature is N/λ.
+    is its second moment where it has one (Adam, AdamW), and an average of squared gradients otherwise. A weight that is
+    0 and never had a gradient, as in the row of a padding token, gets no noise. The width costs c nats per example, and
+    λ holds that price to a small budget b that opens as training proceeds; see `posterity.optim.price`. λ > N is a cold
+    posterior: its temperature is N/λ.
 
     Args:
         base: A torch optimizer, or several that share the parameters (Muon on matrices, AdamW on the rest).
-        n: Number N of examples that the mean loss averages over: tokens for a language model.
+        n: Number N of examples that the mean loss averages over: tokens for a language model. Where inputs or targets
+            are drawn anew in every epoch, as the noise of diffusion models, it counts all draws of training.
         total_steps: Length of training in steps; without it the budget follows the learning rate.
         batch_size: Examples (tokens) behind one gradient, over all processes and accumulated batches. Without it the
             scale of the curvature is the one at which squares of gradients agree with the measured price.
-        budget: Largest price b of the noise, in nats per example. Without it, up to a seventh of what examples
-            have taught the network about themselves alone, 0.003 to 0.1 (`posterity.optim.gap`), and 0.03 over bases
-            other than SGD and Adam's family.
+        budget: Largest price b of the noise, in nats per example. By default it follows `posterity.optim.gap`, between
+            0.003 and 0.1, and is 0.03 over bases other than SGD and Adam's family.
         prior: Precision of N(0, 1/prior), a Diagonal, or a Posterior (at temperature 1). It enters the step of the
             mean, so the base must have no weight decay. By default the prior decides widths alone: N(0, s²) for each
             tensor with mean square s².
@@ -164,23 +165,22 @@ class Variational(Watching):
 
     def width_state(self, p: Tensor) -> Views:
         state, found = self.state.get(p, {}), self._curvature(p)
-        prior = {name: state[name] for name in ("prior_precision",) if name in state}
-        return prior if found is None else {"curvature": found[0], **prior}
+        view = {"p": p.detach()} | {name: state[name] for name in ("prior_precision",) if name in state}
+        return view if found is None else {"curvature": found[0], **view}
 
     def numbers(self, p: Tensor, options: VariationalOptions) -> Numbers:
         found = self._curvature(p)
         silent = self.meter.silent or found is None or p not in self.deltas
-        ess = math.inf if silent else self.meter.price.ess
-        scale = 0.0 if found is None else found[1]
-        return {"ess": plain(ess), "scale": plain(scale), "delta": plain(self.deltas.get(p, math.inf))}
+        ess, scale = math.inf if silent else self.meter.price.ess, 0.0 if found is None else found[1]
+        delta, still = self.deltas.get(p, math.inf), 1.0 if self._explicit else QUIET
+        return {"ess": plain(ess), "scale": plain(scale), "delta": plain(delta), "still": still}
 
     @staticmethod
     def precision(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
         if isinstance(numbers["ess"], float) and math.isinf(numbers["ess"]):
             return math.inf  # no noise yet
-        delta = view["prior_precision"] * numbers["delta"] if "prior_precision" in view else numbers["delta"]
         h = view["curvature"] * numbers["scale"] if "curvature" in view else 0.0
-        return (h + delta) * numbers["ess"]
+        return (h + _bases.deltas(view, numbers)) * numbers["ess"]
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
@@ -236,9 +236,9 @@ class Variational(Watching):
         _bases.step(self.bases)
         self.stepped()
 
-    def stepped(self) -> None:
-        """Warn about problems of the run, if there are any."""
-        for message in self.meter.complaints():
+    def stepped(self, wait: bool = False) -> None:
+        """Warn about problems of the run, if there are any; `wait` for a device that may not know yet."""
+        for message in self.meter.complaints(wait):
             self._warn(message)
 
     def _measure(self, parameters: list[Tensor], estimates: int) -> None:
@@ -259,14 +259,12 @@ class Variational(Watching):
                 view = {name: local(t) for name, t in self.width_state(p).items()}
                 numbers = self.numbers(p, self.options_of(self.base_of(p)[1])) | {"ess": 1.0}
                 total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
-        shards = next((p for p in self._trained() if sharded(p)), None)
-        self.meter.total = total if shards is None else summed(total, shards)
+        self.meter.total = over_shards(total, self._trained())
 
     def _learn_gap(self, parameters: list[Tensor], lr: float) -> None:
-        """What examples do for their own loss in this step."""
-        total = torch.stack([_bases.own_doing(*self.base_of(p), p).to(self.meter.total) for p in parameters]).sum()
-        shards = next((p for p in parameters if sharded(p)), None)
-        self.meter.learn_gap(total if shards is None else summed(total, shards), lr)
+        """What examples do for their own loss in this step, and what larger weights would gain."""
+        doing, gain = _bases.looks(self.base_of, parameters, self.meter.total)
+        self.meter.learn_gap(over_shards(doing, parameters), over_shards(gain, parameters), lr)
 
     def _delta(self, p: Tensor) -> Tensor | float:
         """δ = P₀/N; P₀ is the given prior's precision, or one over the mean square of the tensor's weights."""
@@ -299,24 +297,26 @@ class Variational(Watching):
         return self.n / float(self.meter.price.ess)
 
     def precision_of(self, p: Tensor, group: Group) -> Tensor:
-        numbers = self.numbers(p, self.options_of(group)) | {"ess": float(self.meter.price.ess)}
-        found = self.precision({name: whole(t) for name, t in self.width_state(p).items()}, numbers)
+        found = self.precision(*self._width_of(p, group))
         return torch.as_tensor(found, dtype=state_dtype(p.dtype), device=home(p)).expand(p.shape)
+
+    def _width_of(self, p: Tensor, group: Group) -> tuple[Views, Numbers]:
+        numbers = self.numbers(p, self.options_of(group)) | {"ess": self.meter.price.ess}
+        return {name: whole(t) for name, t in self.width_state(p).items()}, {k: float(x) for k, x in numbers.items()}
 
     def _prior_of(self, p: Tensor) -> tuple[Tensor, Tensor]:
         state = self.state.get(p, {})
         if "prior_precision" in state:
             return whole(state["prior_mean"]), whole(state["prior_precision"])
         mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
-        return mean, torch.full_like(mean, float(self.deltas[p]) * self.n)
+        return mean, mean + _bases.deltas(*self._width_of(p, self.base_of(p)[1])) * self.n
 
     def _settle(self) -> None:
         """Put the mean in place; before there is any noise, find the widths that an open budget would give."""
         self._fused.catch_up()
         require(self.meter.steps > 0, "posterior", "at least one step before it", "none")
         self._put_mean()
-        for message in self.meter.complaints(wait=True):
-            self._warn(message)
+        self.stepped(wait=True)
         if self.meter.silent:
             self.finish()
 

@@ -14,6 +14,7 @@ from posterity.errors import expected, require
 from posterity.linalg import cholesky, inverse_psd, retract, solve_psd, symmetrise
 from posterity.noise import normal
 from posterity.optim._diagnostics import Diagnostics
+from posterity.optim._forms import check_form, check_tensor
 from posterity.optim._options import GaussianOptions, check_beta, floats, in_range, number, option
 from posterity.optim._per_sample import Paired
 from posterity.optim._terms import delta, pull
@@ -110,12 +111,18 @@ class VariationalNewton(Paired):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict; those of earlier versions have `beta1` for `momentum`."""
+        check_form(state_dict)
         groups = [dict(group) for group in state_dict["param_groups"]]
         for group in groups:
             if "beta1" in group:
                 group["momentum"] = group.pop("beta1")
         states = [state_dict["state"].get(key, {}) for group in groups for key in group["params"]]
-        blocks = [state["precision"] for state in states if "precision" in state]
+        trained = [(p, state) for (_, p), state in zip(self._parameters, states, strict=False) if "forgetting" in state]
+        for p, state in trained:
+            block = state.get("precision")
+            check_tensor("precision", block, p, (*p.shape, *block.shape[-1:]) if isinstance(block, Tensor) else None)
+            check_tensor("marginal", state.get("marginal"), p, p.shape)
+        blocks = [state["precision"] for _, state in trained]
         rows = [block.reshape(-1, block.shape[-1]) for block in blocks]
         if rows and {row.shape[1] for row in rows} == {sum(map(len, rows))}:
             cholesky(torch.cat(rows).double(), "state dict, precision")

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected
-from posterity.optim._options import check_counters, check_finite
+from posterity.optim._forms import check_count, check_form, check_once, check_tensor
+from posterity.optim._options import check_counters
 from posterity.optim.engine._equations import Equations
 from posterity.optim.engine._parameters import Group, Parameters
 from posterity.optim.kernels import Numbers, Views
@@ -43,15 +44,17 @@ def checked(
     final: list[StateDict] = []
 
     def check(_: Optimizer, state_dict: StateDict) -> None:
-        if any("hess" in group for group in state_dict["param_groups"]):
+        if _of_ivon_opt(state_dict.get("param_groups")):
             raise InvalidInput("state dict: expected one of this optimizer, got one of ivon-opt; see `load_ivon_opt`")
+        check_form(state_dict)
+        check_once(state_dict)
         for saved in state_dict["param_groups"]:
             check_counters(saved)
             equations.options_of({**optimizer.defaults, **saved}).check()
         for group, p, values in _matched(parameters, state_dict):
             wanted = equations.initial_state(p, equations.options_of(group))
             _check_names(wanted, given, values, type(optimizer).__name__)
-            _check_shapes(p, values)
+            _check_tensors(p, wanted, given, values)
             _check_precision(equations.precision, equations.numbers(p, equations.options_of(group)), p, values)
         final.append(state_dict)
 
@@ -77,6 +80,10 @@ def with_plain_counters(state_dict: StateDict) -> StateDict:
     return state_dict
 
 
+def _of_ivon_opt(groups: Any) -> bool:
+    return isinstance(groups, list) and any(isinstance(group, dict) and "hess" in group for group in groups)
+
+
 def _matched(parameters: Parameters, state_dict: StateDict) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     for key, (group, p) in zip(saved, parameters, strict=False):  # torch refuses lists of other lengths
@@ -96,12 +103,14 @@ def _fits(value: Tensor, p: Tensor) -> bool:
     return value.shape[: p.ndim] == p.shape or square
 
 
-def _check_shapes(p: Tensor, values: dict[str, Any]) -> None:
+def _check_tensors(p: Tensor, wanted: Views, given: Collection[str], values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.ndim > 0 and not _fits(value, p):
+        if name == "step":
+            continue
+        like = wanted[name].shape if name in wanted else p.shape if name in given else None
+        check_tensor(name, value, p, like)
+        if like is None and value.ndim > 0 and not _fits(value, p):
             raise expected(f"state dict, {name!r} of a parameter", f"shape {tuple(p.shape)}", tuple(value.shape))
-        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-            raise InvalidInput(f"state dict, {name!r} of a parameter: expected finite numbers, got NaN or infinity")
 
 
 def _check_precision(precision: Precision, numbers: Numbers, p: Tensor, values: dict[str, Any]) -> None:
@@ -110,4 +119,4 @@ def _check_precision(precision: Precision, numbers: Numbers, p: Tensor, values: 
     if not bool((found > 0).all()):
         raise expected("state dict, posterior precision of a parameter", "positive numbers", float(found.min()))
     for name in COUNTS:
-        check_finite(f"state dict, {name!r} of a parameter", values.get(name, 0), 0.0)
+        check_count(f"state dict, {name!r} of a parameter", values.get(name, 0))

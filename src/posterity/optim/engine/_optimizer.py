@@ -16,6 +16,7 @@ from posterity.errors import InvalidInput, expected, require, require_whole
 from posterity.likelihoods import Likelihood
 from posterity.optim._diagnostics import Diagnostics, diagnose, hardly_learnt, learnt
 from posterity.optim._distributed import Noise, Replicas, whole
+from posterity.optim._forms import all_or_nothing
 from posterity.optim._growth import DIVERGES, Growth
 from posterity.optim._options import Options, check_flag, check_memory, check_parameters, check_torch_options
 from posterity.optim.engine import _priors
@@ -296,10 +297,10 @@ class VariationalOptimizer(Equations, Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict; one of other shapes is refused and changes nothing."""
+        require(isinstance(state_dict, Mapping), "state dict", "a dictionary", type(state_dict).__name__)
         self._put_mean()
         self._samples.discard()
-
-        with checked(self, self._parameters, self, self.given):
+        with checked(self, self._parameters, self, self.given), all_or_nothing(self):
             super().load_state_dict(state_dict)
 
     def state_dict(self) -> StateDict:
@@ -307,7 +308,8 @@ class VariationalOptimizer(Equations, Optimizer):
         return with_plain_counters(super().state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
-        self._fused.write_down(self._samples)
+        with torch.no_grad():  # what is written down is copied, which results of autograd cannot be
+            self._fused.write_down(self._samples)
         own = ("mc_samples", "fused", "_replicas", "_samples")
         return super().__getstate__() | {name: self.__dict__[name] for name in own}
 

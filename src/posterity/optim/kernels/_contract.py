@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posterity.optim._meter import Meter
+from posterity.optim._normalised import QUIET
 from posterity.optim.kernels._pointer_table import ADAM_NUMBERS, NUMBERS, Entry, Marks, Table, Tensors
 
 
@@ -122,6 +123,11 @@ class Course:
     quiet: Tensor
     given: bool
     scale: Tensor | None = None
+
+    @property
+    def still(self) -> float:
+        """What δ is multiplied with where a weight and its curvature are exactly 0; see `Variational`."""
+        return 1.0 if self.given else QUIET
 
     @property
     def lr(self) -> float:

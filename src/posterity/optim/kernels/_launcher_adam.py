@@ -30,8 +30,8 @@ class AdamLauncher(TritonKernels, AdamKernels):
         self.meter = MeterTable(device)
         self._before, self._now = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
         self._parts, self._starts = parts_of(entries, device)
-        sums = (torch.zeros(len(self._parts), dtype=torch.float32, device=device) for _ in range(3))
-        self._squares, self._effective, self._own_doing = sums
+        sums = (torch.zeros(len(self._parts), dtype=torch.float32, device=device) for _ in range(4))
+        self._squares, *self._looked_at = sums
         blocks = [len(launch.blocks) for launch in self.table.launches]
         self._products = torch.zeros(sum(blocks), dtype=torch.float32, device=device)
         self._sums = self._products.split(blocks)
@@ -104,9 +104,9 @@ class AdamLauncher(TritonKernels, AdamKernels):
         parts, how = len(self._parts), {"PART": PART, "LANES": LANES}
         given = (table.table, self._parts, meter, self._squares)
         self._launch(self._looks.look_at_means, 0, parts, given, HELD=held, **how)
-        gradients, sums = table.gradients.tensor, (self._effective, self._own_doing)
+        gradients, sums = table.gradients.tensor, self._looked_at
         given = (table.table, self._parts, self._starts, numbers, meter, constants, self._deltas, self._quiet)
-        self._launch(self._looks.look_at_widths, 0, parts, (*given, self._squares, gradients, *sums), **how)
+        self._launch(self._looks.look_at_widths, 0, parts, (*given, self._squares, gradients, *sums), HELD=held, **how)
         given = (table.table, table.marks, numbers, gradients, table.keys, self._facts, self._deltas)
         given = (*given, meter, constants, *sums, table.flags, entries, groups, parts)
         self._launch(kernels.plan, 0, 1, given, LANES=256)

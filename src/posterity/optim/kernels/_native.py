@@ -55,7 +55,7 @@ def library() -> ctypes.CDLL | str:
         found = native.load(SOURCE, definitions(), native.HEADERS)
     except native.NoLibrary as why:
         return str(why)
-    for name in ("adam_size", "adam_effective", "adam_own_doing", "adam_step"):
+    for name in ("adam_size", "adam_effective", "adam_own_doing", "adam_growing", "adam_step"):
         getattr(found, name).restype = ctypes.c_double
     return found
 
@@ -75,8 +75,8 @@ class Native(Kernels):
         self._kinds = torch.tensor(kinds, dtype=torch.int32)
         self._blocks = torch.cat([launch.blocks for launch in table.launches])
         count, some = len(self._blocks), len(entries)
-        self._measured, self._widths = (torch.zeros(some, k, dtype=torch.float32) for k in (2, 3))
-        self._sums, self._given = (torch.zeros(n, dtype=torch.float64) for n in (max(count, some), some + 2))
+        self._measured, self._widths = (torch.zeros(some, k, dtype=torch.float32) for k in (2, 4))
+        self._sums, self._given = (torch.zeros(n, dtype=torch.float64) for n in (max(count, some), some + 3))
         given = (table.table, table.marks, table.numbers.tensor, table.gradients.tensor, table.products.tensor)
         own = (self._kinds, self._blocks, table.keys, self._measured, self._widths, self._sums, self._given)
         self._work = NativeWork(*(t.data_ptr() for t in (*given, *own)), some, len(marks), count)

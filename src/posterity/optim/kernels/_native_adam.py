@@ -20,7 +20,7 @@ class NativeAdam(Native, AdamKernels):
 
     def follow(self, course: Course) -> None:
         meter = course.meter
-        numbers = torch.tensor([float(meter.price.ess), float(meter.examples())], dtype=torch.float64)
+        numbers = torch.tensor([float(meter.price.ess), float(meter.examples()), course.still], dtype=torch.float64)
         torch.cat([numbers, course.deltas], out=self._given)
 
     def draw(
@@ -57,7 +57,7 @@ class NativeAdam(Native, AdamKernels):
         meter.price.ess = meter.following(course.lr, course.share)
         self.follow(course)
         taken: list[Any] = done
-        self._run(self._library.adam_step, taken, Way(held, ahead, True, False))
+        self._run(self._library.adam_step, taken, Way(held, ahead))
         meter.pay(0.5 * taken[-1] / clipping, drawn)
         return True
 
@@ -73,7 +73,8 @@ class NativeAdam(Native, AdamKernels):
         self.follow(course)
         meter.total = torch.full_like(meter.total, self._call(self._library.adam_effective))
         if meter.follows:
-            meter.learn_gap(torch.full_like(meter.total, self._call(self._library.adam_own_doing)), course.lr)
+            doing, gain = self._call(self._library.adam_own_doing), self._call(self._library.adam_growing, int(held))
+            meter.learn_gap(torch.full_like(meter.total, doing), torch.full_like(meter.total, gain), course.lr)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         found: list[Any] = []

@@ -42,7 +42,7 @@ SCALARS = ("step", "forgetting", "level", "scatter", "spread", "updates")
 COLUMNS = (*TENSORS, *SCALARS, "size", "group", "index", "start", "inner", "outer")  # of a parameter: int64
 NUMBERS = Coefficients._fields[:-1]  # of a group: float64
 ADAM_NUMBERS = ("lr", "beta1", "beta2", "eps", "decay", "coupled")  # likewise, of Adam under `Variational`
-FACTS = (*NUMBERS, "rate", "debias", "active", "factor", *(3 * ("",)))  # of a parameter in this step: float32, 64 bytes
+FACTS = (*NUMBERS, "rate", "debias", "active", "factor", "", "", "still")  # of a tensor in this step: float32, 64 bytes
 MARKS = ("seed", "sample", "draws", "skipped")  # of a group: int64; the last two are addresses of counters
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -28,13 +28,14 @@ from posterity.optim.kernels._triton_meter import (
     NEXT_ESS,
     NEXT_FACTOR,
 )
-from posterity.optim.kernels._triton_sample import key_of, width_of
+from posterity.optim.kernels._triton_sample import delta_of, key_of, width_of
 from posterity.optim.kernels._triton_step import lerp
 from posterity.optim.kernels._triton_table import (
     BUFFER,
     HALF,
     HESSIAN,
     MOMENTUM,
+    STILL,
     P,
     address_of,
     find_block,
@@ -47,7 +48,8 @@ from posterity.optim.kernels._triton_table import (
 @triton.jit
 def _equations(mean, gradient, average, squares, noise, fact):
     """torch.optim.AdamW of one half of a block, and Σ noise · gradient of it; COUPLED is L2, of Adam or of a prior."""
-    width = width_of(squares * tl.load(fact + FACT_FACTOR), tl.load(fact + FACT_DELTA), tl.load(fact + FACT_ESS))
+    delta = delta_of(tl.load(fact + FACT_DELTA), mean, squares, tl.load(fact + STILL))
+    width = width_of(squares * tl.load(fact + FACT_FACTOR), delta, tl.load(fact + FACT_ESS))
     product = ((mean + noise * width) - mean) * gradient
     gradient += tl.load(fact + FACT_COUPLED) * mean
     average = lerp(average, gradient, tl.load(fact + FACT_WEIGHT))
@@ -106,7 +108,8 @@ def adam(
         c, d = key_of(keys, t, 1)
         ahead = noise_of(row, begin, left, c, d, TRANSPOSED)
         factor, delta, ess = tl.load(fact + NEXT_FACTOR), tl.load(fact + NEXT_DELTA), tl.load(fact + NEXT_ESS)
-        mean1 = mean1 + ahead[0] * width_of(squares1 * factor, delta, ess)
-        mean2 = mean2 + ahead[1] * width_of(squares2 * factor, delta, ess)
+        still = tl.load(fact + STILL)
+        mean1 += ahead[0] * width_of(squares1 * factor, delta_of(delta, mean1, squares1, still), ess)
+        mean2 += ahead[1] * width_of(squares2 * factor, delta_of(delta, mean2, squares2, still), ess)
     put(p, mean1, left, some)
     put(p, mean2, right, others)

@@ -6,20 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from posterity.optim.kernels._triton_meter import (
-    BETA1,
-    BETA2,
-    DUE,
-    EPS,
-    EXAMPLES,
-    GIVEN,
-    LR,
-    NUMBERED,
-    SMALLEST,
-    N,
-    debias,
-    sum_of,
-)
+from posterity.optim.kernels._triton_meter import BETA1, BETA2, EPS, LR, NUMBERED, SMALLEST, debias, sum_of
+from posterity.optim.kernels._triton_price import DUE, EXAMPLES, GIVEN, N
 from posterity.optim.kernels._triton_table import BUFFER, GROUP, HESSIAN, MOMENTUM, SIZE, STEP, WIDTH, P, address_of
 
 
@@ -60,10 +48,12 @@ def look_at_widths(
     gradients,
     partial,
     own_doing,
+    growing,
+    HELD: tl.constexpr,
     PART: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """If it is time to look: δ of a tensor from its mean square, and of a part of it Σ h/(h + δ) and its own doing."""
+    """If it is time to look: δ of a tensor from its mean square, and of a part of it Σ h/(h + δ), η ĝᵀDĝ and −mᵀḡ."""
     if tl.load(meter + DUE) > 0:
         t, row, first, length = _part(table, parts, PART)
         delta = tl.load(deltas + t)
@@ -83,8 +73,11 @@ def look_at_widths(
         averages = address_of(row + MOMENTUM, 0, tl.float32, False)
         second = address_of(row + HESSIAN, 0, tl.float32, False)
         gradient = address_of(gradients + t, 0, tl.float32, False)
+        MEAN: tl.constexpr = BUFFER if HELD else P
+        mean = address_of(row + MEAN, 0, tl.float32, False)
         known = length * (tl.load(gradients + t) != 0).to(tl.int64)
         total, own = tl.zeros((LANES,), dtype=tl.float32), tl.zeros((LANES,), dtype=tl.float32)
+        pull = tl.zeros((LANES,), dtype=tl.float32)
         for begin in range(first, length, LANES):
             index = begin + tl.arange(0, LANES)
             v = tl.load(second + index, mask=index < length, other=0.0)
@@ -92,6 +85,8 @@ def look_at_widths(
             total += h / (h + delta)
             m = tl.load(averages + index, mask=index < length, other=0.0)
             g = tl.load(gradient + index, mask=index < known, other=0.0)
+            pull += tl.load(mean + index, mask=index < known, other=0.0) * m
             own += (g - m * before) * g / (tl.sqrt((v * beta2 + rho2 * g * g) * correction) + eps)
         tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
         tl.store(own_doing + tl.program_id(0), tl.sum(own, axis=0) * tl.load(number + LR).to(tl.float32))
+        tl.store(growing + tl.program_id(0), -tl.sum(pull, axis=0) * before)

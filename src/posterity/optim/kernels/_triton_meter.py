@@ -1,21 +1,51 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, import-untyped"
 """The meter of `Variational` in Triton: price, λ and widths without waiting for the device.
 
-The equations are those of `posterity.optim._meter` and `posterity.optim.price`. Sums over all weights are taken in an
-order that does not change, so that the same run gives the same bits.
+The equations are in `_triton_price`. Sums over all weights are taken in an order that does not change, so that the same
+run gives the same bits.
 """
 
 from __future__ import annotations
 
-import math
-
 import triton
 import triton.language as tl
 
-from posterity.optim import _meter, gap, price
-from posterity.optim.kernels._meter_table import CONSTANTS as _CONSTANTS
-from posterity.optim.kernels._meter_table import METER as _METER
+from posterity.optim import _meter, _normalised, price
 from posterity.optim.kernels._pointer_table import ADAM_NUMBERS
+from posterity.optim.kernels._triton_price import (
+    BATCH,
+    CLIP,
+    CLIPPING,
+    DRAWN,
+    DUE,
+    ESS,
+    EXAMPLES,
+    GIVEN,
+    KNOWN,
+    LAST,
+    LENGTH,
+    MEASURED,
+    NEXT,
+    OWED,
+    PAID,
+    PEAK,
+    PER_ESS,
+    REFRESH,
+    SCALE,
+    SHUT,
+    SPENT,
+    STEPS,
+    TINY,
+    TOLD,
+    TOTAL,
+    N,
+    examples_of,
+    following,
+    learn_gap,
+    learn_growing,
+    parameters,
+    share_done,
+)
 from posterity.optim.kernels._triton_table import (
     DRAWS,
     GROUP,
@@ -23,53 +53,22 @@ from posterity.optim.kernels._triton_table import (
     SIZE,
     SKIPPED,
     STEP,
+    STILL,
     UPDATES,
     WIDTH,
     address_of,
     words,
 )
 
-# Where the numbers of METER and CONSTANTS stand:
-ESS, PAID, PER_ESS, LAST, SCALE, TOTAL = (
-    tl.constexpr(_METER.index(name)) for name in ("ess", "paid", "per_ess", "last", "scale", "total")
-)
-CLIPPING, SPENT, OWED, TOLD, STEPS, MEASURED = (
-    tl.constexpr(_METER.index(name)) for name in ("clipping", "spent", "owed", "known_per_ess", "steps", "measured")
-)
-PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = (
-    tl.constexpr(_METER.index(name)) for name in ("peak", "batch", "clip", "due", "drawn", "next", "examples")
-)
-TAUGHT, MOVED, ALLOWED = (tl.constexpr(_METER.index(name)) for name in ("taught", "moved", "allowed"))
-N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED, FOLLOWS = map(tl.constexpr, range(len(_CONSTANTS)))
 LR, BETA1, BETA2, EPS, DECAY, COUPLED = map(tl.constexpr, range(len(ADAM_NUMBERS)))
 NUMBERED = tl.constexpr(len(ADAM_NUMBERS))
 # What each tensor has to know, float32; ESS and DELTA stand where IVON's kernels read them.
 FACT_ESS, FACT_DELTA, FACT_RATE, FACT_ROOT, FACT_WEIGHT, FACT_BETA2, FACT_RHO2, FACT_EPS = map(tl.constexpr, range(8))
 FACT_KEPT, FACT_COUPLED, NEXT_ESS, NEXT_FACTOR, FACT_FACTOR, NEXT_DELTA, FACT_ACTIVE = map(tl.constexpr, range(8, 15))
 FACTS = tl.constexpr(16)
-COLD, SMALLEST, LOG_KEPT = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST, math.log(_meter.DECAY)))
-KEPT = tl.constexpr(_meter.DECAY)  # of averages of squares
-WINDOW, LEAST, MOST, SURE = map(tl.constexpr, (1 - 1 / price.WINDOW, price.LEAST, price.MOST, price.SURE))
-FRESH, SHUT, AJAR = map(tl.constexpr, (price.FRESH, price.SHUT, price.AJAR))
-GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
-FORGETTING, GAP_USUAL, GAP_POWER, GAP_DOUBT = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER, gap.DOUBT))
-TINY, LINE = tl.constexpr(1e-30), tl.constexpr(16)
-
-
-@triton.jit
-def _examples(meter, constants, ess):
-    """`Meter.examples` at this λ."""
-    n, scale = tl.load(constants + N), tl.load(meter + SCALE)
-    spread = tl.where(tl.load(constants + KNOWN) > 0, (n - tl.load(meter + BATCH)) / tl.maximum(n - 1, 1.0), 1.0)
-    return scale / ((spread + scale / ess) * _left(meter))
-
-
-@triton.jit
-def _left(meter):
-    """`Meter.left`."""
-    measured = tl.load(meter + MEASURED).to(tl.float64)
-    debiased = tl.load(meter + CLIPPING) / (1 - tl.exp(measured * LOG_KEPT)).to(tl.float32)
-    return tl.where(measured > 0, debiased, 1.0)
+COLD, SMALLEST = map(tl.constexpr, (_meter.COLD, _meter.SMALLEST))
+KEPT, WINDOW = map(tl.constexpr, (_meter.DECAY, 1 - 1 / price.WINDOW))  # of averages of squares, and of prices
+LINE, QUIET = map(tl.constexpr, (16, _normalised.QUIET))
 
 
 @triton.jit
@@ -79,31 +78,9 @@ def debias(number, BETA: tl.constexpr, steps):
 
 
 @triton.jit
-def _parameters(meter):
-    """`Price.parameters`."""
-    total, found, chance = tl.load(meter + TOTAL), _found(meter), _chance(meter)
-    return tl.minimum(tl.maximum(found, total * LEAST), tl.maximum(total * MOST, found - chance))
-
-
-@triton.jit
-def _agreement(meter):
-    """`Price.agreement`."""
-    ratio = (_found(meter) + _chance(meter)) / tl.maximum(tl.load(meter + TOTAL), TINY)
-    return tl.minimum(tl.maximum(ratio, 0.0), 1.0)
-
-
-@triton.jit
-def _found(meter):
-    """The first of `Price._found`."""
-    ess = tl.load(meter + ESS)
-    return (tl.load(meter + PAID) + tl.load(meter + TOTAL) / ess) / (tl.load(meter + PER_ESS) + 1 / ess)
-
-
-@triton.jit
-def _chance(meter):
-    """The second of `Price._found`."""
-    told = tl.load(meter + PER_ESS) + 1 / tl.load(meter + ESS)
-    return SURE * tl.sqrt(tl.load(meter + TOTAL) / (tl.load(meter + BATCH) * told))
+def _still(constants):
+    """`Course.still`."""
+    return tl.where(tl.load(constants + GIVEN) > 0, 1.0, QUIET)
 
 
 @triton.jit
@@ -127,7 +104,7 @@ def widths(
     To KEEP the widths is to draw the last sample again, whatever has moved since.
     """
     ess = tl.load(meter + ESS)
-    examples = _examples(meter, constants, ess)
+    examples, still = examples_of(meter, constants, ess), _still(constants)
     for begin in range(0, count, LANES):
         t = begin + tl.arange(0, LANES)
         here = t < count
@@ -142,6 +119,7 @@ def widths(
             tl.store(facts + FACTS * t + FACT_ESS, tl.zeros_like(factor) + ess, mask=here)
             tl.store(facts + FACTS * t + FACT_DELTA, tl.load(deltas + t, mask=here), mask=here)
             tl.store(facts + FACTS * t + FACT_FACTOR, factor, mask=here)
+            tl.store(facts + FACTS * t + STILL, tl.zeros_like(factor) + still, mask=here)
     tl.debug_barrier()
     for group in range(0, groups):
         counter = tl.load(marks + group * MARKED + DRAWS).to(tl.pointer_type(tl.int64))
@@ -194,68 +172,15 @@ def begin_step(before, now, meter, constants, numbers, marks, flags, count, grou
         if (steps - COLD) % tl.load(constants + REFRESH) == 0:
             tl.store(meter + DUE, 1.0)
             if (tl.load(constants + KNOWN) == 0) & (steps > COLD):
-                change = tl.minimum(tl.maximum(_parameters(meter) / tl.load(meter + TOTAL), 0.9), 1.1)
+                change = tl.minimum(tl.maximum(parameters(meter) / tl.load(meter + TOTAL), 0.9), 1.1)
                 batch = tl.minimum(tl.maximum(tl.load(meter + SCALE) * change, 1.0), n)
                 tl.store(meter + SCALE, batch)
                 tl.store(meter + BATCH, batch)
     tl.debug_barrier()
-    tl.store(meter + EXAMPLES, _examples(meter, constants, tl.load(meter + ESS)))
+    tl.store(meter + EXAMPLES, examples_of(meter, constants, tl.load(meter + ESS)))
 
 
 # ── λ and what the step needs to know ────────────────────────────────────────────────────────────────────────────
-
-
-@triton.jit
-def _epochs(meter, constants):
-    """How often each example has been seen, on average."""
-    return (tl.load(meter + STEPS) * tl.load(meter + BATCH) / tl.load(constants + N)).to(tl.float64)
-
-
-@triton.jit
-def _done(meter, constants, lr):
-    """The share of training that is done; see `Meter.progress`."""
-    decayed = 1 - lr / tl.maximum(tl.load(meter + PEAK), TINY).to(tl.float64)
-    progress = tl.maximum(decayed, 1 - tl.exp(-_epochs(meter, constants) / 10))
-    length = tl.load(constants + LENGTH).to(tl.float64)
-    return tl.where(length > 0, tl.load(meter + STEPS).to(tl.float64) / tl.maximum(length, 1.0), progress)
-
-
-@triton.jit
-def _following(meter, constants, lr):
-    """`Meter.following`."""
-    epochs, done = _epochs(meter, constants), tl.minimum(_done(meter, constants, lr), 1.0)
-    seen_again = 1 - tl.exp(-tl.maximum(epochs - 1, 0.0) / 2)
-    late = tl.maximum(done - SHUT, 0.0) / (1 - SHUT)
-    opened = tl.maximum(late * late, AJAR) * (seen_again * (1 - FRESH) + FRESH)
-    budget, allowed = tl.load(constants + BUDGET).to(tl.float64), tl.load(meter + ALLOWED).to(tl.float64)
-    for _ in tl.static_range(GAP_DOUBT):
-        allowed = allowed * _agreement(meter)
-    allowed = tl.maximum(allowed, GAP_LEAST)
-    follows, watched = tl.load(constants + FOLLOWS) > 0, tl.load(constants + WATCHED) > 0
-    alone = budget * tl.where(follows, opened * allowed / GAP_MOST, opened)
-    beside = tl.where(follows, tl.maximum(opened * allowed, budget), budget)
-    budget = tl.maximum(tl.where(watched, beside, alone) * tl.load(constants + SHARE), 1e-12)
-    return tl.maximum((_parameters(meter) / (2 * budget)).to(tl.float32), tl.load(constants + N))
-
-
-@triton.jit
-def _learn_gap(meter, constants, own_doing, lr):
-    """`Meter.learn_gap`."""
-    way, moved = tl.load(constants + REFRESH) * lr.to(tl.float32), tl.load(meter + MOVED)
-    left = moved / tl.maximum(moved + way, TINY)
-    taught = tl.load(meter + TAUGHT)
-    for _ in tl.static_range(FORGETTING):
-        taught = taught * left
-    once = tl.load(meter + EXAMPLES) * tl.sqrt(_left(meter))
-    own = tl.maximum(own_doing, 0.0).to(tl.float32) * once / tl.load(constants + N)
-    taught = taught + tl.load(constants + REFRESH) * own
-    usual = tl.maximum(GAP_USUAL * tl.load(meter + TOTAL) / tl.load(constants + N), 1e-12)
-    worth = GAP_SHARE * taught
-    for _ in tl.static_range(GAP_POWER):
-        worth = worth * tl.minimum(taught / usual, 1.0)
-    tl.store(meter + TAUGHT, taught)
-    tl.store(meter + MOVED, moved + way)
-    tl.store(meter + ALLOWED, tl.minimum(tl.maximum(worth, GAP_LEAST), GAP_MOST))
 
 
 @triton.jit
@@ -271,6 +196,7 @@ def plan(
     constants,
     effective,
     own_doing,
+    growing,
     flags,
     count,
     groups,
@@ -285,11 +211,12 @@ def plan(
     if tl.load(meter + DUE) > 0:
         tl.store(meter + TOTAL, sum_of(effective, parts, LANES).to(tl.float32))
         tl.debug_barrier()
-        if _done(meter, constants, lr) <= SHUT:
-            _learn_gap(meter, constants, sum_of(own_doing, parts, LANES), lr)
+        learn_growing(meter, constants, sum_of(growing, parts, LANES))
+        if share_done(meter, constants, lr) <= SHUT:
+            learn_gap(meter, constants, sum_of(own_doing, parts, LANES), lr)
     tl.debug_barrier()
-    ess = tl.where(flag == 0, _following(meter, constants, lr), tl.load(meter + ESS))
-    examples = _examples(meter, constants, ess)
+    ess = tl.where(flag == 0, following(meter, constants, lr), tl.load(meter + ESS))
+    examples, still = examples_of(meter, constants, ess), _still(constants)
     tl.store(meter + NEXT, ess)
     for begin in range(0, count, LANES):
         t = begin + tl.arange(0, LANES)
@@ -319,6 +246,7 @@ def plan(
         tl.store(fact + NEXT_ESS, tl.zeros_like(steps) + ess, mask=here)
         tl.store(fact + NEXT_FACTOR, (examples / second).to(tl.float32), mask=here)
         tl.store(fact + NEXT_DELTA, tl.load(deltas + t, mask=here), mask=here)
+        tl.store(fact + STILL, tl.zeros_like(steps) + still, mask=here)
         a, b = words(row, marks, 0)
         c, d = words(row, marks, 1)
         tl.store(keys + 4 * t, a.to(tl.int32, bitcast=True), mask=here)

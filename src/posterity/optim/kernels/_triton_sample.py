@@ -19,6 +19,7 @@ from posterity.optim.kernels._triton_table import (
     MARKED,
     NUMBERED,
     PRIOR_PRECISION,
+    STILL,
     WIDTH,
     P,
     address_of,
@@ -66,6 +67,12 @@ def get_delta(row, begin, fact, offset, mask, PRIOR: tl.constexpr, ALIGNED: tl.c
 
 
 @triton.jit
+def delta_of(delta, mean, hessian, still):
+    """δ of each weight: `still` times as large where both the weight and its curvature are 0."""
+    return tl.where((mean == 0) & (hessian == 0), delta * still, delta)
+
+
+@triton.jit
 def width_of(hessian, delta, ess):
     return tl.rsqrt((hessian + delta) * ess)
 
@@ -110,11 +117,12 @@ def sample(
     mean1, mean2 = get(p, left, some), get(p, right, others)
     hessian1, hessian2 = get(hessian, left, some), get(hessian, right, others)
     fact = facts + t * FACTS
-    if SCALED:
-        factor = tl.load(fact + FACTOR)
-        hessian1, hessian2 = hessian1 * factor, hessian2 * factor
     delta1 = get_delta(row, begin, fact, left, some, PRIOR, ALIGNED)
     delta2 = get_delta(row, begin, fact, right, others, PRIOR, ALIGNED)
+    if SCALED:
+        factor, still = tl.load(fact + FACTOR), tl.load(fact + STILL)
+        delta1, delta2 = delta_of(delta1, mean1, hessian1, still), delta_of(delta2, mean2, hessian2, still)
+        hessian1, hessian2 = hessian1 * factor, hessian2 * factor
     a, b = key_of(keys, t, 0)
     noise = noise_of(row, begin, left, a, b, TRANSPOSED)
     ess = tl.load(fact + ESS)

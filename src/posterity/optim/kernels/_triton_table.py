@@ -27,6 +27,7 @@ P, BUFFER, MOMENTUM, HESSIAN, PRIOR_MEAN, PRIOR_PRECISION, LINEAR, QUADRATIC = m
 STEP, FORGETTING, LEVEL, SCATTER, SPREAD, UPDATES = map(tl.constexpr, range(8, 14))
 SIZE, GROUP, INDEX, START, INNER, OUTER = map(tl.constexpr, range(14, 20))
 ESS, DELTA, RHO1, RHO2, BIAS, LOG_BETA1, LR, CLIP, BATCH, RATE, DEBIAS, ACTIVE, FACTOR = map(tl.constexpr, range(13))
+STILL = tl.constexpr(15)
 SEED, SAMPLE, DRAWS, SKIPPED = map(tl.constexpr, range(4))
 WIDTH, NUMBERED, FACTS, MARKED = (tl.constexpr(len(names)) for names in (COLUMNS, NUMBERS, _FACTS, MARKS))
 

@@ -13,9 +13,7 @@
 
 static void find_widths(const Work *work, int64_t t) {
     const double *number = work->numbers + work->table[t * AT_WIDTH + AT_GROUP] * NUMBER_WIDTH;
-    work->widths[3 * t] = (float)number[NUMBER_ESS];
-    work->widths[3 * t + 1] = 1.0f;
-    work->widths[3 * t + 2] = (float)number[NUMBER_DELTA];
+    work->widths[t] = (Width){(float)number[NUMBER_ESS], 1.0f, (float)number[NUMBER_DELTA], 1.0f};
 }
 
 void draw(const Work *work, int fresh, int summed, int threads) {

@@ -17,9 +17,8 @@ INLINE float *words_of(const Block *block, int column) { return (float *)block->
 /* sigma^2 = 1 / (ess (B v / (1 - beta2^t) + delta)). */
 static void adam_widths(const Work *work, int64_t t) {
     float steps = *(float *)work->table[t * AT_WIDTH + AT_STEP];
-    work->widths[3 * t] = (float)work->given[0];
-    work->widths[3 * t + 1] = (float)(work->given[1] / (1 - pow(adam_of(work, t)[ADAM_BETA2], steps)));
-    work->widths[3 * t + 2] = (float)work->given[2 + t];
+    float factor = (float)(work->given[1] / (1 - pow(adam_of(work, t)[ADAM_BETA2], steps)));
+    work->widths[t] = (Width){(float)work->given[0], factor, (float)work->given[3 + t], (float)work->given[2]};
 }
 
 void adam_draw(const Work *work, int fresh, int threads) { draw_samples(work, fresh, 0, threads, adam_widths); }
@@ -91,7 +90,7 @@ double adam_effective(const Work *work, int threads) {
         for (int64_t k = 0; k < work->count; k++) {
             Block block = find_block(work, k);
             const float *restrict squares = words_of(&block, AT_HESSIAN);
-            float factor = work->widths[3 * block.t + 1], delta = work->widths[3 * block.t + 2];
+            float factor = work->widths[block.t].factor, delta = work->widths[block.t].delta;
             double lanes[LANES] = {0};
             float shares[BLOCK];
             for (int j = 0; j < block.size; j++) shares[j] = squares[j] * factor / (squares[j] * factor + delta);
@@ -122,6 +121,21 @@ double adam_own_doing(const Work *work, int threads) {
         }
         for (int j = 0; j < block.size; j++) lanes[j % LANES] += parts[j];
         work->sums[k] = number[ADAM_LR] * ordered_sum(lanes, LANES);
+    }
+    return ordered_sum(work->sums, work->count);
+}
+
+/* Minus the sum of m times mean g over all weights: what larger ones would gain; see gap.py. */
+double adam_growing(const Work *work, int held, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < work->count; k++) {
+        Block block = find_block(work, k);
+        work->sums[k] = 0;
+        if (!work->gradients[block.t]) continue;
+        const float *restrict mean = words_of(&block, held ? AT_BUFFER : AT_P), *restrict average = words_of(&block, AT_MOMENTUM);
+        double steps = *(float *)block.row[AT_STEP], lanes[LANES] = {0};
+        for (int j = 0; j < block.size; j++) lanes[j % LANES] += (double)mean[j] * average[j];
+        work->sums[k] = -ordered_sum(lanes, LANES) / (1 - pow(adam_of(work, block.t)[ADAM_BETA1], steps));
     }
     return ordered_sum(work->sums, work->count);
 }

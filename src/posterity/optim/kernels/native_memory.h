@@ -9,6 +9,11 @@
 
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
+/* sigma^2 = 1 / (ess (factor h + delta)); delta is `still` times as large where both weight and curvature are 0. */
+typedef struct {
+    float ess, factor, delta, still;
+} Width;
+
 typedef struct {
     const int64_t *table, *marks; /* a row for each tensor, and for each group */
     const double *numbers;        /* a row for each group */
@@ -18,9 +23,9 @@ typedef struct {
     const int32_t *blocks;        /* pairs (tensor, block) */
     uint32_t *keys;               /* two words for each tensor's noise, and two for that of the sample ahead */
     float *measured;              /* two numbers for the step of each tensor */
-    float *widths;                /* of the noise of each tensor: ess, what its curvature is multiplied with, and delta */
+    Width *widths;                /* of the noise of each tensor */
     double *sums;                 /* a number for each block */
-    const double *given;          /* for Adam: ess, the examples behind a gradient, and delta of each tensor */
+    const double *given;          /* for Adam: ess, the examples behind a gradient, `still`, and delta of each tensor */
     int64_t tensors, groups, count; /* count of blocks */
 } Work;
 

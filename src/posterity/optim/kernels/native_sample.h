@@ -49,14 +49,17 @@ static void draw_block(const Block *block, const uint32_t *key, float *restrict 
 
 /* ── samples ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* p <- m + noise / sqrt(ess (factor h + delta)). */
-static void perturb(const Block *block, const float *widths, const float *restrict noise, float *restrict p) {
+/* p <- m + sigma noise. */
+static void perturb(const Block *block, Width width, const float *restrict noise, float *restrict p) {
     const float *restrict hessian = state(block, AT_HESSIAN), *restrict prior = state(block, AT_PRIOR_PRECISION);
-    float ess = widths[0], factor = widths[1], delta = widths[2];
+    float ess = width.ess, factor = width.factor, delta = width.delta, zero = width.delta * width.still;
     if (prior)
         for (int j = 0; j < block->size; j++) p[j] += noise[j] / sqrtf(hessian[j] * ess + prior[j]);
     else
-        for (int j = 0; j < block->size; j++) p[j] += noise[j] / sqrtf((hessian[j] * factor + delta) * ess);
+        for (int j = 0; j < block->size; j++) {
+            float own = p[j] == 0.0f && hessian[j] == 0.0f ? zero : delta;
+            p[j] += noise[j] / sqrtf((hessian[j] * factor + own) * ess);
+        }
 }
 
 static void sample_block(const Work *work, const Block *block, int ahead) {
@@ -64,7 +67,7 @@ static void sample_block(const Work *work, const Block *block, int ahead) {
     draw_block(block, work->keys + 4 * block->t + 2 * ahead, noise);
     float *p = get(block, block->row[AT_P], room);
     memcpy(place(block, block->row[AT_BUFFER]), place(block, block->row[AT_P]), block->size * width_of(block->dtype));
-    perturb(block, work->widths + 3 * block->t, noise, p);
+    perturb(block, work->widths[block->t], noise, p);
     put(block, block->row[AT_P], p);
 }
 

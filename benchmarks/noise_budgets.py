@@ -27,10 +27,8 @@ from networks import lenet, mlp
 
 SEED = 100
 TRIED = """\
-Since this table the budget also falls where the noise meets less curvature than gradients promise
-([Where gradients are too large](doubt.md)). That notices neither targets that are drawn anew in each step, nor networks
-that learn late, whose loss begins to fall when the noise comes. A gap that is judged by the P of later steps helps
-those, and costs a noisy regression; it was tried and left out.
+Since this table the budget also falls where the noise meets less curvature than gradients promise, and where a network
+learns late ([Where gradients are too large](doubt.md)) or is far from fitted ([New tasks](unseen.md)).
 """
 BUDGETS: tuple[float | None, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, None)
 

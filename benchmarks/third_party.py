@@ -10,12 +10,14 @@ FOLDER holds checkouts of three repositories, as git names them: `nanoGPT` (karp
     optimizer.attach(model)
 
 Losses on held-out data are those that the scripts print, at the weights as they are left, which are the mean for
-`Variational`; tiny-diffusion computes none on new data, so that one is appended. `--full` leaves all lengths and
-sizes as they are: nanoGPT's configuration for Shakespeare (six layers of width 384, 5000 steps), 14 epochs of MNIST
-and 200 epochs of two moons. Otherwise nanoGPT has four layers of width 128, 12 sequences of 64 characters and 400
-steps, MNIST 6400 pictures and three epochs, and two moons have eight epochs. MNIST also runs with AdamW in place of
-Adadelta. Without torchvision, a few lines that read the same pictures take its place; without pandas and matplotlib,
-which two moons do not need, empty modules do.
+`Variational`; tiny-diffusion computes none on new data, so that one is appended. Its targets are drawn anew in every
+epoch, so that `n` counts all draws; it also runs with the number of rows instead, which is wrong there. `--full` leaves
+all lengths and sizes as they are: nanoGPT's configuration for Shakespeare (six layers of width 384, 5000 steps), 14
+epochs of MNIST and 200 epochs of two moons. Otherwise nanoGPT has four layers of width 128, 12 sequences of 64
+characters and 400 steps, MNIST 6400 pictures and three epochs, and two moons have eight epochs. MNIST also runs with
+AdamW in place of Adadelta. Without torchvision, a few lines that read the same pictures take its place; without pandas
+and matplotlib, which two moons do not need, empty modules do. Two moons ran on a CPU, the others with an earlier
+version of the budget.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -123,12 +125,16 @@ SCRIPTS = {
         ("--dataset=moons", "--num_epochs=8", "--save_images_step=100"),
         ("--dataset=moons", "--save_images_step=100"),
         r"optimizer = (torch\.optim\.AdamW\([^)]*\),\s*lr=config\.learning_rate,\s*\))",
-        "n=len(dataset), total_steps=config.num_epochs * len(dataloader), batch_size=config.train_batch_size",
+        "n=len(dataset) * config.num_epochs, total_steps=config.num_epochs * len(dataloader), "
+        "batch_size=config.train_batch_size",  # every epoch draws new noise, which no network can memorise
         (r"config = parser\.parse_args\(\)", "config = parser.parse_args(); torch.manual_seed({})"),
         r"held out ([\d.]+|nan|inf)",
         ((r"\Z", HELD_OUT),),
     ),
 }
+SCRIPTS["tiny-diffusion, n without draws"] = replace(
+    (drawn := SCRIPTS["tiny-diffusion, two moons"]), size=drawn.size.replace(" * config.num_epochs", "", 1)
+)
 
 
 def patched(text: str, script: Script, base: str, variational: bool, seed: int) -> str:

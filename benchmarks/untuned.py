@@ -229,7 +229,8 @@ def run(
         for _ in range(SAMPLES):
             with posterior.sampled_params():
                 samples.append(outputs(model, data, task, test, "test_")[0] / divisor)
-        found |= {"scores": scores(samples, y, task.kind), "temperature": posterior.temperature}
+        grown = float(posterior.meter.total / posterior.meter.settled.clamp_min(1e-30))
+        found |= {"scores": scores(samples, y, task.kind), "temperature": posterior.temperature, "grown": grown}
     else:
         found["scores"] = found["mean"]
     return {"task": name, "method": method, "seed": seed, "seconds": seconds, "machine": machine(), **found}

@@ -19,7 +19,8 @@ with batch normalisation (USPS, Fashion-MNIST). The rule for batch normalisation
 and on ResNet-18, and the two moved to the other page. The budget that follows what examples teach themselves was
 chosen on the tasks of that page and 33 further ones ([How much noise is worth](noise_budgets.md)), with seed 100.
 Seven tasks joined this page after that choice. Perceptrons ran on a CPU, other networks on a GPU. The study is older
-than the rule that lowers the budget [where gradients are too large](doubt.md); the perceptrons are repeated there.
+than the rules that lower the budget [where gradients are too large](doubt.md), where the perceptrons are repeated, and
+[where networks are far from fitted](unseen.md).
 """
 HELD_OUT = """
 400 training rows are set aside (a tenth of smaller sets, the last 3 % of a text). AdamW is scaled by a temperature on
@@ -86,8 +87,9 @@ def compared(
         base = [found[name, baseline, s]["scores"] for s in seeds]
         ours = [found[name, method, s]["scores"] for s in seeds]
         at_mean = [found[name, method, s]["mean"] for s in seeds]
-        ratio = math.exp(statistics.mean(math.log(o[1] / b[1]) for o, b in zip(ours, base, strict=True) if b[1] > 0))
-        ratios.append(ratio)
+        logs = [math.log(o[1] / b[1]) for o, b in zip(ours, base, strict=True) if min(o[1], b[1]) > 0]
+        if logs:  # densities of amounts can be above one
+            ratios.append(math.exp(statistics.mean(logs)))
         changes = [o[0] - b[0] for o, b in zip(ours, base, strict=True)]
         drops.append(statistics.mean(changes))
         error = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else 0.0
@@ -95,7 +97,8 @@ def compared(
             lower_than_chance.append(f"{name} ({100 * drops[-1]:.2f})")
         errors.append(statistics.mean(o[2] - b[2] for o, b in zip(ours, base, strict=True)))
         heat = statistics.mean(found[name, method, s]["temperature"] for s in seeds)
-        rows.append([name, _three(base), _three(ours), _three(at_mean), f"{ratio:.3f}", f"{heat:.3f}", len(seeds)])
+        shown = f"{ratios[-1]:.3f}" if logs else ""
+        rows.append([name, _three(base), _three(ours), _three(at_mean), shown, f"{heat:.3f}", len(seeds)])
     if not rows:
         return ""
     heads = ["task", f"{baseline} acc / NLL / ECE", f"{method}, sampled", "its mean alone", "NLL ratio", "T", "seeds"]

@@ -55,7 +55,7 @@ def test_presets_reach_the_numbers_of_the_library(page):
 
 
 def test_keys_step_play_and_turn_the_light_off(page):
-    assert page.locator(".panel").first.get_attribute("data-step") == "3"
+    eventually(page, "document.querySelector('.panel').dataset.step === '3'")
     page.keyboard.press("ArrowRight")
     eventually(page, "document.querySelector('.panel').dataset.step === '4'")
     page.keyboard.press("Home")

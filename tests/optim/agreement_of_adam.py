@@ -383,3 +383,21 @@ def test_noise_that_meets_less_curvature_than_promised_is_less(watched):
     assert_alike(one, other)
     meter = other[0].meter
     assert 0 < float(meter.price.agreement(meter.total, meter.batch)) < 0.9
+
+
+def test_a_network_far_from_fitted_gets_less_noise():
+    """Three looks fall into the third quarter of training, and one comes later."""
+    one, other = (over(fused, own={"total_steps": 36}) for fused in (None, False))
+    for optimizer, model in (one, other):
+        optimizer.meter.taught.fill_(1e6)  # in the first half
+        optimizer.meter.settled.fill_(1e4)
+        optimizer.meter.price.per_ess.fill_(1.0)  # much was told, and as much was paid as gradients promise
+        optimizer.meter.price.paid.fill_(100.0)
+        optimizer.meter.growing.fill_(1.25 * gap.GROWING)
+        optimizer.meter.looks.fill_(999.0)
+        train(optimizer, model, steps=COLD + 9)
+    assert used(one[0])
+    assert_alike(one, other)
+    meter = other[0].meter
+    assert float(meter.looks) == 1002
+    assert gap.LEAST / gap.MOST < float(meter._open(1.0, 1.0, 100.0)) < 0.9

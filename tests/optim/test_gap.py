@@ -1,5 +1,7 @@
 """What examples teach a network about themselves, and the budget that follows it."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from torch.optim import SGD, AdamW
 
 from networks import perceptron
 from posterity.optim import Variational, _meter, gap
-from posterity.optim._bases import growing, own_doing
+from posterity.optim._bases import growing, looks, own_doing
 from posterity.optim.price import Price
 
 
@@ -149,11 +151,11 @@ def test_a_network_far_from_fitted_gets_less_noise():
     for number in (meter.settled, meter.total):
         number.fill_(200.0)
     opened = []
-    for gain in (-1.0, 0.0, gap.GROWING, 2 * gap.GROWING):
+    for gain in (-1.0, 0.0, gap.GROWING, 1.25 * gap.GROWING, 2 * gap.GROWING):
         meter.growing.fill_(gain)
         opened.append(float(meter._open(1.0, 1.0, 100.0)) * gap.MOST)
     usual = gap.SHARE * 0.4
-    assert opened == pytest.approx([usual, usual, usual, usual / 16])
+    assert opened == pytest.approx([usual, usual, usual, usual * 0.8**8, gap.LEAST])
 
 
 @pytest.mark.parametrize(
@@ -193,15 +195,40 @@ def test_a_base_that_maximises_tells_what_one_that_minimises_the_negative_tells(
     torch.testing.assert_close(found[:3], found[3:], rtol=1e-12, atol=0)
 
 
-def test_what_larger_weights_gain_is_averaged_over_looks_without_clipping():
-    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=1000).meter
-    zero, found, expected = torch.zeros(()), [1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 1.0], 0.0
-    for look, value in enumerate(found, 1):
-        meter.steps = _meter.COLD + look * _meter.REFRESH
+def test_what_larger_weights_gain_is_averaged_over_the_third_quarter_without_clipping():
+    """Before, it is that of the last look; later, looks change it no more."""
+    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=200).meter
+    found = [1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 1.0, 9.0, 9.0]
+    expected = [1.0, 3.0, 2.0, 4.0, 0.0, 3.0, 7 / 3, 7 / 3, 7 / 3]  # at 20, 40 … 180 of 200 steps
+    for look, (value, mean) in enumerate(zip(found, expected, strict=True), 1):
+        meter.steps = look * _meter.REFRESH
         meter.clip(torch.tensor(0.5))  # half of each gradient is left
-        meter.learn_gap(zero, torch.tensor(value) / 2, 0.1)
-        expected += max(1 / look, _meter.RECENT) * (value - expected)
-        assert float(meter.growing) == pytest.approx(expected)
+        meter.learn_gap(torch.zeros(()), torch.tensor(value) / 2, 0.1)
+        assert float(meter.growing) == pytest.approx(mean)
+
+
+def test_depth_does_not_count_in_what_larger_weights_gain():
+    """Of a network of rectifiers without biases every layer would gain the same."""
+    torch.manual_seed(0)
+    sizes, x, y = (6, 20, 20, 20, 3), torch.randn(40, 6, dtype=torch.float64), torch.randint(0, 3, (40,))
+    layers = [nn.Linear(a, b, bias=False, dtype=torch.float64) for a, b in itertools.pairwise(sizes)]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))[:-1]
+    base = SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model(x), y).backward()
+    gains = [growing(base, base.param_groups[0], p) for p in model.parameters()]
+    torch.testing.assert_close(gains, gains[:1] * 4, rtol=1e-9, atol=0)
+
+
+def test_the_matrix_tells_that_gains_or_loses_most():
+    """Vectors, such as biases, tell nothing. Weights of one have a gain of minus their gradient."""
+    small, large, vector = (nn.Parameter(torch.ones(shape)) for shape in ((2, 1), (1, 3), (3,)))
+    base = SGD([small, large, vector], lr=0.1)
+    for gradient, told in ((1.0, -3.0), (-1.0, 3.0)):
+        for p, factor in ((small, -1.0), (large, 1.0), (vector, 9.0)):
+            p.grad = torch.full_like(p, factor * gradient)
+        _, gains = looks(lambda _: (base, base.param_groups[0]), [small, large, vector], torch.zeros(()))
+        assert float(gap.largest(gains)) == told
+    assert float(gap.largest(gains[2:])) == 0
 
 
 @pytest.mark.parametrize(

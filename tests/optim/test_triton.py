@@ -19,7 +19,8 @@ IVON = (
 )
 ADAM = (
     "the_steps and (until_step or ahead) or nothing_known or cannot and ahead and nan or is_believed "
-    "or the_gap_is_worth or less_curvature and watched or without_a_gradient and (ahead or until_step)"
+    "or the_gap_is_worth or far_from_fitted or less_curvature and watched "
+    "or without_a_gradient and (ahead or until_step)"
 )
 
 

@@ -181,15 +181,16 @@ def growing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
 def looks(
     base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]], parameters: Sequence[Tensor], like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`own_doing` and `growing`, summed over parameters.
+    """`own_doing` of each parameter, and `growing` of each matrix; zero for others.
 
     Args:
         base_of: The optimizer of a parameter, and its group.
         parameters: Those with a gradient.
         like: A number of the wanted type, on the wanted device.
     """
-    doing, gain = (torch.stack([f(*base_of(p), p).to(like) for p in parameters]).sum() for f in (own_doing, growing))
-    return doing, gain
+    doing = torch.stack([own_doing(*base_of(p), p).to(like) for p in parameters])
+    gains = [growing(*base_of(p), p).to(like) if p.ndim >= 2 else torch.zeros_like(like) for p in parameters]
+    return doing, torch.stack(gains)
 
 
 def _gradient(group: Mapping[str, Any], p: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 COLD = 20  # steps without noise, in which second moments find their size
 REFRESH = 20  # steps between two looks at all widths
-RECENT = 0.2  # weight of a look in the average of what larger weights would gain
 USUAL_BATCH = 64  # where nobody says
 DECAY = 0.999  # of averages of squares
-MEASURED = ("scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "settled", "growing")
+MEASURED = (
+    "scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "settled", "growing", "looks",
+)  # fmt: skip
 SIGNED = ("paid", "last", "spent", "growing")
 FORMER = "allowed"  # a number that states of earlier versions have
 ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
@@ -66,7 +67,8 @@ class Meter:
     taught: Tensor  # the gap G between examples of training and others
     moved: Tensor  # the sum τ of learning rates
     settled: Tensor  # Σ h/(h + δ) when the gap was last learnt
-    growing: Tensor  # U, what larger weights would gain in training, averaged over looks
+    growing: Tensor  # U, what larger weights of a layer would gain in training, averaged over looks
+    looks: Tensor  # behind that average
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
@@ -97,8 +99,8 @@ class Meter:
         price = Price.of(n, gap.MOST if follows else usual, weights[0].device)
         zero, known = torch.zeros_like(price.ess), batch_size is not None
         kinds = (price, batch, known, total_steps, by_price, follows)
-        total, taught, moved, settled, growing, clipping = (zero.clone() for _ in range(6))
-        return cls(*kinds, zero + batch, total, taught, moved, settled, growing, clipping)
+        total, taught, moved, settled, growing, looks, clipping = (zero.clone() for _ in range(7))
+        return cls(*kinds, zero + batch, total, taught, moved, settled, growing, looks, clipping)
 
     @property
     def silent(self) -> bool:
@@ -223,12 +225,13 @@ class Meter:
 
         Args:
             own_doing: η (ĝ − ḡ)ᵀ D ĝ, over all weights.
-            growing: −mᵀḡ, over all weights.
+            growing: −mᵀḡ of the layer where it is largest.
             lr: The largest learning rate.
         """
         self.progress(lr)
-        news = max(RECENT, REFRESH / max(self.steps - COLD, 1))
-        self.growing = self.growing + news * (growing.to(self.total) / self.left() ** 0.5 - self.growing)
+        if self.done <= gap.NOISY:
+            self.looks = 1 + (self.looks if self.done > SHUT else 0 * self.looks)
+            self.growing = self.growing + (growing.to(self.total) / self.left() ** 0.5 - self.growing) / self.looks
         if self.done > SHUT:
             return
         once = self.examples() * self.left() ** 0.5

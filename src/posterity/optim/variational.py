@@ -26,7 +26,7 @@ from posterity.optim._options import Options, check_seed, option
 from posterity.optim._watching import Watching
 from posterity.optim.engine import _priors
 from posterity.optim.engine._parameters import Group
-from posterity.optim.gap import UNKNOWN
+from posterity.optim.gap import UNKNOWN, largest
 from posterity.optim.kernels import Numbers, Piece, Views, statistics
 from posterity.optim.price import WINDOW
 from posterity.posterior import Diagonal, Posterior
@@ -263,8 +263,9 @@ class Variational(Watching):
 
     def _learn_gap(self, parameters: list[Tensor], lr: float) -> None:
         """What examples do for their own loss in this step, and what larger weights would gain."""
-        doing, gain = _bases.looks(self.base_of, parameters, self.meter.total)
-        self.meter.learn_gap(over_shards(doing, parameters), over_shards(gain, parameters), lr)
+        found = _bases.looks(self.base_of, parameters, self.meter.total)
+        doing, gains = (over_shards(each, parameters) for each in found)
+        self.meter.learn_gap(doing.sum(), largest(gains), lr)
 
     def _delta(self, p: Tensor) -> Tensor | float:
         """δ = P₀/N; P₀ is the given prior's precision, or one over the mean square of the tensor's weights."""

@@ -108,7 +108,7 @@ class AdamLauncher(TritonKernels, AdamKernels):
         given = (table.table, self._parts, self._starts, numbers, meter, constants, self._deltas, self._quiet)
         self._launch(self._looks.look_at_widths, 0, parts, (*given, self._squares, gradients, *sums), HELD=held, **how)
         given = (table.table, table.marks, numbers, gradients, table.keys, self._facts, self._deltas)
-        given = (*given, meter, constants, *sums, table.flags, entries, groups, parts)
+        given = (*given, meter, constants, *sums, self._starts, table.matrices, table.flags, entries, groups, parts)
         self._launch(kernels.plan, 0, 1, given, LANES=256)
 
     def _update(self, held: bool, ahead: bool) -> None:

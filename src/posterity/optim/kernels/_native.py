@@ -55,7 +55,7 @@ def library() -> ctypes.CDLL | str:
         found = native.load(SOURCE, definitions(), native.HEADERS)
     except native.NoLibrary as why:
         return str(why)
-    for name in ("adam_size", "adam_effective", "adam_own_doing", "adam_growing", "adam_step"):
+    for name in ("adam_size", "adam_effective", "adam_own_doing", "adam_step"):
         getattr(found, name).restype = ctypes.c_double
     return found
 

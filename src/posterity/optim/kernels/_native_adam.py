@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from posterity.optim._meter import SMALLEST, parted
+from posterity.optim.gap import largest
 from posterity.optim.kernels._contract import AdamKernels, Course
 from posterity.optim.kernels._native import Native, Way
 from posterity.optim.kernels._pointer_table import COLUMNS, Tensors
@@ -66,15 +67,20 @@ class NativeAdam(Native, AdamKernels):
         meter = course.meter
         meter.rescale()
         if not course.given:
-            self._call(self._library.adam_squares, int(held))
             sizes = self.table.table[:, COLUMNS.index("size")]
-            squares = (self._sums[: len(sizes)] / sizes).clamp_min(SMALLEST)
+            squares = (self._of_tensors(self._library.adam_squares, held) / sizes).clamp_min(SMALLEST)
             course.deltas.copy_(course.quiet / (meter.price.n * squares))
         self.follow(course)
         meter.total = torch.full_like(meter.total, self._call(self._library.adam_effective))
         if meter.follows:
-            doing, gain = self._call(self._library.adam_own_doing), self._call(self._library.adam_growing, int(held))
-            meter.learn_gap(torch.full_like(meter.total, doing), torch.full_like(meter.total, gain), course.lr)
+            doing = torch.full_like(meter.total, self._call(self._library.adam_own_doing))
+            gains = self._of_tensors(self._library.adam_growing, held)[self.table.matrices > 0]
+            meter.learn_gap(doing, largest(gains), course.lr)
+
+    def _of_tensors(self, function: Any, held: bool) -> Tensor:
+        """What a function of the library finds for each tensor."""
+        self._call(function, int(held))
+        return self._sums[: len(self.table.entries)]
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         found: list[Any] = []

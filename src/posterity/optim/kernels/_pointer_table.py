@@ -120,6 +120,8 @@ class Table:
         self.device = device = entries[0].tensors["p"].device
         self.counters = [t for _, _, *counters in marks for t in counters]  # kept alive with their addresses
         self.table = torch.tensor([entry.row for entry in entries], dtype=torch.int64, device=device)
+        matrices = [entry.tensors["p"].ndim >= 2 for entry in entries]
+        self.matrices = torch.tensor(matrices, dtype=torch.int32, device=device)
         rows = [[_int64(seed), sample, draws.data_ptr(), skipped.data_ptr()] for seed, sample, draws, skipped in marks]
         self.marks = torch.tensor(rows, dtype=torch.int64, device=device)
         self.keys = torch.zeros(len(entries), 4, dtype=torch.int32, device=device)

@@ -148,6 +148,18 @@ def sum_of(values, count, LANES: tl.constexpr):
 
 
 @triton.jit
+def _largest(values, starts, matrices, count, LANES: tl.constexpr):
+    """`gap.largest` of the sums over parts of each matrix, by one program."""
+    found = tl.sum(tl.zeros((LANES,), dtype=tl.float64), axis=0)
+    for t in range(0, count):
+        start = tl.load(starts + t)
+        value = sum_of(values + start, tl.load(starts + t + 1) - start, LANES)
+        value = tl.where(tl.load(matrices + t) != 0, value, 0.0)
+        found = tl.where(tl.abs(value) > tl.abs(found), value, found)
+    return found
+
+
+@triton.jit
 def begin_step(before, now, meter, constants, numbers, marks, flags, count, groups, LANES: tl.constexpr):
     """Count the step and what clipping has left of its gradients, or that it is skipped."""
     then, size_now = sum_of(before, count, LANES), sum_of(now, count, LANES)
@@ -197,6 +209,8 @@ def plan(
     effective,
     own_doing,
     growing,
+    starts,
+    matrices,
     flags,
     count,
     groups,
@@ -211,8 +225,9 @@ def plan(
     if tl.load(meter + DUE) > 0:
         tl.store(meter + TOTAL, sum_of(effective, parts, LANES).to(tl.float32))
         tl.debug_barrier()
-        learn_growing(meter, constants, sum_of(growing, parts, LANES))
-        if share_done(meter, constants, lr) <= SHUT:
+        done = share_done(meter, constants, lr)
+        learn_growing(meter, done, _largest(growing, starts, matrices, count, LANES))
+        if done <= SHUT:
             learn_gap(meter, constants, sum_of(own_doing, parts, LANES), lr)
     tl.debug_barrier()
     ess = tl.where(flag == 0, following(meter, constants, lr), tl.load(meter + ESS))

@@ -22,8 +22,8 @@ CLIPPING, SPENT, OWED, TOLD, STEPS, MEASURED = (
 PEAK, BATCH, CLIP, DUE, DRAWN, NEXT, EXAMPLES = (
     tl.constexpr(_METER.index(name)) for name in ("peak", "batch", "clip", "due", "drawn", "next", "examples")
 )
-TAUGHT, MOVED, SETTLED, GROWTH = (
-    tl.constexpr(_METER.index(name)) for name in ("taught", "moved", "settled", "growing")
+TAUGHT, MOVED, SETTLED, GROWTH, LOOKS = (
+    tl.constexpr(_METER.index(name)) for name in ("taught", "moved", "settled", "growing", "looks")
 )
 N, BUDGET, LENGTH, KNOWN, SHARE, GIVEN, REFRESH, WATCHED, FOLLOWS = map(tl.constexpr, range(len(_CONSTANTS)))
 LOG_KEPT, TINY = map(tl.constexpr, (math.log(_meter.DECAY), 1e-30))
@@ -32,7 +32,7 @@ FRESH, SHUT, AJAR = map(tl.constexpr, (price.FRESH, price.SHUT, price.AJAR))
 GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
 FORGETTING, GAP_USUAL, GAP_POWER = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER))
 GAP_DOUBT, GAP_GROWN, GAP_GROWING = map(tl.constexpr, (gap.DOUBT, gap.GROWN, gap.GROWING))
-COLD, RECENT = map(tl.constexpr, (_meter.COLD, _meter.RECENT))
+GAP_CAUTION, GAP_NOISY = map(tl.constexpr, (gap.CAUTION, gap.NOISY))
 
 
 @triton.jit
@@ -104,9 +104,11 @@ def following(meter, constants, lr):
     budget, allowed = tl.load(constants + BUDGET).to(tl.float64), _worth(meter, constants)
     settled = tl.load(meter + SETTLED) / tl.maximum(tl.load(meter + TOTAL), TINY)
     believed = _agreement(meter) * tl.minimum(GAP_GROWN * settled, 1.0)
-    believed = believed * GAP_GROWING / tl.maximum(tl.load(meter + GROWTH), GAP_GROWING)
+    caution = GAP_GROWING / tl.maximum(tl.load(meter + GROWTH), GAP_GROWING)
     for _ in tl.static_range(GAP_DOUBT):
         allowed = allowed * believed
+    for _ in tl.static_range(GAP_CAUTION):
+        allowed = allowed * caution
     allowed = tl.maximum(allowed, GAP_LEAST)
     follows, watched = tl.load(constants + FOLLOWS) > 0, tl.load(constants + WATCHED) > 0
     alone = budget * tl.where(follows, opened * allowed / GAP_MOST, opened)
@@ -127,11 +129,12 @@ def _worth(meter, constants):
 
 
 @triton.jit
-def learn_growing(meter, constants, growing):
+def learn_growing(meter, done, growing):
     """The first part of `Meter.learn_gap`: U."""
-    before, steps = tl.load(meter + GROWTH), tl.load(meter + STEPS)
-    news = tl.maximum(tl.load(constants + REFRESH) / tl.maximum(steps - COLD, 1.0), RECENT)
-    tl.store(meter + GROWTH, before + news * (growing.to(tl.float32) / tl.sqrt(left(meter)) - before))
+    if done <= GAP_NOISY:
+        before, looks = tl.load(meter + GROWTH), tl.where(done > SHUT, tl.load(meter + LOOKS), 0.0) + 1
+        tl.store(meter + LOOKS, looks)
+        tl.store(meter + GROWTH, before + (growing.to(tl.float32) / tl.sqrt(left(meter)) - before) / looks)
 
 
 @triton.jit

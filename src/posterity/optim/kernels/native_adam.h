@@ -64,18 +64,22 @@ double adam_size(const Work *work, int threads) {
     return ordered_sum(work->sums, work->tensors);
 }
 
+static double product(const float *a, const float *b, int64_t size) {
+    double lanes[LANES] = {0}, rest = 0;
+    for (int64_t j = 0; j + LANES <= size; j += LANES)
+        for (int i = 0; i < LANES; i++) lanes[i] += (double)a[j + i] * b[j + i];
+    for (int64_t j = size - size % LANES; j < size; j++)
+        rest += (double)a[j] * b[j];
+    return rest + ordered_sum(lanes, LANES);
+}
+
 /* The sum of squares of each tensor's means, into `sums`. */
 void adam_squares(const Work *work, int held, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t t = 0; t < work->tensors; t++) {
-        const float *p = (float *)work->table[t * AT_WIDTH + (held ? AT_BUFFER : AT_P)];
-        int64_t size = work->table[t * AT_WIDTH + AT_SIZE];
-        double lanes[LANES] = {0}, rest = 0;
-        for (int64_t j = 0; j + LANES <= size; j += LANES)
-            for (int i = 0; i < LANES; i++) lanes[i] += (double)p[j + i] * p[j + i];
-        for (int64_t j = size - size % LANES; j < size; j++)
-            rest += (double)p[j] * p[j];
-        work->sums[t] = rest + ordered_sum(lanes, LANES);
+        const int64_t *row = work->table + t * AT_WIDTH;
+        const float *mean = (float *)row[held ? AT_BUFFER : AT_P];
+        work->sums[t] = product(mean, mean, row[AT_SIZE]);
     }
 }
 
@@ -125,19 +129,15 @@ double adam_own_doing(const Work *work, int threads) {
     return ordered_sum(work->sums, work->count);
 }
 
-/* Minus the sum of m times mean g over all weights: what larger ones would gain; see gap.py. */
-double adam_growing(const Work *work, int held, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t k = 0; k < work->count; k++) {
-        Block block = find_block(work, k);
-        work->sums[k] = 0;
-        if (!work->gradients[block.t]) continue;
-        const float *restrict mean = words_of(&block, held ? AT_BUFFER : AT_P), *restrict average = words_of(&block, AT_MOMENTUM);
-        double steps = *(float *)block.row[AT_STEP], lanes[LANES] = {0};
-        for (int j = 0; j < block.size; j++) lanes[j % LANES] += (double)mean[j] * average[j];
-        work->sums[k] = -ordered_sum(lanes, LANES) / (1 - pow(adam_of(work, block.t)[ADAM_BETA1], steps));
+/* Minus the sum of m times mean g of each tensor, into `sums`: what larger weights would gain; see gap.py. */
+void adam_growing(const Work *work, int held, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t t = 0; t < work->tensors; t++) {
+        const int64_t *row = work->table + t * AT_WIDTH;
+        const float *mean = (float *)row[held ? AT_BUFFER : AT_P], *average = (float *)row[AT_MOMENTUM];
+        double kept = 1 - pow(adam_of(work, t)[ADAM_BETA1], *(float *)row[AT_STEP]);
+        work->sums[t] = work->gradients[t] ? -product(mean, average, row[AT_SIZE]) / kept : 0;
     }
-    return ordered_sum(work->sums, work->count);
 }
 
 /* ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────── */

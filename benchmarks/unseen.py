@@ -31,9 +31,9 @@ from networks import mlp
 
 FIRST = """
 These tasks were written down, and run once, when the rule for networks that [learn late](doubt.md) was fixed. Losses on
-some of them led to the rule for networks that are far from fitted. Its constant was chosen on their seeds 0 and 1, and
-on small networks of [that page](doubt.md) that memorise. "Late" marks networks whose loss stays where it was for a good
-part of training.
+some of them led to the rule for networks that are far from fitted. Its constants were chosen on their seeds 0 and 1, on
+small networks of [that page](doubt.md) that memorise, and on [tasks](noise_budgets.md) that earlier constants were
+chosen on. "Late" marks networks whose loss stays where it was for a good part of training.
 """
 SECOND = """
 These were written down after that. Nothing was chosen on them.

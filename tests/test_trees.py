@@ -94,3 +94,11 @@ def test_fingerprints_tell_architectures_apart_and_nothing_else() -> None:
 def test_state_is_never_kept_in_half_precision() -> None:
     kept = {d: trees.state_dtype(d) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
     assert list(kept.values()) == [torch.float32, torch.float32, torch.float32, torch.float64]
+
+
+def test_looks_at_shapes_may_be_nested() -> None:
+    with trees.looking_at_shapes():
+        with trees.looking_at_shapes():
+            assert trees.looks_at_shapes()
+        assert trees.looks_at_shapes()
+    assert not trees.looks_at_shapes()

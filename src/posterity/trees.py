@@ -81,11 +81,11 @@ _LOOK = threading.local()
 @contextmanager
 def looking_at_shapes() -> Iterator[None]:
     """While open, state dicts that this thread asks for are for shapes alone: an attached model keeps its sample."""
-    _LOOK.shapes = True
+    before, _LOOK.shapes = looks_at_shapes(), True
     try:
         yield
     finally:
-        _LOOK.shapes = False
+        _LOOK.shapes = before
 
 
 def looks_at_shapes() -> bool:

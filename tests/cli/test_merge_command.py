@@ -163,8 +163,26 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
         ("method: ties\nmethod: linear\n", "'method' twice"),
         ("method: ties\nmodels: {a: x, b: y, a: z}\n", "'a' twice"),
         ("models: [{path: x, path: y}]\n", "'path' twice"),
+        ("layers: {1: x, 0x1: y}\n", "'1' twice"),
+        (f"{'k' * 1000}: x\n{'k' * 1000}: y\n", "twice"),
     ],
-    ids=["open", "deep", "maps", "lists", "aliases", "date", "digits", "long", "nul", "object", "key", "model", "list"],
+    ids=[
+        "open",
+        "deep",
+        "maps",
+        "lists",
+        "aliases",
+        "date",
+        "digits",
+        "long",
+        "nul",
+        "object",
+        "key",
+        "model",
+        "list",
+        "number",
+        "long key",
+    ],
 )
 def test_hostile_recipes_are_refused(tmp_path, text, message):
     (tmp_path / "r.yaml").write_text(text)

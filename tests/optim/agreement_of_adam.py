@@ -194,6 +194,20 @@ def test_zeros_without_a_gradient_get_no_noise_but_that_of_a_given_prior(how, pr
     assert_alike(*pairs)
 
 
+@pytest.mark.parametrize("settings", [{}, {"base": Adam, "weight_decay": 0.1}], ids=["AdamW", "L2"])
+def test_matrices_alone_tell_what_larger_weights_would_gain(settings):
+    """The vector of one number would gain or lose most."""
+    one, other = over(None, **settings), over(False, **settings)
+    for optimizer, model in (one, other):
+        model.weights[1].data.fill_(40.0)
+        train(optimizer, model)
+    assert used(one[0])
+    assert_alike(one, other)
+    told, model = float(one[0].meter.growing), one[1]
+    average = one[0].bases[0].state[model.weights[1]]["exp_avg"]
+    assert 0 < abs(told) < 0.1 * abs(float(40.0 * average))
+
+
 def test_gradients_that_were_there_before_a_sample_are_not_priced_with_its_noise():
     one, other = over(None), over(False)
     for optimizer, model in (one, other):

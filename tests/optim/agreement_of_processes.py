@@ -10,7 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from optim.agreement import DEVICE, SETTINGS, assert_equal, pair, train
 from posterity.errors import InvalidInput
-from posterity.optim import EVON, IVON, SAM, BayesBiNN, BayesianSAM, VariationalNewton, kernels
+from posterity.optim import EVON, IVON, SAM, BayesBiNN, BayesianSAM, Variational, VariationalNewton, kernels
 from posterity.optim._distributed import Replicas
 
 
@@ -73,3 +73,11 @@ def test_who_cannot_work_on_shards_says_so(kind, second_of_two):
     weight = nn.Parameter(distribute_tensor(torch.ones(4, 2), second_of_two, [Shard(0)], src_data_rank=None))
     with pytest.raises(InvalidInput, match="params: expected whole parameters on each process, got 'sharded ones'"):
         kind([weight], lr=0.1, **({} if kind is SAM else {"ess": 10}))
+
+
+def test_a_base_has_shards_alone_or_none(second_of_two):
+    """Sums over all weights would count whole parameters once for each process."""
+    shard = nn.Parameter(distribute_tensor(torch.ones(4, 2), second_of_two, [Shard(0)], src_data_rank=None))
+    with pytest.raises(InvalidInput, match="base: expected parameters that are all sharded, or none, got '2 whole"):
+        Variational(torch.optim.AdamW([shard, *(nn.Parameter(torch.ones(2)) for _ in range(2))]), n=10)
+    Variational(torch.optim.AdamW([shard]), n=10)

@@ -99,6 +99,8 @@ def test_no_number_of_a_state_dict_may_be_nan(name):
         ("Variational, AdamW", ("normalised", 0, 1), math.inf),
         ("Variational, AdamW", ("normalised", 0), [1.0]),
         ("Variational, AdamW", ("normalised",), math.nan),
+        ("Variational, AdamW", ("normalised",), []),
+        ("Variational, AdamW", ("deltas",), []),
         ("Variational, AdamW", ("meter",), None),
         ("Variational, AdamW", ("bases",), 1.0),
         ("Variational, AdamW", ("bases", 0), {}),
@@ -186,6 +188,38 @@ def test_what_fails_in_a_base_changes_nothing():
     optimizer.step(problem.closure(optimizer))
 
 
+def test_a_load_that_fails_at_its_end_changes_nothing():
+    """As where a hook of the user raises, which runs when all has been loaded."""
+
+    def refuse(_):
+        raise RuntimeError("not today")
+
+    problem, optimizer = trained(CASES["Variational, AdamW"], steps=25)
+    saved, before = copy.deepcopy(optimizer.state_dict()), str(optimizer.state_dict())
+    saved["meter"]["steps"], saved["deltas"] = 30, [2 * delta for delta in saved["deltas"]]
+    hook = optimizer.register_load_state_dict_post_hook(refuse)
+    with pytest.raises(RuntimeError, match="not today"):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == before
+    hook.remove()
+    optimizer.load_state_dict(saved)
+    assert optimizer.meter.steps == 30
+    optimizer.step(problem.closure(optimizer))
+
+
+@pytest.mark.parametrize("name", ["foreach", "fused"])
+def test_what_torch_chooses_by_itself_may_be_loaded_where_it_was_chosen(name):
+    """A default is None, which is neither True nor False."""
+    _, usual = trained(CASES["Variational, AdamW"])
+    parameter = torch.nn.Parameter(torch.ones(3))
+    for value in (False, True):
+        chosen = Variational(torch.optim.AdamW([parameter], **{name: value}), n=10)
+        state = chosen.state_dict()
+        state["param_groups"][0][name] = usual.param_groups[0][name]
+        assert state["param_groups"][0][name] is None
+        chosen.load_state_dict(state)
+
+
 def test_rows_of_a_precision_may_not_be_missing():
     _, optimizer = trained(CASES["VariationalNewton"])
     broken = copy.deepcopy(optimizer.state_dict())
@@ -194,10 +228,11 @@ def test_rows_of_a_precision_may_not_be_missing():
         optimizer.load_state_dict(broken)
 
 
-def test_a_number_that_is_missing_is_named():
+@pytest.mark.parametrize("name", ["ess", "total"])
+def test_a_number_that_is_missing_is_named(name):
     _, optimizer = trained(CASES["Variational, AdamW"])
     broken = copy.deepcopy(optimizer.state_dict())
-    del broken["meter"]["ess"]
+    del broken["meter"][name]
     with pytest.raises(InvalidInput, match="the numbers steps, measured"):
         optimizer.load_state_dict(broken)
 

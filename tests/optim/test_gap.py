@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, Adam, AdamW, RAdam
 
 from networks import perceptron
 from posterity.optim import Variational, _meter, gap
-from posterity.optim._bases import growing, looks, own_doing
+from posterity.optim._bases import add, growing, looks, own_doing
 from posterity.optim.price import Price
 
 
@@ -207,6 +207,36 @@ def test_what_larger_weights_gain_is_averaged_over_the_third_quarter_without_cli
         assert float(meter.growing) == pytest.approx(mean)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: SGD(p, lr=1e-6, momentum=0.9, weight_decay=0.3),
+        lambda p: SGD(p, lr=1e-6, momentum=0.9, dampening=0.9),
+        lambda p: Adam(p, lr=1e-6, weight_decay=0.3),
+        lambda p: AdamW(p, lr=1e-6, weight_decay=0.3),
+        lambda p: RAdam(p, lr=1e-6, weight_decay=0.3),
+    ],
+    ids=["SGD", "dampening", "Adam", "AdamW", "RAdam"],
+)
+@pytest.mark.parametrize("prior", [0.0, 0.2])
+def test_neither_weight_decay_nor_a_prior_counts_as_a_gradient_of_the_loss(make, prior):
+    """Weights hardly move here, so that the average of gradients is the gradient, but for what the base has added."""
+    torch.manual_seed(0)
+    p, g = nn.Parameter(torch.randn(5, 2, dtype=torch.float64)), torch.randn(5, 2, dtype=torch.float64)
+    base = make([p])
+    for _ in range(300):  # until a momentum has forgotten its first gradient
+        p.grad = g.clone()
+        add([prior * p.detach()], [p])
+        base.step()
+    p.grad, group, pull = g.clone(), base.param_groups[0], prior * p.detach()
+    assert float(growing(base, group, p, pull)) == pytest.approx(-float((p.detach() * g).sum()), rel=1e-3)
+    assert abs(float(own_doing(base, group, p, pull))) < 1e-3 * group["lr"] * float(g.square().sum())  # ĝ = ḡ
+
+
+def test_what_tells_among_gains_waits_for_no_device():
+    assert gap.largest(torch.zeros(3, device="meta")).shape == ()
+
+
 def test_depth_does_not_count_in_what_larger_weights_gain():
     """Of a network of rectifiers without biases every layer would gain the same."""
     torch.manual_seed(0)
@@ -226,7 +256,7 @@ def test_the_matrix_tells_that_gains_or_loses_most():
     for gradient, told in ((1.0, -3.0), (-1.0, 3.0)):
         for p, factor in ((small, -1.0), (large, 1.0), (vector, 9.0)):
             p.grad = torch.full_like(p, factor * gradient)
-        _, gains = looks(lambda _: (base, base.param_groups[0]), [small, large, vector], torch.zeros(()))
+        _, gains = looks(lambda _: (base, base.param_groups[0]), [small, large, vector], [], torch.zeros(()))
         assert float(gap.largest(gains)) == told
     assert float(gap.largest(gains[2:])) == 0
 

@@ -1,5 +1,7 @@
 """SAM and bSAM: both passes where they belong, m-sharpness, mixed precision, and the published equations."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -171,6 +173,18 @@ def test_errors_leave_the_mean(kind):
     assert all(p.grad is None for p in model.parameters())
     with pytest.raises(InvalidInput, match="one backward pass"):
         optimizer.attach(model)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("kind", [SAM, BayesianSAM])
+def test_gradients_with_a_graph_leave_none_behind(kind):
+    model, (inputs, targets) = network(), data()
+    optimizer = kind(model.parameters(), lr=0.1, **({} if kind is SAM else {"ess": 100}))
+    for context in (partial(optimizer.sampled_params, train=True), optimizer.perturbed_params):
+        with context():
+            loss(model, inputs, targets).backward(create_graph=True)
+    assert all(size.grad_fn is None for size in optimizer._sizes.values())
+    optimizer.step()
 
 
 def test_posteriors():

@@ -261,6 +261,26 @@ def test_a_padding_row_and_pruned_weights_stay_zero(base):
     assert 0 < kl < math.inf
 
 
+@pytest.mark.parametrize("size", [10, 100], ids=["squares", "Price"])
+def test_weights_that_are_zero_have_noise_where_gradients_come(size):
+    """The last layer begins at zero and stays there, at a learning rate of 0."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 4)
+    nn.init.zeros_(model.weight[:, :3])
+    optimizer = Variational(SGD(model.parameters(), lr=0.0), n=100, batch_size=size, total_steps=100)
+    x, y = logistic(100, 5)
+    for _ in range(60):
+        rows = torch.randperm(100)[:size]
+        with optimizer.sampled_params(train=True):
+            F.cross_entropy(model(x[rows].float()), y[rows].long()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert optimizer.meter.by_price == (size == 100)
+    assert (model.weight[:, :3] == 0).all()
+    sigma = optimizer.posterior(model, likelihood="categorical").variance["weight"].sqrt()
+    assert (sigma[:, :3] > 0.1 * sigma[:, 3:].max()).all()
+
+
 def test_noise_begins_behind_the_last_batch_normalisation():
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -297,3 +297,18 @@ def test_a_group_that_is_added_goes_to_the_last_base():
     assert [len(base.param_groups) for base in optimizer.bases] == [1, 2]
     assert optimizer.base_of(new)[0] is optimizer.bases[1]
     assert optimizer.param_groups[-1]["lr"] == 0.2
+
+
+def test_a_group_that_is_added_late_is_part_of_the_posterior():
+    model = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+    optimizer = Variational(AdamW(model[0].parameters()), n=50, total_steps=100)
+    for step in range(30):
+        if step == 25:  # between two looks at all widths
+            optimizer.add_param_group({"params": model[1].parameters()})
+        with optimizer.sampled_params(train=True):
+            sum(layer(torch.ones(4, 2)).square().mean() for layer in model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    posterior = optimizer.posterior(model, likelihood="gaussian")
+    assert all(torch.isfinite(v).all() and (v > 0).all() for v in posterior.variance.values())
+    assert math.isfinite(optimizer.diagnostics().kl)

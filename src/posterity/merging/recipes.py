@@ -95,7 +95,7 @@ def _loaded(text: str) -> Any:
             raise ValueError("brackets within brackets, too deep to read")
     twice = _repeated(yaml.compose(text, yaml.SafeLoader))
     if twice is not None:
-        raise ValueError(f"the key {twice!r} twice")
+        raise ValueError(f"the key {twice!r:.60} twice")
     return yaml.safe_load(text)
 
 
@@ -105,7 +105,8 @@ def _repeated(node: yaml.Node | None) -> str | None:
         return next((key for child in node.value if (key := _repeated(child)) is not None), None)
     if not isinstance(node, yaml.MappingNode):
         return None
-    keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+    read = yaml.SafeLoader("").construct_object  # 1 and 0x1 are one key
+    keys = Counter(str(read(key)) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
     inside = (key for _, child in node.value if (key := _repeated(child)) is not None)
     return next((key for key, often in keys.items() if often > 1), next(inside, None))
 

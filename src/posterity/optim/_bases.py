@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, zip_longest
 from numbers import Real
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import StateDict
 
 from posterity.errors import InvalidInput, expected, require
-from posterity.optim._distributed import local
+from posterity.optim._distributed import local, sharded
 from posterity.optim._forms import check_count, check_form, check_tensor
 from posterity.optim._meter import DECAY
 from posterity.optim._options import check_finite, check_memory, check_parameters
@@ -55,6 +55,8 @@ def checked(base: Any) -> list[Optimizer]:
         twice = owned.intersection(parameters)
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)
+    whole = sum(not sharded(p) for p in owned)  # sums over all weights would count these once for each process
+    require(whole in (0, len(owned)), "base", "parameters that are all sharded, or none", f"{whole} whole ones, too")
     check_memory(owned)
     return bases
 
@@ -82,27 +84,34 @@ def tempered(prior: Mapping[str, tuple[Tensor, Tensor]], temperature: float) -> 
     return Diagonal(means, {name: precision / temperature for name, (_, precision) in prior.items()})
 
 
-def deltas(view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
-    """δ of the weights of a parameter, whose prior may differ from weight to weight.
+def with_delta(h: Tensor | float, view: Mapping[str, Tensor], numbers: Numbers) -> Tensor | float:
+    """h + δ of the weights of a parameter, whose prior may differ from weight to weight.
 
     Where both a weight and its curvature are exactly 0, no gradient ever came: a padding row, or a pruned weight. Noise
     there would have no price that gradients tell, and δ is `still` times as large.
 
     Args:
+        h: Its curvature, where it is known.
         view: Its state, with the means as "p" where they are known.
         numbers: Those of its widths.
     """
-    delta = view["prior_precision"] * numbers["delta"] if "prior_precision" in view else numbers["delta"]
+    if "prior_precision" in view:
+        return h + view["prior_precision"] * numbers["delta"]
     if numbers["still"] == 1 or not {"p", "curvature"} <= view.keys():
-        return delta
-    still = (view["p"] == 0) & (view["curvature"] == 0)
-    return delta * torch.ones_like(view["curvature"]).masked_fill_(still, numbers["still"])
+        return h + numbers["delta"]
+    reached = torch.logical_or(view["p"], view["curvature"])
+    return torch.where(reached, h + numbers["delta"], numbers["delta"] * numbers["still"])
 
 
-def pull(
+def positive(hessian: Tensor) -> Tensor:
+    """An estimate of a curvature without its negative numbers, which are not the 0 that `with_delta` looks for."""
+    return hessian.where(hessian >= 0, torch.finfo(hessian.dtype).tiny)
+
+
+def pulls(
     parameters: Sequence[Tensor], state: Mapping[Tensor, Mapping[str, Tensor]], isotropic: float, n: float
-) -> None:
-    """Add δ (m − m₀), the gradient of a given prior, to the gradients that the bases step from.
+) -> list[Tensor]:
+    """δ (m − m₀) of each parameter, the gradient of a given prior.
 
     Args:
         parameters: Those with a gradient.
@@ -110,14 +119,21 @@ def pull(
         isotropic: The precision of the prior otherwise.
         n: Number of examples N, by which δ is smaller.
     """
+    found = []
     for p in parameters:
-        own, gradient = state.get(p, {}), p.grad
-        assert gradient is not None
+        own, mean = state.get(p, {}), local(p.detach())
         if "prior_precision" in own:
-            away = local(p) - local(own["prior_mean"])
-            local(gradient).add_(away * local(own["prior_precision"]) / n)
+            found.append((mean - local(own["prior_mean"])) * local(own["prior_precision"]) / n)
         else:
-            gradient.add_(p, alpha=isotropic / n)
+            found.append(mean * (isotropic / n))
+    return found
+
+
+def add(pulls: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    """Add `pulls`, if there are any, to the gradients that the bases step from."""
+    for p, prior in zip(parameters, pulls, strict=False):
+        assert p.grad is not None
+        local(p.grad).add_(prior)
 
 
 def keeps_squares(base: Optimizer) -> bool:
@@ -151,18 +167,19 @@ def teaches(bases: Sequence[Optimizer]) -> bool:
     return all(keeps_squares(base) or type(base) is torch.optim.SGD for base in bases)
 
 
-def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
+def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None = None) -> Tensor:
     """η (ĝ − ḡ)ᵀ D ĝ of a parameter in the coming step; see `posterity.optim.gap`.
 
     Args:
         base: The optimizer of the parameter, one of those that `teaches` accepts.
         group: Its group.
         p: The parameter, with a gradient.
+        prior: What `add` has added to its gradients, if anything.
     """
-    gradient, before = _gradient(group, p), _average(base, group, p)
+    gradient, before = _gradient(group, p), _average(base, group, p, prior)
     away = gradient if before is None else gradient - before
     if not keeps_squares(base):
-        return group["lr"] * torch.dot(away, gradient) / (1 - group["momentum"])
+        return group["lr"] * torch.dot(away, gradient) / _settling(group)
     state, beta2 = base.state.get(p, {}), group["betas"][1]
     squares = gradient.square() * (1 - beta2)
     if before is not None:
@@ -171,26 +188,31 @@ def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
     return group["lr"] * torch.dot(away / root, gradient)
 
 
-def growing(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor:
+def growing(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None = None) -> Tensor:
     """−mᵀḡ of a parameter; see `posterity.optim.gap`. The arguments are those of `own_doing`."""
-    before = _average(base, group, p)
+    before = _average(base, group, p, prior)
     gradient = _gradient(group, p) if before is None else before
     return -torch.dot(local(p.detach()).to(gradient).reshape(-1), gradient)
 
 
 def looks(
-    base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]], parameters: Sequence[Tensor], like: Tensor
+    base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]],
+    parameters: Sequence[Tensor],
+    pulls: Sequence[Tensor],
+    like: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """`own_doing` of each parameter, and `growing` of each matrix; zero for others.
 
     Args:
         base_of: The optimizer of a parameter, and its group.
         parameters: Those with a gradient.
+        pulls: What `add` has added to the gradients of each, if anything.
         like: A number of the wanted type, on the wanted device.
     """
-    doing = torch.stack([own_doing(*base_of(p), p).to(like) for p in parameters])
-    gains = [growing(*base_of(p), p).to(like) if p.ndim >= 2 else torch.zeros_like(like) for p in parameters]
-    return doing, torch.stack(gains)
+    pairs = list(zip_longest(parameters, pulls))
+    doing = [own_doing(*base_of(p), p, prior).to(like) for p, prior in pairs]
+    gains = [growing(*base_of(p), p, prior).to(like) if p.ndim >= 2 else torch.zeros_like(like) for p, prior in pairs]
+    return torch.stack(doing), torch.stack(gains)
 
 
 def _gradient(group: Mapping[str, Any], p: Tensor) -> Tensor:
@@ -200,14 +222,24 @@ def _gradient(group: Mapping[str, Any], p: Tensor) -> Tensor:
     return -gradient if group.get("maximize", False) else gradient
 
 
-def _average(base: Optimizer, group: Mapping[str, Any], p: Tensor) -> Tensor | None:
-    """ḡ, the average of earlier gradients that a base keeps, if there is one."""
+def _average(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None) -> Tensor | None:
+    """ḡ, the average of earlier gradients that a base keeps, if there is one, without the decay and the prior in it."""
     state, kind = base.state.get(p, {}), state_dtype(p.dtype)
     if keeps_squares(base):
-        steps = float(state.get("step", 0))
-        return local(state["exp_avg"]).to(kind).reshape(-1) / (1 - group["betas"][0] ** steps) if steps else None
-    buffer = state.get("momentum_buffer")
-    return None if buffer is None else local(buffer).to(kind).reshape(-1) * (1 - group["momentum"])
+        kept, settling = state.get("exp_avg"), 1 - group["betas"][0] ** float(state.get("step", 0))
+    else:
+        kept, settling = state.get("momentum_buffer"), 1 / _settling(group)
+    if kept is None or not settling:
+        return None
+    found = local(kept).to(kind).reshape(-1) / settling
+    if (coupled := 0.0 if group.get("decoupled_weight_decay") else group["weight_decay"]) or prior is not None:
+        found = found - coupled * local(p.detach()).to(kind).reshape(-1)
+    return found if prior is None else found - prior.to(kind).reshape(-1)
+
+
+def _settling(group: Mapping[str, Any]) -> float:
+    """What SGD's buffer of a momentum is multiplied with to be an average of gradients."""
+    return float((1 - group["momentum"]) / max(1 - group["dampening"], 1e-12))
 
 
 def decay(bases: Sequence[Optimizer]) -> float:
@@ -226,7 +258,7 @@ def check_saved(bases: Sequence[Optimizer], state_dict: StateDict) -> None:
     found = [each.get("kind") if isinstance(each, Mapping) else each for each in given] if _is_list(given) else [given]
     if found != kinds:
         check_form({"state": {}, "param_groups": [], **state_dict})
-        names = sorted({name for values in state_dict.get("state", {}).values() for name in values})
+        names = sorted({str(name) for values in state_dict.get("state", {}).values() for name in values})
         others = ", ".join(f"{kind!s:.60}" for kind in found or names) or "one of another optimizer"
         raise expected("state dict", f"one of Variational, over {', '.join(kinds)}", others)
     check_form(state_dict)
@@ -253,7 +285,7 @@ def _check_options(mine: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     for name in given.keys() & mine.keys() - {"params"}:
         own, found, what = mine[name], given[name], f"state dict, {name}"
         if isinstance(own, bool):
-            require(isinstance(found, bool), what, "True or False", found)
+            require(found is None or isinstance(found, bool), what, "True or False", found)
         elif _is_list(own):
             require(_is_list(found) and len(found) == len(own), what, f"{len(own)} numbers", found)
         for old, new in zip(own, found, strict=True) if _is_list(own) else [(own, found)]:

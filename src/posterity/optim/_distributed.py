@@ -56,7 +56,7 @@ def whole(t: Tensor) -> Tensor:
 
 
 def over_shards(t: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-    """A sum over parameters, from the parts that their shards have on each process, if they are shards."""
+    """Sums over the weights of parameters, from those of this process; all of these are shards, or none."""
     shards = next((p for p in parameters if sharded(p)), None)
     return t if shards is None else summed(t, shards)
 

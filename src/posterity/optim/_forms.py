@@ -55,14 +55,17 @@ def check_count(what: str, value: Any) -> None:
 
 
 def check_parts(mine: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise unless each part is there and what it is of now: a dictionary, a list, or a list of lists."""
+    """Raise unless each part is there and what it is of now: a dictionary, a list, or a list of lists, as long."""
     for name, own in mine.items():
         kind = Mapping if isinstance(own, Mapping) else (list, tuple)
-        fine = isinstance(found.get(name), kind)
+        fine = isinstance(found.get(name), kind) and (kind is Mapping or len(found[name]) == len(own))
         if fine and isinstance(own, list) and own and isinstance(own[0], (list, tuple)):
             fine = all(isinstance(each, (list, tuple)) and len(each) == len(own[0]) for each in found[name])
         require(
-            fine, f"state dict, {name!r}", f"what `state_dict` returns, a {type(own).__name__}", _brief(found.get(name))
+            fine,
+            f"state dict, {name!r}",
+            f"what `state_dict` returns, a {type(own).__name__} of {len(own)}",
+            _brief(found.get(name)),
         )
 
 

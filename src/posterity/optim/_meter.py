@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -280,17 +281,18 @@ class Meter:
         own = {name: getattr(self, name) for name in ("steps", "measured", "peak", "batch", "follows")}
         return own | {name: float(getattr(self, name)) for name in MEASURED} | self.price.state()
 
-    def load(self, numbers: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        left = dict(numbers)
-        self.steps, self.measured = int(left.pop("steps")), int(left.pop("measured"))
-        self.peak, self.batch = left.pop("peak"), left.pop("batch")
-        self.follows = bool(left.pop("follows", False))  # the budgets of earlier versions were fixed
+    def loaded(self, numbers: Mapping[str, Any]) -> Meter:
+        """Another meter, with what `state` gave: a load that fails later leaves this one in its place."""
+        left, other = dict(numbers), copy.deepcopy(self)
+        other.steps, other.measured = int(left.pop("steps")), int(left.pop("measured"))
+        other.peak, other.batch = left.pop("peak"), left.pop("batch")
+        other.follows = bool(left.pop("follows", False))  # the budgets of earlier versions were fixed
         left.pop(FORMER, None)
         missing = {"settled": left["total"]}  # those of earlier versions lack the last ones
         for name in MEASURED:
-            setattr(self, name, torch.full_like(self.scale, left.pop(name, missing.get(name, 0.0))))
-        self.price.load(left)
+            setattr(other, name, torch.full_like(self.scale, left.pop(name, missing.get(name, 0.0))))
+        other.price.load(left)
+        return other
 
 
 def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> None:
@@ -301,7 +303,7 @@ def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = No
         own: What a state dict of now would have; those of earlier versions lack some, and have one more.
     """
     if own is not None:
-        named = own.keys() - {*MEASURED, "follows"} <= numbers.keys() <= own.keys() | {FORMER}
+        named = own.keys() - {*MEASURED, "follows"} | {"total"} <= numbers.keys() <= own.keys() | {FORMER}
         require(named, "state dict", f"the numbers {', '.join(own)}", ", ".join(numbers))
     for name, value in numbers.items():
         check_finite(f"state dict, {name}", value, -math.inf if name in SIGNED else 0.0)

@@ -94,8 +94,9 @@ class TwoPass(VariationalOptimizer):
             self._come_back(means)
             raise
         self._apart.add()
-        sizes = dict(zip(first, torch._foreach_abs(list(first.values())), strict=True))
-        self._sizes |= {p: size + self._sizes[p] if p in self._sizes else size for p, size in sizes.items()}
+        with torch.no_grad():
+            sizes = dict(zip(first, torch._foreach_abs(list(first.values())), strict=True))
+            self._sizes |= {p: size + self._sizes[p] if p in self._sizes else size for p, size in sizes.items()}
         self._pairs += 1
 
     @torch.no_grad()

@@ -99,4 +99,4 @@ def believed(allowed: Tensor, agreement: Tensor, settled: Tensor, growing: Tenso
 
 def largest(gains: Tensor) -> Tensor:
     """The one that is largest in size, with its sign: averages over looks stay free of bias where gains fluctuate."""
-    return gains[gains.abs().argmax()] if len(gains) else gains.sum()
+    return torch.take(gains, gains.abs().argmax()) if len(gains) else gains.sum()  # which does not wait for a device

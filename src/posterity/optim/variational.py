@@ -159,7 +159,7 @@ class Variational(Watching):
         """What the curvature h of a parameter is a multiple of, and the factor; None before its first step."""
         state = self.state.get(p, {})
         if self.meter.by_price:
-            return (state["hessian"].clamp_min(0), 1.0) if "hessian" in state else None
+            return (_bases.positive(state["hessian"]), 1.0) if "hessian" in state else None
         found = _bases.squares(*self.base_of(p), p, state)
         return None if found is None else (found[0], found[1] * self.meter.examples())
 
@@ -180,7 +180,7 @@ class Variational(Watching):
         if isinstance(numbers["ess"], float) and math.isinf(numbers["ess"]):
             return math.inf  # no noise yet
         h = view["curvature"] * numbers["scale"] if "curvature" in view else 0.0
-        return (h + _bases.deltas(view, numbers)) * numbers["ess"]
+        return _bases.with_delta(h, view, numbers) * numbers["ess"]
 
     @staticmethod
     def update(view: Views, mean: Tensor, gradient: Tensor, product: Tensor | None, numbers: Numbers) -> None:
@@ -211,7 +211,7 @@ class Variational(Watching):
         elif product is not None and numbers["ess"] != math.inf:
             if "product" not in view and "sample" in view:  # of one sample, whose noise is known
                 product = product - (view["sample"].to(mean.dtype) - mean) * view["average"]
-            h.lerp_(product * self.precision({**view, "curvature": h.clamp_min(0)}, numbers), self.meter.news())
+            h.lerp_(product * self.precision({**view, "curvature": _bases.positive(h)}, numbers), self.meter.news())
         view["average"].lerp_(gradient, max(0.1, 1 / (self.meter.steps + 1)))
 
     def apply(self, pieces: list[Piece]) -> None:
@@ -225,12 +225,12 @@ class Variational(Watching):
         if self.meter.silent:
             self.normalised.look(parameters)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
+        pulls = _bases.pulls(parameters, self.state, self._isotropic, self.n) if self._explicit else []
         if meter.stepped(lr):
             self._look()
             if meter.follows and meter.steps > COLD:
-                self._learn_gap(parameters, lr)
-        if self._explicit:
-            _bases.pull(parameters, self.state, self._isotropic, self.n)
+                self._learn_gap(parameters, pulls, lr)
+        _bases.add(pulls, parameters)
         if not meter.silent:
             meter.hold(lr, self.normalised.share)
         _bases.step(self.bases)
@@ -261,9 +261,9 @@ class Variational(Watching):
                 total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
         self.meter.total = over_shards(total, self._trained())
 
-    def _learn_gap(self, parameters: list[Tensor], lr: float) -> None:
+    def _learn_gap(self, parameters: list[Tensor], pulls: list[Tensor], lr: float) -> None:
         """What examples do for their own loss in this step, and what larger weights would gain."""
-        found = _bases.looks(self.base_of, parameters, self.meter.total)
+        found = _bases.looks(self.base_of, parameters, pulls, self.meter.total)
         doing, gains = (over_shards(each, parameters) for each in found)
         self.meter.learn_gap(doing.sum(), largest(gains), lr)
 
@@ -310,7 +310,7 @@ class Variational(Watching):
         if "prior_precision" in state:
             return whole(state["prior_mean"]), whole(state["prior_precision"])
         mean = torch.zeros(p.shape, dtype=state_dtype(p.dtype), device=home(p))
-        return mean, mean + _bases.deltas(*self._width_of(p, self.base_of(p)[1])) * self.n
+        return mean, mean + _bases.with_delta(torch.zeros_like(mean), *self._width_of(p, self.base_of(p)[1])) * self.n
 
     def _settle(self) -> None:
         """Put the mean in place; before there is any noise, find the widths that an open budget would give."""
@@ -320,6 +320,8 @@ class Variational(Watching):
         self.stepped(wait=True)
         if self.meter.silent:
             self.finish()
+        elif any(p not in self.deltas for p in self._trained()):  # of a group that was added since the last look
+            self._look()
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -369,14 +371,10 @@ class Variational(Watching):
         parts = (
             DiagnosedWeights(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known
         )
-        return replace(
-            diagnose(
-                parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=loss if temperature == 1 else None
-            ),
-            temperature=temperature,
-            price=float(self.meter.price.paid) / WINDOW / 2,
-            effective_parameters=float(self.meter.parameters),
-        )
+        bound = loss if temperature == 1 else None
+        found = diagnose(parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=bound)
+        price, effective = float(self.meter.price.paid) / WINDOW / 2, float(self.meter.parameters)
+        return replace(found, temperature=temperature, price=price, effective_parameters=effective)
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -391,7 +389,7 @@ class Variational(Watching):
         check_numbers({f"{what} {i}": value for what, values in others.items() for i, value in enumerate(values)})
 
     def load_own_state(self, found: StateDict) -> None:
-        self.meter.load(found["meter"])
+        self.meter = self.meter.loaded(found["meter"])
         pairs = zip(self._trained(), found["deltas"], strict=False)
         self.deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
         self.normalised = Normalised.of(list(self._trained()), found["normalised"])

@@ -73,7 +73,7 @@ class NativeAdam(Native, AdamKernels):
         self.follow(course)
         meter.total = torch.full_like(meter.total, self._call(self._library.adam_effective))
         if meter.follows:
-            doing = torch.full_like(meter.total, self._call(self._library.adam_own_doing))
+            doing = torch.full_like(meter.total, self._call(self._library.adam_own_doing, int(held)))
             gains = self._of_tensors(self._library.adam_growing, held)[self.table.matrices > 0]
             meter.learn_gap(doing, largest(gains), course.lr)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from posterity.optim.kernels._triton_meter import BETA1, BETA2, EPS, LR, NUMBERED, SMALLEST, debias, sum_of
+from posterity.optim.kernels._triton_meter import BETA1, BETA2, COUPLED, EPS, LR, NUMBERED, SMALLEST, debias, sum_of
 from posterity.optim.kernels._triton_price import DUE, EXAMPLES, GIVEN, N
 from posterity.optim.kernels._triton_table import BUFFER, GROUP, HESSIAN, MOMENTUM, SIZE, STEP, WIDTH, P, address_of
 
@@ -53,7 +53,7 @@ def look_at_widths(
     PART: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """If it is time to look: δ of a tensor from its mean square, and of a part of it Σ h/(h + δ), η ĝᵀDĝ and −mᵀḡ."""
+    """If it is time to look: δ of a tensor from its mean square, and of a part Σ h/(h + δ), η (ĝ − ḡ)ᵀDĝ and −mᵀḡ."""
     if tl.load(meter + DUE) > 0:
         t, row, first, length = _part(table, parts, PART)
         delta = tl.load(deltas + t)
@@ -69,7 +69,7 @@ def look_at_widths(
         before = (1 / debias(number, BETA1, steps)).to(tl.float32)
         correction = (1 / debias(number, BETA2, steps + 1)).to(tl.float32)
         beta2, eps = tl.load(number + BETA2).to(tl.float32), tl.load(number + EPS).to(tl.float32)
-        rho2 = (1 - tl.load(number + BETA2)).to(tl.float32)
+        rho2, coupled = (1 - tl.load(number + BETA2)).to(tl.float32), tl.load(number + COUPLED).to(tl.float32)
         averages = address_of(row + MOMENTUM, 0, tl.float32, False)
         second = address_of(row + HESSIAN, 0, tl.float32, False)
         gradient = address_of(gradients + t, 0, tl.float32, False)
@@ -85,8 +85,10 @@ def look_at_widths(
             total += h / (h + delta)
             m = tl.load(averages + index, mask=index < length, other=0.0)
             g = tl.load(gradient + index, mask=index < known, other=0.0)
-            pull += tl.load(mean + index, mask=index < known, other=0.0) * m
-            own += (g - m * before) * g / (tl.sqrt((v * beta2 + rho2 * g * g) * correction) + eps)
+            weight = tl.load(mean + index, mask=index < known, other=0.0)
+            m = m * before - coupled * weight  # without what coupled decay and a prior have added
+            pull += weight * m
+            own += (g - m) * g / (tl.sqrt((v * beta2 + rho2 * g * g) * correction) + eps)
         tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
         tl.store(own_doing + tl.program_id(0), tl.sum(own, axis=0) * tl.load(number + LR).to(tl.float32))
-        tl.store(growing + tl.program_id(0), -tl.sum(pull, axis=0) * before)
+        tl.store(growing + tl.program_id(0), -tl.sum(pull, axis=0))

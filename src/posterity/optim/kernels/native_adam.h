@@ -105,8 +105,11 @@ double adam_effective(const Work *work, int threads) {
     return ordered_sum(work->sums, work->count);
 }
 
-/* Sum eta (g - mean g) g / (sqrt(v) + eps) over all weights, with the v of the coming step; see gap.py. */
-double adam_own_doing(const Work *work, int threads) {
+/* Sum eta (g - mean g) g / (sqrt(v) + eps) over all weights, with the v of the coming step; see gap.py.
+ *
+ * The average of gradients has coupled decay and the pull of a prior in it, which mean g has not.
+ */
+double adam_own_doing(const Work *work, int held, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < work->count; k++) {
         Block block = find_block(work, k);
@@ -115,13 +118,14 @@ double adam_own_doing(const Work *work, int threads) {
         const double *number = adam_of(work, block.t);
         const float *restrict gradient = (float *)work->gradients[block.t] + block.begin;
         const float *restrict average = words_of(&block, AT_MOMENTUM), *restrict squares = words_of(&block, AT_HESSIAN);
+        const float *restrict mean = words_of(&block, held ? AT_BUFFER : AT_P);
         double steps = *(float *)block.row[AT_STEP], lanes[LANES] = {0};
-        float before = (float)(1 / (1 - pow(number[ADAM_BETA1], steps))), beta2 = (float)number[ADAM_BETA2];
+        float coupled = (float)number[ADAM_COUPLED], before = (float)(1 / (1 - pow(number[ADAM_BETA1], steps))), beta2 = (float)number[ADAM_BETA2];
         float debias = (float)(1 / (1 - pow(number[ADAM_BETA2], steps + 1))), eps = (float)number[ADAM_EPS];
         float rho2 = (float)(1 - number[ADAM_BETA2]), parts[BLOCK];
         for (int j = 0; j < block.size; j++) {
             float g = gradient[j], v = (squares[j] * beta2 + rho2 * g * g) * debias;
-            parts[j] = (g - average[j] * before) * g / (sqrtf(v) + eps);
+            parts[j] = (g - (average[j] * before - coupled * mean[j])) * g / (sqrtf(v) + eps);
         }
         for (int j = 0; j < block.size; j++) lanes[j % LANES] += parts[j];
         work->sums[k] = number[ADAM_LR] * ordered_sum(lanes, LANES);
@@ -135,8 +139,10 @@ void adam_growing(const Work *work, int held, int threads) {
     for (int64_t t = 0; t < work->tensors; t++) {
         const int64_t *row = work->table + t * AT_WIDTH;
         const float *mean = (float *)row[held ? AT_BUFFER : AT_P], *average = (float *)row[AT_MOMENTUM];
-        double kept = 1 - pow(adam_of(work, t)[ADAM_BETA1], *(float *)row[AT_STEP]);
-        work->sums[t] = work->gradients[t] ? -product(mean, average, row[AT_SIZE]) / kept : 0;
+        const double *number = adam_of(work, t);
+        double kept = 1 - pow(number[ADAM_BETA1], *(float *)row[AT_STEP]), size = row[AT_SIZE];
+        double coupled = number[ADAM_COUPLED] ? number[ADAM_COUPLED] * product(mean, mean, size) : 0;
+        work->sums[t] = work->gradients[t] ? coupled - product(mean, average, size) / kept : 0;
     }
 }
 

@@ -55,18 +55,24 @@ def check_count(what: str, value: Any) -> None:
 
 
 def check_parts(mine: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise unless each part is there and what it is of now: a dictionary, a list, or a list of lists, as long."""
+    """Raise unless each part is there and what it is of now: a dictionary, a list, or a list of lists."""
     for name, own in mine.items():
         kind = Mapping if isinstance(own, Mapping) else (list, tuple)
-        fine = isinstance(found.get(name), kind) and (kind is Mapping or len(found[name]) == len(own))
+        fine = isinstance(found.get(name), kind)
         if fine and isinstance(own, list) and own and isinstance(own[0], (list, tuple)):
             fine = all(isinstance(each, (list, tuple)) and len(each) == len(own[0]) for each in found[name])
         require(
             fine,
             f"state dict, {name!r}",
-            f"what `state_dict` returns, a {type(own).__name__} of {len(own)}",
+            f"what `state_dict` returns, a {type(own).__name__}",
             _brief(found.get(name)),
         )
+
+
+def check_many(found: Mapping[str, Any], names: Iterable[str], wanted: int) -> None:
+    """Raise unless these parts have as many entries as there are parameters."""
+    for name in names:
+        require(len(found[name]) == wanted, f"state dict, {name!r}", f"{wanted} entries", len(found[name]))
 
 
 @contextmanager

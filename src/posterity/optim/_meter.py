@@ -303,7 +303,8 @@ def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = No
         own: What a state dict of now would have; those of earlier versions lack some, and have one more.
     """
     if own is not None:
-        named = own.keys() - {*MEASURED, "follows"} | {"total"} <= numbers.keys() <= own.keys() | {FORMER}
+        wanted = own.keys() - ({*MEASURED, "follows"} - {"total"})
+        named = wanted <= numbers.keys() <= own.keys() | {FORMER}
         require(named, "state dict", f"the numbers {', '.join(own)}", ", ".join(numbers))
     for name, value in numbers.items():
         check_finite(f"state dict, {name}", value, -math.inf if name in SIGNED else 0.0)

@@ -19,6 +19,7 @@ from posterity.likelihoods import Likelihood
 from posterity.optim import _bases
 from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, over_shards, placed_as, summed, whole
+from posterity.optim._forms import check_many
 from posterity.optim._fused_adam import FusedAdam
 from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, checked_scaler, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
@@ -366,12 +367,12 @@ class Variational(Watching):
             loss: The mean loss per example, for −N · loss − KL: an evidence lower bound, computed where λ = N alone.
         """
         self._settle()
-        temperature, skipped = self.temperature, max(int(group["skipped"]) for group in self.param_groups)
+        temperature, bound = self.temperature, loss if self.temperature == 1 else None
+        skipped = max(int(group["skipped"]) for group in self.param_groups)
         known = [(p, self.precision_of(p, self.base_of(p)[1]), self._prior_of(p)) for p in self._trained()]
         parts = (
             DiagnosedWeights(whole(p), precision, prior, self.state.get(p, {}), 0, 0.0) for p, precision, prior in known
         )
-        bound = loss if temperature == 1 else None
         found = diagnose(parts, steps=self.meter.steps, skipped=skipped, ess=self.n, loss=bound)
         price, effective = float(self.meter.price.paid) / WINDOW / 2, float(self.meter.parameters)
         return replace(found, temperature=temperature, price=price, effective_parameters=effective)
@@ -389,10 +390,10 @@ class Variational(Watching):
         check_numbers({f"{what} {i}": value for what, values in others.items() for i, value in enumerate(values)})
 
     def load_own_state(self, found: StateDict) -> None:
-        self.meter = self.meter.loaded(found["meter"])
-        pairs = zip(self._trained(), found["deltas"], strict=False)
+        check_many(found, ("deltas", "normalised"), len(trained := list(self._trained())))
+        self.meter, pairs = self.meter.loaded(found["meter"]), zip(trained, found["deltas"], strict=True)
         self.deltas = {p: local(p.detach()).new_full((), d, dtype=state_dtype(p.dtype)) for p, d in pairs if d}
-        self.normalised = Normalised.of(list(self._trained()), found["normalised"])
+        self.normalised = Normalised.of(trained, found["normalised"])
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("n", "scaler", "meter", "deltas", "normalised", "_explicit", "_isotropic")

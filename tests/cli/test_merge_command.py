@@ -164,6 +164,9 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
         ("method: ties\nmodels: {a: x, b: y, a: z}\n", "'a' twice"),
         ("models: [{path: x, path: y}]\n", "'path' twice"),
         ("layers: {1: x, 0x1: y}\n", "'1' twice"),
+        ("layers: {true: x, 1: y}\n", "twice"),
+        ("layers: {!!int '': x}\n", "got"),
+        ("layers: !!bool word\n", "got"),
         (f"{'k' * 1000}: x\n{'k' * 1000}: y\n", "twice"),
     ],
     ids=[
@@ -181,6 +184,9 @@ BOMB = "a: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(
         "model",
         "list",
         "number",
+        "truth",
+        "no number",
+        "no truth",
         "long key",
     ],
 )

@@ -12,6 +12,8 @@ def test_one_process_and_two_take_the_same_steps_at_the_same_lambda(folder):
     many = load_file(folder / "variational-2.safetensors")
     for name in ("contexts", "accumulation", "sharded"):
         assert_same(case(many, name), case(alone, name), name, rtol=1e-7, atol=1e-9)
+        assert min(float(case(many, name)[f"meter.{number}"]) for number in ("taught", "looks")) > 0, name
+        assert float(case(many, name)["meter.growing"]) != 0, name
     for name in ("contexts, kernels", "contexts, no kernels"):
         assert_same(case(many, name), case(alone, "contexts, no kernels"), name, rtol=1e-3, atol=1e-5)
     assert float(case(many, "contexts")["meter.ess"]) != float(case(many, "per rank")["meter.ess"])

@@ -18,11 +18,12 @@ from posterity.optim.kernels import _native
 
 REFRESH = 4  # steps between two looks at all widths, here
 STEPS = COLD + 2 * REFRESH + 1  # the noise begins after the first of them, and all widths are looked at again
+LENGTH = 2 * (COLD + REFRESH) + REFRESH  # of which the first of these two looks is in the first half, the second is not
 
 
 def over(model, **options):
     base = torch.optim.AdamW(model.parameters(), lr=0.02)
-    return Variational(base, n=100, batch_size=N, total_steps=STEPS, **options)
+    return Variational(base, n=100, batch_size=N, total_steps=LENGTH, **options)
 
 
 def outcome(model, optimizer):

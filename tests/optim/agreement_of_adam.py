@@ -112,11 +112,25 @@ def test_the_steps_of_tensor_operations(how):
         ({"eps": 0.05, "own": {"batch_size": None, "total_steps": None}}, {}),
         ({}, {"clip": 0.01, "how": "until_step"}),
         ({}, {"scale": 2.0**12}),
+        ({"weight_decay": 0.0, "own": {"prior": 2.0}}, {"how": "until_step"}),
+        ({"base": Adam, "weight_decay": 0.1}, {"how": "ahead"}),
         ({"lr": torch.tensor(1e-2)}, {}),
         ({}, {"watched": 0.003}),
         ({}, {"clip": 0.01, "copied": True}),
     ],
-    ids=["L2", "prior", "nothing_known", "a large eps", "clipped", "scaled", "a tensor for lr", "watched", "copied"],
+    ids=[
+        "L2",
+        "prior",
+        "nothing_known",
+        "a large eps",
+        "clipped",
+        "scaled",
+        "prior, held",
+        "L2, ahead",
+        "a tensor for lr",
+        "watched",
+        "copied",
+    ],
 )
 def test_all_that_a_step_depends_on(settings, training):
     one, other = over(None, **settings), over(False, **settings)

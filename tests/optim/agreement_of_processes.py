@@ -78,6 +78,8 @@ def test_who_cannot_work_on_shards_says_so(kind, second_of_two):
 def test_a_base_has_shards_alone_or_none(second_of_two):
     """Sums over all weights would count whole parameters once for each process."""
     shard = nn.Parameter(distribute_tensor(torch.ones(4, 2), second_of_two, [Shard(0)], src_data_rank=None))
-    with pytest.raises(InvalidInput, match="base: expected parameters that are all sharded, or none, got '2 whole"):
+    with pytest.raises(
+        InvalidInput, match="base: expected parameters that are all sharded alike, or none, got '2 kinds"
+    ):
         Variational(torch.optim.AdamW([shard, *(nn.Parameter(torch.ones(2)) for _ in range(2))]), n=10)
     Variational(torch.optim.AdamW([shard]), n=10)

@@ -110,6 +110,7 @@ def test_no_number_of_a_state_dict_may_be_nan(name):
         ("Variational, AdamW", ("param_groups", 0, "betas"), []),
         ("Variational, AdamW", ("param_groups", 0, "betas"), (0.9, 1.0)),
         ("Variational, AdamW", ("param_groups", 0, "amsgrad"), math.nan),
+        ("Variational, AdamW", ("param_groups", 0, "amsgrad"), None),
         ("IVON", ("param_groups", 0, "draws"), 1e308),
         ("IVON", ("param_groups", 0, "batch_size"), 10**400),
         ("IVON", ("param_groups", 0, "holds_price"), True),
@@ -220,6 +221,15 @@ def test_what_torch_chooses_by_itself_may_be_loaded_where_it_was_chosen(name):
         chosen.load_state_dict(state)
 
 
+def test_a_sum_over_layers_is_not_taken_for_what_one_layer_would_gain():
+    """States of before have no number of looks."""
+    _, optimizer = trained(CASES["Variational, AdamW"], steps=25)
+    state = copy.deepcopy(optimizer.state_dict())
+    del state["meter"]["looks"]
+    optimizer.load_state_dict(state | {"meter": state["meter"] | {"growing": 1.5}})
+    assert float(optimizer.meter.growing) == float(optimizer.meter.looks) == 0
+
+
 def test_rows_of_a_precision_may_not_be_missing():
     _, optimizer = trained(CASES["VariationalNewton"])
     broken = copy.deepcopy(optimizer.state_dict())
@@ -228,7 +238,7 @@ def test_rows_of_a_precision_may_not_be_missing():
         optimizer.load_state_dict(broken)
 
 
-@pytest.mark.parametrize("name", ["ess", "total"])
+@pytest.mark.parametrize("name", ["ess", "total", "scale", "clipping", "owed"])
 def test_a_number_that_is_missing_is_named(name):
     _, optimizer = trained(CASES["Variational, AdamW"])
     broken = copy.deepcopy(optimizer.state_dict())

@@ -1,6 +1,7 @@
 """What examples teach a network about themselves, and the budget that follows it."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, RAdam
 
 from networks import perceptron
 from posterity.optim import Variational, _meter, gap
-from posterity.optim._bases import add, growing, looks, own_doing
+from posterity.optim._looks import growing, looks, own_doing
 from posterity.optim.price import Price
 
 
@@ -196,15 +197,53 @@ def test_a_base_that_maximises_tells_what_one_that_minimises_the_negative_tells(
 
 
 def test_what_larger_weights_gain_is_averaged_over_the_third_quarter_without_clipping():
-    """Before, it is that of the last look; later, looks change it no more."""
-    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=200).meter
-    found = [1.0, 3.0, 2.0, 4.0, 0.0, 6.0, 1.0, 9.0, 9.0]
-    expected = [1.0, 3.0, 2.0, 4.0, 0.0, 3.0, 7 / 3, 7 / 3, 7 / 3]  # at 20, 40 … 180 of 200 steps
+    """Before, the last few looks count; later, looks change it no more."""
+    meter = Variational(AdamW([nn.Parameter(torch.ones(3))]), n=1000, total_steps=400).meter
+    found = [1.0, 3.0, 2.0, 4.0, 0.0, 7.0, 7.0, 7.0, 7.0, 7.0, 4.0, 5.0, 6.0, 1.0, 9.0, 9.5, 9.5]
+    expected, mean = [], 0.0  # at 20, 40 … 200 of 400 steps, and from 220 to 300, where a quarter is left; then at 301
+    for look, value in enumerate(found[:10], 1):
+        mean += (value - mean) / min(look, 5)
+        expected.append(mean)
+    expected += [4.0, 4.5, 5.0, 4.0, 5.0, 5.0, 5.0]
     for look, (value, mean) in enumerate(zip(found, expected, strict=True), 1):
-        meter.steps = look * _meter.REFRESH
+        meter.steps = look * _meter.REFRESH if look < 16 else 285 + look
         meter.clip(torch.tensor(0.5))  # half of each gradient is left
         meter.learn_gap(torch.zeros(()), torch.tensor(value) / 2, 0.1)
         assert float(meter.growing) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+def test_own_doing_of_sgd_is_what_a_gradient_does_in_all_steps_together(momentum, dampening):
+    """A gradient that is followed by zeros; where the buffer never forgets, in the first step alone."""
+    p, g = nn.Parameter(torch.ones(3, dtype=torch.float64)), torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    base = SGD([p], lr=0.1, momentum=momentum, dampening=dampening)
+    p.grad = torch.zeros_like(p)
+    base.step()  # torch's first step has no dampening
+    p.grad, before = g.clone(), p.detach().clone()
+    found = float(own_doing(base, base.param_groups[0], p))
+    for _ in range(1 if momentum == 1 else 300):
+        base.step()
+        p.grad.zero_()
+    assert found == pytest.approx(float(g @ (before - p.detach())), abs=1e-12)
+    assert math.isfinite(growing(base, base.param_groups[0], p))
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_prior_pulls_whatever_the_base_maximises(maximize):
+    torch.manual_seed(0)
+    model, sign = nn.Linear(5, 2), -1 if maximize else 1
+    base = SGD(model.parameters(), lr=0.5, maximize=maximize)
+    optimizer = Variational(base, n=100, batch_size=10, total_steps=100, prior=100.0)
+    x, y = torch.randn(100, 5), torch.randint(0, 2, (100,))
+    for _ in range(60):
+        rows = torch.randperm(100)[:10]
+        with optimizer.sampled_params(train=True):
+            (sign * F.cross_entropy(model(x[rows]), y[rows])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert model.weight.detach().abs().max() < 0.5
+    assert abs(float(optimizer.meter.growing)) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -225,8 +264,7 @@ def test_neither_weight_decay_nor_a_prior_counts_as_a_gradient_of_the_loss(make,
     p, g = nn.Parameter(torch.randn(5, 2, dtype=torch.float64)), torch.randn(5, 2, dtype=torch.float64)
     base = make([p])
     for _ in range(300):  # until a momentum has forgotten its first gradient
-        p.grad = g.clone()
-        add([prior * p.detach()], [p])
+        p.grad = g + prior * p.detach()
         base.step()
     p.grad, group, pull = g.clone(), base.param_groups[0], prior * p.detach()
     assert float(growing(base, group, p, pull)) == pytest.approx(-float((p.detach() * g).sum()), rel=1e-3)
@@ -256,7 +294,9 @@ def test_the_matrix_tells_that_gains_or_loses_most():
     for gradient, told in ((1.0, -3.0), (-1.0, 3.0)):
         for p, factor in ((small, -1.0), (large, 1.0), (vector, 9.0)):
             p.grad = torch.full_like(p, factor * gradient)
-        _, gains = looks(lambda _: (base, base.param_groups[0]), [small, large, vector], [], torch.zeros(()))
+        _, gains = looks(
+            lambda _: (base, base.param_groups[0]), [small, large, vector], lambda _: None, torch.zeros(())
+        )
         assert float(gap.largest(gains)) == told
     assert float(gap.largest(gains[2:])) == 0
 

@@ -19,7 +19,7 @@ IVON = (
 )
 ADAM = (
     "the_steps and (until_step or ahead) or nothing_known or cannot and ahead and nan or is_believed "
-    "or the_gap_is_worth or far_from_fitted or less_curvature and watched "
+    "or the_gap_is_worth or far_from_fitted or matrices_alone and L2 or less_curvature and watched "
     "or without_a_gradient and (ahead or until_step)"
 )
 

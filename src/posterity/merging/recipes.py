@@ -22,6 +22,8 @@ from posterity.merging.stream import merge_checkpoints
 KEYS = ("method", "options", "base", "models", "out", "prior_precision", "temperature", "shard_size", "rank")
 SOURCE_KEYS = ("path", "weight", "curvature", "n")
 LIMIT = 2**20  # characters of a recipe
+UNREADABLE = (yaml.YAMLError, ValueError, OverflowError, LookupError, AttributeError)  # what PyYAML raises
+SPECIAL = (":merge", ":value")  # tags of keys that are instructions to YAML
 DEEPEST = 50  # brackets, lists and keys within one another
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _OPENING = (
@@ -65,7 +67,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             text = file.read(LIMIT + 1)
         require(len(text) <= LIMIT, "recipe", f"at most {LIMIT} characters", "more")
         content = _loaded(text)
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    except UNREADABLE as error:
         raise RefusedFile(f"{path}: expected a recipe in YAML, got {error}") from None
     except IsADirectoryError:
         raise RefusedFile(f"{path}: expected a recipe, got a folder; models are given by --model NAME=PATH") from None
@@ -80,7 +82,7 @@ def read_value(text: str) -> Any:
     """A number, a word or a list, as written in a recipe."""
     try:
         return _loaded(text)
-    except (yaml.YAMLError, ValueError, OverflowError):
+    except UNREADABLE:
         raise expected("option", "a value in YAML", text[:100]) from None
 
 
@@ -105,10 +107,11 @@ def _repeated(node: yaml.Node | None) -> str | None:
         return next((key for child in node.value if (key := _repeated(child)) is not None), None)
     if not isinstance(node, yaml.MappingNode):
         return None
-    read = yaml.SafeLoader("").construct_object  # 1 and 0x1 are one key
-    keys = Counter(str(read(key)) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+    read = yaml.SafeLoader("").construct_object  # 1, 0x1 and 1.0 are one key
+    words = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(SPECIAL)]
+    keys = Counter(map(read, words))
     inside = (key for _, child in node.value if (key := _repeated(child)) is not None)
-    return next((key for key, often in keys.items() if often > 1), next(inside, None))
+    return next((str(key) for key, often in keys.items() if often > 1), next(inside, None))
 
 
 def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:

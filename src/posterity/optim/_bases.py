@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count, zip_longest
+from itertools import count
 from numbers import Real
 from typing import Any
 
@@ -25,7 +25,6 @@ from posterity.optim.engine import VariationalOptimizer
 from posterity.optim.kernels import Numbers
 from posterity.posterior import Diagonal
 from posterity.startup import step_of
-from posterity.trees import state_dtype
 
 NOT_BELOW_ZERO = ("lr", "betas", "momentum", "eps", "weight_decay", "step", "exp_avg_sq", "max_exp_avg_sq")
 MOMENTS = ("exp_avg", "max_exp_avg", "momentum_buffer")  # with a number for each weight
@@ -55,10 +54,15 @@ def checked(base: Any) -> list[Optimizer]:
         twice = owned.intersection(parameters)
         require(not twice, "base", "each parameter in one optimizer", f"{len(twice)} in two of them")
         owned.update(parameters)
-    whole = sum(not sharded(p) for p in owned)  # sums over all weights would count these once for each process
-    require(whole in (0, len(owned)), "base", "parameters that are all sharded, or none", f"{whole} whole ones, too")
+    kinds = {_layout(p) for p in owned}  # sums over all weights would count whole ones once for each process
+    require(len(kinds) == 1, "base", "parameters that are all sharded alike, or none", f"{len(kinds)} kinds")
     check_memory(owned)
     return bases
+
+
+def _layout(p: Tensor) -> Any:
+    """How a parameter is spread over processes: all its dimensions of processes, and whether each has shards."""
+    return (p.device_mesh, *(each.is_shard() for each in p.placements)) if sharded(p) else None
 
 
 def _needs_closure(base: Optimizer) -> bool:
@@ -108,32 +112,31 @@ def positive(hessian: Tensor) -> Tensor:
     return hessian.where(hessian >= 0, torch.finfo(hessian.dtype).tiny)
 
 
-def pulls(
-    parameters: Sequence[Tensor], state: Mapping[Tensor, Mapping[str, Tensor]], isotropic: float, n: float
-) -> list[Tensor]:
-    """δ (m − m₀) of each parameter, the gradient of a given prior.
+def pull(p: Tensor, own: Mapping[str, Tensor], isotropic: float | None, n: float) -> Tensor | None:
+    """δ (m − m₀) of a parameter, the gradient of a given prior, if there is one.
 
     Args:
-        parameters: Those with a gradient.
-        state: What `Variational` keeps about each, where the prior differs from weight to weight.
-        isotropic: The precision of the prior otherwise.
+        p: The parameter.
+        own: What `Variational` keeps about it, where the prior differs from weight to weight.
+        isotropic: The precision of a prior that does not.
         n: Number of examples N, by which δ is smaller.
     """
-    found = []
+    mean = local(p.detach())
+    if "prior_precision" in own:
+        return (mean - local(own["prior_mean"])) * local(own["prior_precision"]) / n
+    return None if isotropic is None else mean * (isotropic / n)
+
+
+def add(
+    parameters: Sequence[Tensor],
+    pull_of: Callable[[Tensor], Tensor | None],
+    base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]],
+) -> None:
+    """Add the gradient of a given prior to those that the bases step from, some of which go uphill."""
     for p in parameters:
-        own, mean = state.get(p, {}), local(p.detach())
-        if "prior_precision" in own:
-            found.append((mean - local(own["prior_mean"])) * local(own["prior_precision"]) / n)
-        else:
-            found.append(mean * (isotropic / n))
-    return found
-
-
-def add(pulls: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-    """Add `pulls`, if there are any, to the gradients that the bases step from."""
-    for p, prior in zip(parameters, pulls, strict=False):
-        assert p.grad is not None
-        local(p.grad).add_(prior)
+        prior, gradient = pull_of(p), p.grad
+        if prior is not None and gradient is not None:
+            local(gradient).add_(-prior if base_of(p)[1].get("maximize", False) else prior)
 
 
 def keeps_squares(base: Optimizer) -> bool:
@@ -163,83 +166,8 @@ def squares(
 
 
 def teaches(bases: Sequence[Optimizer]) -> bool:
-    """Whether all bases step in a way that `own_doing` knows."""
+    """Whether all bases step in a way that `posterity.optim._looks` knows."""
     return all(keeps_squares(base) or type(base) is torch.optim.SGD for base in bases)
-
-
-def own_doing(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None = None) -> Tensor:
-    """η (ĝ − ḡ)ᵀ D ĝ of a parameter in the coming step; see `posterity.optim.gap`.
-
-    Args:
-        base: The optimizer of the parameter, one of those that `teaches` accepts.
-        group: Its group.
-        p: The parameter, with a gradient.
-        prior: What `add` has added to its gradients, if anything.
-    """
-    gradient, before = _gradient(group, p), _average(base, group, p, prior)
-    away = gradient if before is None else gradient - before
-    if not keeps_squares(base):
-        return group["lr"] * torch.dot(away, gradient) / _settling(group)
-    state, beta2 = base.state.get(p, {}), group["betas"][1]
-    squares = gradient.square() * (1 - beta2)
-    if before is not None:
-        squares = squares + beta2 * local(state["exp_avg_sq"]).to(gradient).reshape(-1)
-    root = (squares / (1 - beta2 ** (float(state.get("step", 0)) + 1))).sqrt_().add_(group["eps"])
-    return group["lr"] * torch.dot(away / root, gradient)
-
-
-def growing(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None = None) -> Tensor:
-    """−mᵀḡ of a parameter; see `posterity.optim.gap`. The arguments are those of `own_doing`."""
-    before = _average(base, group, p, prior)
-    gradient = _gradient(group, p) if before is None else before
-    return -torch.dot(local(p.detach()).to(gradient).reshape(-1), gradient)
-
-
-def looks(
-    base_of: Callable[[Tensor], tuple[Optimizer, Mapping[str, Any]]],
-    parameters: Sequence[Tensor],
-    pulls: Sequence[Tensor],
-    like: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """`own_doing` of each parameter, and `growing` of each matrix; zero for others.
-
-    Args:
-        base_of: The optimizer of a parameter, and its group.
-        parameters: Those with a gradient.
-        pulls: What `add` has added to the gradients of each, if anything.
-        like: A number of the wanted type, on the wanted device.
-    """
-    pairs = list(zip_longest(parameters, pulls))
-    doing = [own_doing(*base_of(p), p, prior).to(like) for p, prior in pairs]
-    gains = [growing(*base_of(p), p, prior).to(like) if p.ndim >= 2 else torch.zeros_like(like) for p, prior in pairs]
-    return torch.stack(doing), torch.stack(gains)
-
-
-def _gradient(group: Mapping[str, Any], p: Tensor) -> Tensor:
-    """ĝ, downhill, as a vector."""
-    assert p.grad is not None
-    gradient = local(p.grad).to(state_dtype(p.dtype)).reshape(-1)
-    return -gradient if group.get("maximize", False) else gradient
-
-
-def _average(base: Optimizer, group: Mapping[str, Any], p: Tensor, prior: Tensor | None) -> Tensor | None:
-    """ḡ, the average of earlier gradients that a base keeps, if there is one, without the decay and the prior in it."""
-    state, kind = base.state.get(p, {}), state_dtype(p.dtype)
-    if keeps_squares(base):
-        kept, settling = state.get("exp_avg"), 1 - group["betas"][0] ** float(state.get("step", 0))
-    else:
-        kept, settling = state.get("momentum_buffer"), 1 / _settling(group)
-    if kept is None or not settling:
-        return None
-    found = local(kept).to(kind).reshape(-1) / settling
-    if (coupled := 0.0 if group.get("decoupled_weight_decay") else group["weight_decay"]) or prior is not None:
-        found = found - coupled * local(p.detach()).to(kind).reshape(-1)
-    return found if prior is None else found - prior.to(kind).reshape(-1)
-
-
-def _settling(group: Mapping[str, Any]) -> float:
-    """What SGD's buffer of a momentum is multiplied with to be an average of gradients."""
-    return float((1 - group["momentum"]) / max(1 - group["dampening"], 1e-12))
 
 
 def decay(bases: Sequence[Optimizer]) -> float:
@@ -285,7 +213,8 @@ def _check_options(mine: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     for name in given.keys() & mine.keys() - {"params"}:
         own, found, what = mine[name], given[name], f"state dict, {name}"
         if isinstance(own, bool):
-            require(found is None or isinstance(found, bool), what, "True or False", found)
+            chosen = found is None and name in ("foreach", "fused")  # torch chooses by itself
+            require(chosen or isinstance(found, bool), what, "True or False", found)
         elif _is_list(own):
             require(_is_list(found) and len(found) == len(own), what, f"{len(own)} numbers", found)
         for old, new in zip(own, found, strict=True) if _is_list(own) else [(own, found)]:

@@ -27,7 +27,9 @@ DECAY = 0.999  # of averages of squares
 MEASURED = (
     "scale", "total", "clipping", "spent", "owed", "known_per_ess", "taught", "moved", "settled", "growing", "looks",
 )  # fmt: skip
-SIGNED = ("paid", "last", "spent", "growing")
+SIGNED = ("paid", "last", "spent", "growing", "looks")
+LATER = ("taught", "moved", "settled", "growing", "looks", "follows")  # that states of earlier versions lack
+FEW = 5  # looks that count in the first half of training
 FORMER = "allowed"  # a number that states of earlier versions have
 ENOUGH = 5.0  # times λ / B: steps in which noise tells the curvature of each weight
 SURE = 400.0  # squared, the standard deviations by which a mean loss and a summed one are told apart
@@ -69,7 +71,7 @@ class Meter:
     moved: Tensor  # the sum τ of learning rates
     settled: Tensor  # Σ h/(h + δ) when the gap was last learnt
     growing: Tensor  # U, what larger weights of a layer would gain in training, averaged over looks
-    looks: Tensor  # behind that average
+    looks: Tensor  # behind that average; in the first half of training, minus their number
     clipping: Tensor  # average square of what clipping leaves of a gradient, to be debiased
     measured: int = 0  # steps behind that average
     steps: int = 0  # that moved the mean
@@ -231,8 +233,9 @@ class Meter:
         """
         self.progress(lr)
         if self.done <= gap.NOISY:
-            self.looks = 1 + (self.looks if self.done > SHUT else 0 * self.looks)
-            self.growing = self.growing + (growing.to(self.total) / self.left() ** 0.5 - self.growing) / self.looks
+            self.looks = (self.looks - 1).clamp(-FEW, -1) if self.done <= SHUT else self.looks.clamp_min(0) + 1
+            gain = growing.to(self.total) / self.left() ** 0.5
+            self.growing = self.growing + (gain - self.growing) / self.looks.abs()
         if self.done > SHUT:
             return
         once = self.examples() * self.left() ** 0.5
@@ -288,7 +291,9 @@ class Meter:
         other.peak, other.batch = left.pop("peak"), left.pop("batch")
         other.follows = bool(left.pop("follows", False))  # the budgets of earlier versions were fixed
         left.pop(FORMER, None)
-        missing = {"settled": left["total"]}  # those of earlier versions lack the last ones
+        missing = {"settled": left["total"]}
+        if "looks" not in left:  # it was a sum over layers
+            left.pop("growing", None)
         for name in MEASURED:
             setattr(other, name, torch.full_like(self.scale, left.pop(name, missing.get(name, 0.0))))
         other.price.load(left)
@@ -303,8 +308,7 @@ def check_numbers(numbers: Mapping[str, Any], own: Mapping[str, Any] | None = No
         own: What a state dict of now would have; those of earlier versions lack some, and have one more.
     """
     if own is not None:
-        wanted = own.keys() - ({*MEASURED, "follows"} - {"total"})
-        named = wanted <= numbers.keys() <= own.keys() | {FORMER}
+        named = own.keys() - {*LATER} <= numbers.keys() <= own.keys() | {FORMER}
         require(named, "state dict", f"the numbers {', '.join(own)}", ", ".join(numbers))
     for name, value in numbers.items():
         check_finite(f"state dict, {name}", value, -math.inf if name in SIGNED else 0.0)

@@ -33,10 +33,11 @@ budget also falls with the fourth power of 2 P₀/P. Where a network only memori
 
 Others are still far from fitted when training ends, with predictions that are too cautious already. Noise makes them
 more so. Such a network would have a lower training loss if the weights of one layer were larger, by U = −mᵀḡ for a
-factor e, to first order. In a network of rectifiers this is the same number for every layer (Euler), so that it does
-not count them: of all matrices, the one with the largest |U| tells. Once the network has fitted its examples, U is
+factor e, to first order. In a network of rectifiers without biases this number is the same for all layers (Euler). A
+sum would grow with depth, so the matrix with the largest |U| decides. Once the network has fitted its examples, U is
 small, whatever their labels. Above 0.2 nats, the budget falls with the eighth power of 0.2/U. U is averaged over the
-third quarter of training. Later the noise itself would raise it.
+third quarter of training, or the last looks before it where a schedule jumps over it. Later the noise itself would
+raise it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ USUAL = 1.2  # times P/N: the gap from which on a network memorises
 POWER = 3  # with which the share falls below that
 DOUBT = 4  # power with which the budget falls where the noise meets less curvature than squares of gradients promise
 GROWN = 2.0  # times P when the gap was learnt, from which on the network has learnt late
-GROWING = 0.2  # nats that a layer's larger weights would gain in training, from which on the network is far from fitted
+GROWING = (
+    0.2  # nats by which larger weights of a layer would lower the training loss, from which on it is far from fitted
+)
 CAUTION = 8  # power with which the budget falls from there on
 NOISY = 0.75  # of training, from which on the noise itself would raise that gain
 LEAST, MOST = 0.003, 0.1  # nats per example
@@ -91,12 +94,16 @@ def believed(allowed: Tensor, agreement: Tensor, settled: Tensor, growing: Tenso
         allowed: The nats per example that the gap is worth.
         agreement: The largest likely ratio P̂/P, at most 1.
         settled: P when the gap was learnt, as a multiple of P.
-        growing: U, the nats that larger weights of a layer would gain in training.
+        growing: U, the nats by which larger weights of a layer would lower the training loss.
     """
     trust, caution = agreement * (GROWN * settled).clamp_max(1.0), GROWING / growing.clamp_min(GROWING)
     return (allowed * trust**DOUBT * caution**CAUTION).clamp_min(LEAST)
 
 
 def largest(gains: Tensor) -> Tensor:
-    """The one that is largest in size, with its sign: averages over looks stay free of bias where gains fluctuate."""
+    """The one that is largest in size, with its sign.
+
+    Fluctuations that all layers share leave its average over looks without bias, as with those of a learning rate that
+    overshoots. Fluctuations that each layer has for itself make the average too large.
+    """
     return torch.take(gains, gains.abs().argmax()) if len(gains) else gains.sum()  # which does not wait for a device

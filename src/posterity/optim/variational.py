@@ -21,6 +21,7 @@ from posterity.optim._diagnostics import DiagnosedWeights, Diagnostics, diagnose
 from posterity.optim._distributed import Noise, home, local, over_shards, placed_as, summed, whole
 from posterity.optim._forms import check_many
 from posterity.optim._fused_adam import FusedAdam
+from posterity.optim._looks import looks
 from posterity.optim._meter import COLD, DECAY, SMALLEST, Meter, check_numbers, checked_scaler, plain, price_of
 from posterity.optim._normalised import QUIET, Normalised
 from posterity.optim._options import Options, check_seed, option
@@ -116,14 +117,8 @@ class Variational(Watching):
         self.deltas: dict[Tensor, Tensor | float] = {}
         self.normalised = Normalised()
         self._explicit, self._isotropic = prior is not None, 1.0
-        super().__init__(
-            base,
-            VariationalOptions(seed=seed),
-            mc_samples=mc_samples,
-            fused=fused,
-            noise=noise,
-            process_group=process_group,
-        )
+        engine = {"mc_samples": mc_samples, "fused": fused, "noise": noise, "process_group": process_group}
+        super().__init__(base, VariationalOptions(seed=seed), **engine)
         weights = [local(p) for group in self.param_groups for p in group["params"]]
         tells = budget is not None or _bases.teaches(self.bases)
         self.meter = Meter.of(self.n, batch_size, total_steps, budget if tells else UNKNOWN, weights)
@@ -226,12 +221,11 @@ class Variational(Watching):
         if self.meter.silent:
             self.normalised.look(parameters)
         meter, lr = self.meter, max(float(group["lr"]) for group in self.param_groups)
-        pulls = _bases.pulls(parameters, self.state, self._isotropic, self.n) if self._explicit else []
         if meter.stepped(lr):
             self._look()
             if meter.follows and meter.steps > COLD:
-                self._learn_gap(parameters, pulls, lr)
-        _bases.add(pulls, parameters)
+                self._learn_gap(lr)
+        _bases.add(parameters, self._pull_of, self.base_of)
         if not meter.silent:
             meter.hold(lr, self.normalised.share)
         _bases.step(self.bases)
@@ -262,11 +256,14 @@ class Variational(Watching):
                 total = total + (view["curvature"] * numbers["scale"] / self.precision(view, numbers)).sum().to(total)
         self.meter.total = over_shards(total, self._trained())
 
-    def _learn_gap(self, parameters: list[Tensor], pulls: list[Tensor], lr: float) -> None:
+    def _learn_gap(self, lr: float) -> None:
         """What examples do for their own loss in this step, and what larger weights would gain."""
-        found = _bases.looks(self.base_of, parameters, pulls, self.meter.total)
-        doing, gains = (over_shards(each, parameters) for each in found)
+        found = looks(self.base_of, self._trained(), self._pull_of, self.meter.total)
+        doing, gains = (over_shards(each, self._trained()) for each in found)
         self.meter.learn_gap(doing.sum(), largest(gains), lr)
+
+    def _pull_of(self, p: Tensor) -> Tensor | None:
+        return _bases.pull(p, self.state.get(p, {}), self.given_prior, self.n)
 
     def _delta(self, p: Tensor) -> Tensor | float:
         """δ = P₀/N; P₀ is the given prior's precision, or one over the mean square of the tensor's weights."""
@@ -321,8 +318,7 @@ class Variational(Watching):
         self.stepped(wait=True)
         if self.meter.silent:
             self.finish()
-        elif any(p not in self.deltas for p in self._trained()):  # of a group that was added since the last look
-            self._look()
+        self.deltas |= {p: self._delta(p) for p in self._trained() if p not in self.deltas}  # added since the last look
 
     @torch.no_grad()
     def finish(self) -> None:

@@ -77,7 +77,7 @@ def look_at_widths(
         mean = address_of(row + MEAN, 0, tl.float32, False)
         known = length * (tl.load(gradients + t) != 0).to(tl.int64)
         total, own = tl.zeros((LANES,), dtype=tl.float32), tl.zeros((LANES,), dtype=tl.float32)
-        pull = tl.zeros((LANES,), dtype=tl.float32)
+        met = tl.zeros((LANES,), dtype=tl.float32)
         for begin in range(first, length, LANES):
             index = begin + tl.arange(0, LANES)
             v = tl.load(second + index, mask=index < length, other=0.0)
@@ -87,8 +87,8 @@ def look_at_widths(
             g = tl.load(gradient + index, mask=index < known, other=0.0)
             weight = tl.load(mean + index, mask=index < known, other=0.0)
             m = m * before - coupled * weight  # without what coupled decay and a prior have added
-            pull += weight * m
+            met += weight * m
             own += (g - m) * g / (tl.sqrt((v * beta2 + rho2 * g * g) * correction) + eps)
         tl.store(partial + tl.program_id(0), tl.sum(total, axis=0))
         tl.store(own_doing + tl.program_id(0), tl.sum(own, axis=0) * tl.load(number + LR).to(tl.float32))
-        tl.store(growing + tl.program_id(0), -tl.sum(pull, axis=0))
+        tl.store(growing + tl.program_id(0), -tl.sum(met, axis=0))

@@ -32,7 +32,7 @@ FRESH, SHUT, AJAR = map(tl.constexpr, (price.FRESH, price.SHUT, price.AJAR))
 GAP_SHARE, GAP_LEAST, GAP_MOST = map(tl.constexpr, (gap.SHARE, gap.LEAST, gap.MOST))
 FORGETTING, GAP_USUAL, GAP_POWER = map(tl.constexpr, (gap.FORGETTING, gap.USUAL, gap.POWER))
 GAP_DOUBT, GAP_GROWN, GAP_GROWING = map(tl.constexpr, (gap.DOUBT, gap.GROWN, gap.GROWING))
-GAP_CAUTION, GAP_NOISY = map(tl.constexpr, (gap.CAUTION, gap.NOISY))
+GAP_CAUTION, GAP_NOISY, FEW = map(tl.constexpr, (gap.CAUTION, gap.NOISY, float(_meter.FEW)))
 
 
 @triton.jit
@@ -132,9 +132,10 @@ def _worth(meter, constants):
 def learn_growing(meter, done, growing):
     """The first part of `Meter.learn_gap`: U."""
     if done <= GAP_NOISY:
-        before, looks = tl.load(meter + GROWTH), tl.where(done > SHUT, tl.load(meter + LOOKS), 0.0) + 1
+        before, looks = tl.load(meter + GROWTH), tl.load(meter + LOOKS)
+        looks = tl.where(done > SHUT, tl.maximum(looks, 0.0) + 1, tl.minimum(tl.maximum(looks - 1, -FEW), -1.0))
         tl.store(meter + LOOKS, looks)
-        tl.store(meter + GROWTH, before + (growing.to(tl.float32) / tl.sqrt(left(meter)) - before) / looks)
+        tl.store(meter + GROWTH, before + (growing.to(tl.float32) / tl.sqrt(left(meter)) - before) / tl.abs(looks))
 
 
 @triton.jit

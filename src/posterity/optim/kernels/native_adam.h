@@ -140,7 +140,8 @@ void adam_growing(const Work *work, int held, int threads) {
         const int64_t *row = work->table + t * AT_WIDTH;
         const float *mean = (float *)row[held ? AT_BUFFER : AT_P], *average = (float *)row[AT_MOMENTUM];
         const double *number = adam_of(work, t);
-        double kept = 1 - pow(number[ADAM_BETA1], *(float *)row[AT_STEP]), size = row[AT_SIZE];
+        double kept = 1 - pow(number[ADAM_BETA1], *(float *)row[AT_STEP]);
+        int64_t size = row[AT_SIZE];
         double coupled = number[ADAM_COUPLED] ? number[ADAM_COUPLED] * product(mean, mean, size) : 0;
         work->sums[t] = work->gradients[t] ? coupled - product(mean, average, size) / kept : 0;
     }

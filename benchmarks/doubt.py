@@ -39,22 +39,22 @@ TEST = 3000  # examples that made data are tested on
 
 CHOSEN = """
 The rule for gradients that are too large was chosen on these tasks, with seed 100 and seed 0 for the series. Figures
-are NLL as a multiple of AdamW's. "Without" is the budget of the gap alone. The growth of P is that of the number of
-effective parameters since the gap was last learnt.
+are NLL as a multiple of AdamW's. "Without" leaves out this rule and that for networks that learn late, but not the one
+for networks [far from fitted](unseen.md). The growth of P is that of the number of effective parameters since the gap
+was last learnt.
 """
 AGAIN = """
 The same kind of series, drawn anew, with seeds that chose nothing.
 """
 MEMORISING = """
-Small networks on pictures and texts, most of which memorise. Most of their budgets stay nearly as they are.
+Small networks on pictures and texts, most of which memorise. Their budgets stay as they are.
 """
 PERCEPTRONS = """
 The perceptrons of [the study without tuning](untuned.md), with the rule. That study is older than the rule.
 """
 LATE = """
 A transformer learns to add late: its loss begins to fall when half of the steps are over and the noise comes. P grows
-many times over then. The rule that a P more than twice as large lowers the budget was chosen on this task. "Without"
-has none of the rules that lower it.
+many times over then. The rule that a P more than twice as large lowers the budget was chosen on this task.
 """
 NEW = """
 Tasks that no choice and no other table here has used. [Later ones](unseen.md) have a page of their own.

@@ -221,6 +221,18 @@ def test_what_torch_chooses_by_itself_may_be_loaded_where_it_was_chosen(name):
         chosen.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("mine", "other"), [("SAM", "IVON"), ("SAM", "EVON"), ("SAM", "BayesianSAM"), ("EVON", "IVON"), ("IVON", "EVON")]
+)
+def test_the_state_of_another_optimizer_is_refused(mine, other):
+    """Also where it has all that the own one would have, and more."""
+    _, optimizer = trained(CASES[mine])
+    before = str(optimizer.state_dict())
+    with pytest.raises(InvalidInput, match=f"state dict: expected one of {mine}, with"):
+        optimizer.load_state_dict(trained(CASES[other])[1].state_dict())
+    assert str(optimizer.state_dict()) == before
+
+
 def test_a_sum_over_layers_is_not_taken_for_what_one_layer_would_gain():
     """States of before have no number of looks."""
     _, optimizer = trained(CASES["Variational, AdamW"], steps=25)

@@ -252,7 +252,18 @@ def step(bases: Sequence[Optimizer]) -> None:
     """Move the mean by each base, without loading torch's compiler."""
     for base in bases:
         _follow(base)
-        step_of(base)()
+        try:
+            step_of(base)()
+        except BaseException:
+            _forget_parts(base)
+            raise
+
+
+def _forget_parts(base: Optimizer) -> None:
+    """Remove state of parameters that no step has moved yet: torch writes some of it before it makes the rest."""
+    for p, state in list(base.state.items()):
+        if "step" in state and float(state["step"]) == 0:
+            del base.state[p]
 
 
 def _follow(base: Optimizer) -> None:

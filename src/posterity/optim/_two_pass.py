@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from posterity.errors import InvalidInput
 from posterity.optim._passes import IsolatedGradients
 from posterity.optim.engine import Attachment, Group, VariationalOptimizer, norm
+from posterity.optim.engine._lifecycle import surely
 from posterity.optim.kernels import Numbers, Views
 
 Closure = Callable[[], Any]
@@ -76,6 +78,7 @@ class TwoPass(VariationalOptimizer):
         Args:
             scaler: The scaler that multiplied the loss of the first pass.
         """
+        self._recover()
         if self._samples.context_open:
             raise InvalidInput("perturbed_params: expected no other context to be open, got a nested one")
         if not self._first:
@@ -91,7 +94,8 @@ class TwoPass(VariationalOptimizer):
                 yield
             self._come_back(means)
         except BaseException:  # which may have come while the means were put back
-            self._come_back(means)
+            self._samples.broken = True
+            surely(partial(self._come_back, means))
             raise
         self._apart.add()
         with torch.no_grad():
@@ -110,6 +114,7 @@ class TwoPass(VariationalOptimizer):
         torch._foreach_copy_(list(means), list(means.values()))
         torch.clear_autocast_cache()
         self._first, self._samples.context_open = {}, False
+        self._samples.broken = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and outside a context also what first passes found."""

@@ -73,6 +73,7 @@ class VariationalNewton(Paired):
     written = ()
     given = (*VariationalOptimizer.given, "linear", "quadratic")
     faster = "a larger rho"
+    beside = ("precision", "marginal")
     shards = False
 
     def __init__(

@@ -26,6 +26,7 @@ from posterity.optim.kernels import Numbers, Views
 from posterity.trees import state_dtype
 
 COUNTS = ("step", "forgetting", "scatter", "spread")  # sums of what is never negative
+COUNTED = ("step", "updates")
 Precision = Callable[[Views, Numbers], Tensor | float]
 
 
@@ -53,7 +54,7 @@ def checked(
             equations.options_of({**optimizer.defaults, **saved}).check()
         for group, p, values in _matched(parameters, state_dict):
             wanted = equations.initial_state(p, equations.options_of(group))
-            _check_names(wanted, given, values, type(optimizer).__name__)
+            _check_names(wanted, given, equations.beside, values, type(optimizer).__name__)
             _check_tensors(p, wanted, given, values)
             _check_precision(equations.precision, equations.numbers(p, equations.options_of(group)), p, values)
         final.append(state_dict)
@@ -90,9 +91,11 @@ def _matched(parameters: Parameters, state_dict: StateDict) -> Iterator[tuple[Gr
         yield group, p, state_dict["state"].get(key, {})
 
 
-def _check_names(wanted: Views, given: Collection[str], values: dict[str, Any], kind: str) -> None:
-    mine = wanted.keys() <= values.keys() if "step" in values else values.keys() <= set(given)
-    if not mine:
+def _check_names(
+    wanted: Views, given: Collection[str], beside: Collection[str], values: dict[str, Any], kind: str
+) -> None:
+    known = {*given, *beside, *COUNTED, *wanted} if "step" in values else {*given}
+    if not values.keys() <= known or ("step" in values and not wanted.keys() <= values.keys()):
         raise expected("state dict", f"one of {kind}, with {', '.join(wanted)} of a parameter", ", ".join(values))
 
 

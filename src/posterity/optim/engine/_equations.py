@@ -35,6 +35,7 @@ class Equations:
     widths: tuple[str, ...]  # names of the state that `precision` reads
     written: tuple[str, ...]  # names of the state that `update` changes
     given: tuple[str, ...] = ("prior_mean", "prior_precision")  # names of the state that users may set
+    beside: tuple[str, ...] = ()  # names of the state that `initial_state` does not return
     faster = 'betas=(0.9, "auto") and total_steps'  # what lets the Hessian move faster
     calmer = "a smaller lr"  # what keeps training from diverging
     shards = True  # whether parameters may be sharded
@@ -109,9 +110,9 @@ class Equations:
         """The initial state of a parameter."""
         state: Views = self.state[p]
         if "step" not in state:
-            state["step"] = torch.tensor(0.0, dtype=torch.float32)
             first = self.initial_state(p, self.options_of(group))
-            state.update({name: t if t.ndim else local(t) for name, t in first.items()})
+            parts = {name: t if t.ndim else local(t) for name, t in first.items()}
+            state.update({"step": torch.tensor(0.0, dtype=torch.float32), **parts})  # at once: it may be interrupted
         return followed(state, p)
 
     def precision_of(self, p: Tensor, group: Group) -> Tensor:

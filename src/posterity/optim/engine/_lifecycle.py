@@ -69,6 +69,7 @@ class Lifecycle:
     train: bool = False  # whether the sample in place is one to learn from
     redrawable: bool = False  # whether the last sample is one that kernels can draw again, so that nothing is stored
     context_open: bool = False
+    broken: bool = False  # whether a context ended with an error, until all is as before it
     sampling: bool = True  # whether attached models are sampled
     ahead: bool = False  # whether a step puts the next sample in place
     until_step: bool = False  # whether a sample stays in place from the end of its context to the step
@@ -174,6 +175,7 @@ class Lifecycle:
         self.backwards.clear()
         self._to(Phase.MEAN)
         self.discard()
+        self.broken = False  # last: all this may be interrupted, and is done again then
 
     def end_in_copy(self) -> None:
         """End what a copy of an optimizer cannot go on with: a context, a sample of kernels that it does not have."""
@@ -183,8 +185,8 @@ class Lifecycle:
 
     @property
     def failed(self) -> bool:
-        """Whether a backward pass through an attached model has begun and will not end."""
-        return bool(self.backwards) and not inside_backward() and not self.context_open
+        """Whether a context, or a backward pass through an attached model, has ended with an error."""
+        return self.broken or (bool(self.backwards) and not inside_backward() and not self.context_open)
 
     @property
     def overwritten(self) -> bool:
@@ -237,6 +239,15 @@ class Lifecycle:
     def _to(self, phase: Phase) -> None:
         assert self.phase in REACHED_FROM[phase], f"{phase} does not follow {self.phase}"
         self.phase = phase
+
+
+def surely(action: Callable[[], None]) -> None:
+    """Do what may be interrupted and done again, also where a second interrupt comes while the first is cleaned up."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        action()
+        raise
 
 
 def inside_backward() -> bool:

@@ -25,7 +25,7 @@ from posterity.optim.engine._backend import Eager, Work
 from posterity.optim.engine._checkpoint import checked, with_plain_counters
 from posterity.optim.engine._equations import Equations
 from posterity.optim.engine._fused import Fused
-from posterity.optim.engine._lifecycle import Lifecycle
+from posterity.optim.engine._lifecycle import Lifecycle, surely
 from posterity.optim.engine._parameters import Group
 from posterity.optim.engine._statistics import Statistics
 from posterity.posterior import Diagonal, Posterior, Structure
@@ -109,6 +109,7 @@ class VariationalOptimizer(Equations, Optimizer):
             train: Whether the gradients computed inside are to be learnt from at the next `step`.
         """
         samples = self._samples
+        self._recover()
         require(not samples.context_open, "sampled_params", "no sampling context to be open", "a nested one")
         self._put_mean()
         try:
@@ -122,8 +123,14 @@ class VariationalOptimizer(Equations, Optimizer):
                 self._put_mean()
             samples.context_open = False
         except BaseException:
-            samples.abandon()
+            samples.broken = True
+            surely(samples.abandon)
             raise
+
+    def _recover(self) -> None:
+        """Put the mean back where even the end of a context was interrupted."""
+        if self._samples.broken:
+            self._samples.abandon()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
@@ -217,6 +224,7 @@ class VariationalOptimizer(Equations, Optimizer):
             The mean of the closure's losses, or None without a closure.
         """
         samples = self._samples
+        self._recover()
         require(not samples.context_open, "step", "the sampling context to be closed", "a step inside it")
         loss = None if closure is None else self._sampled_loss(closure)
         if self._growth.diverges(p for _, p in self._parameters):

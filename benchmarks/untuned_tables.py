@@ -20,7 +20,7 @@ and on ResNet-18, and the two moved to the other page. The budget that follows w
 chosen on the tasks of that page and 33 further ones ([How much noise is worth](noise_budgets.md)), with seed 100.
 Seven tasks joined this page after that choice. Perceptrons ran on a CPU, other networks on a GPU. The study is older
 than the rules that lower the budget [where gradients are too large](doubt.md), where the perceptrons are repeated, and
-[where networks are far from fitted](unseen.md).
+[where networks are far from fitted](unseen.md), where six others are.
 """
 HELD_OUT = """
 400 training rows are set aside (a tenth of smaller sets, the last 3 % of a text). AdamW is scaled by a temperature on

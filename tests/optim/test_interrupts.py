@@ -40,6 +40,11 @@ class Interrupt:
     def __exit__(self, *_):
         sys.settrace(None)
 
+    def first(self):
+        """Raise one now, and count from here on."""
+        sys.settrace(self.trace)
+        raise KeyboardInterrupt
+
     def trace(self, frame, event, _):
         if "/posterity/optim/" not in frame.f_code.co_filename or frame.f_code.co_name == self.unless:
             return None
@@ -179,8 +184,7 @@ def test_a_second_interrupt_while_the_first_is_cleaned_up_leaves_the_mean(name):
         interrupt = Interrupt(at)
         interrupt.unless = "sampled_params"
         with pytest.raises(KeyboardInterrupt), optimizer.sampled_params(train=True):
-            sys.settrace(interrupt.trace)
-            raise KeyboardInterrupt
+            interrupt.first()
         sys.settrace(None)
         return interrupt.count
 

@@ -47,7 +47,7 @@ AGAIN = """
 The same kind of series, drawn anew, with seeds that chose nothing.
 """
 MEMORISING = """
-Small networks on pictures and texts, most of which memorise. Their budgets stay as they are.
+Small networks on pictures and texts, most of which memorise. Their budgets are not changed.
 """
 PERCEPTRONS = """
 The perceptrons of [the study without tuning](untuned.md), with the rule. That study is older than the rule.

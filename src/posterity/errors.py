@@ -49,7 +49,14 @@ def expected(what: str, wanted: str, got: Any) -> InvalidInput:
         >>> str(expected("lr", "a positive number", -1.0))
         'lr: expected a positive number, got -1.0'
     """
-    return InvalidInput(f"{what}: expected {wanted}, got {'a larger one' if huge(got) else got!r}")
+    return InvalidInput(f"{what}: expected {wanted}, got {_shown(got)}")
+
+
+def _shown(got: Any) -> str:
+    try:
+        return "a larger one" if huge(got) else repr(got)
+    except ValueError:  # Python does not print whole numbers of thousands of digits, in a tuple either
+        return "a number too long to print"
 
 
 def require(condition: bool, what: str, wanted: str, got: Any) -> None:
@@ -80,7 +87,7 @@ def huge(value: Any) -> bool:
 
 
 def require_whole(what: str, value: Any, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number, of Python's or numpy's, that is large enough (True is none).
+    """Raise unless ``value`` is a whole number, of Python's or numpy's, from ``least`` up to 2^63 − 1 (True is none).
 
     Examples:
         >>> require_whole("samples", 2.5)
@@ -89,3 +96,10 @@ def require_whole(what: str, value: Any, least: int = 1) -> None:
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
     require(whole, what, f"a whole number >= {least}", value)
+    require(int(value) < 2**63, what, "a whole number below 2^63", value)
+
+
+def require_seed(value: Any) -> None:
+    """Raise unless ``value`` is a whole number, of Python's or numpy's, in the 64 bits that torch takes."""
+    require(isinstance(value, Integral), "seed", "a whole number", value)
+    require(-(2**63) <= int(value) < 2**64, "seed", "a whole number in 64 bits", value)

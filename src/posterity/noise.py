@@ -18,7 +18,6 @@ import math
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from posterity import native
-from posterity.errors import require
+from posterity.errors import require, require_seed
 
 HALF = 512
 ROUNDS = (
@@ -61,7 +60,7 @@ def seeded(seed: int) -> torch.Generator:
         Traceback (most recent call last):
         posterity.errors.InvalidInput: seed: expected a whole number, got 'now'
     """
-    require(isinstance(seed, Integral), "seed", "a whole number", seed)
+    require_seed(seed)
     return torch.Generator().manual_seed(int(seed))
 
 

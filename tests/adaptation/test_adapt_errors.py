@@ -68,6 +68,7 @@ def test_requests_that_cannot_be_right(old):
     refuses("prior_precision", model, posterior, data=(x, y), prior_precision=-1.0)
     refuses("method", model, posterior, data=(x, y), remove=[1], method="magic")
     refuses("seed: expected a whole number", model, posterior, data=(x, y), remove=[1], seed=1.5)
+    refuses("seed: expected a whole number in 64 bits", model, posterior, data=(x, y), remove=[1], seed=10**400)
     refuses("30 truth values, got None", model, posterior, data=(x, y), remove=lambda batch: None)
     refuses("categorical", model, posterior, data=(x, y), classes=3)
     for odd in (3.0, "abc"):
@@ -119,6 +120,7 @@ def test_classes_have_to_be_declared():
     refuses("classes=5", model, posterior, data=(x, y), add=(x[:2], torch.tensor([1, 4])))
     assert adapt(model, posterior, data=(x, y), classes=np.int64(4)).model.out_features == 4
     refuses("at least the 3", model, posterior, data=(x, y), classes=2)
+    refuses("classes: expected at most 16777216, got 1000000000000", model, posterior, data=(x, y), classes=10**12)
     refuses("different names", model, posterior, data=(x, y), classes=["a", "b", "c", "c"])
     refuses("labels: expected integers in 0..2", model, posterior, data=(x, y), relabel={0: -1})
     refuses("a label, a whole number", model, posterior, data=(x, y), relabel={0: 1.7})

@@ -85,6 +85,25 @@ def test_labels_that_cannot_be_a_class_are_refused(keeping, label):
     assert not path.exists()
 
 
+def test_a_label_is_answered_as_it_is_kept(keeping):
+    running, path = keeping
+    answer = told(Raw(running.url), {"id": 100, "decision": "relabel", "label": " a "})
+    assert answer["decisions"] == decisions.read(path, {100: 0})
+    assert answer["decisions"][0]["label"] == "a"
+    with pytest.raises(InvalidInput, match="label of 100: expected one for relabel"):
+        decisions.checked([{"id": 100, "decision": "relabel", "label": " "}], {100: 0})
+
+
+@pytest.mark.parametrize("number", ["²", "--3", "9" * 5000], ids=len)
+def test_a_file_with_an_id_that_is_no_number_is_named(keeping, number):
+    running, path = keeping
+    path.write_text(f"id,decision,label\n{number},drop,\n")
+    body = b'{"decisions": [{"id": 100, "decision": "drop"}]}'
+    status, _, content = Raw(running.url).post("/api/decisions", body)
+    assert status == 422
+    assert "decisions.csv, line 2: expected a whole number below 2^63 as id" in json.loads(content)["error"]
+
+
 def test_a_file_in_which_all_was_taken_back(keeping):
     running, path = keeping
     raw = Raw(running.url)

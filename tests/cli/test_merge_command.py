@@ -82,6 +82,7 @@ def test_flags_override_the_recipe(folder):
         ("out: merged", "", "recipe: expected a key 'out'"),
         ("a.safetensors", "c.safetensors", "expected a checkpoint, got no such file"),
         ("a.safetensors, weight", "a.safetensors weight", "expected a recipe in YAML"),
+        ("out: merged", 'out: "\\0"', "out: expected a path, got"),
         ("out: merged", "out: merged\nrank: 2", "rank: expected none, it is for adapters"),
         ("out: merged", "out: merged\noptions: {density: 1}", "expected none, got 'density'"),
     ],
@@ -201,3 +202,9 @@ def test_hostile_recipes_are_refused(tmp_path, text, message):
 def test_numbers_that_no_float_holds_are_named(key):
     with pytest.raises(InvalidInput, match=f"{key}: expected a number"):
         recipe({"method": "linear", "models": {"a": "a.safetensors"}, "out": "o", key: 10**400})
+
+
+@pytest.mark.parametrize("out", ["\0", "\ud800"], ids=["nul", "half a pair"])
+def test_what_no_path_can_be_is_named(out):
+    with pytest.raises(InvalidInput, match="out: expected a path, got"):
+        recipe({"method": "linear", "models": {"a": "a.safetensors"}, "out": out})

@@ -114,6 +114,9 @@ BAD = {
     "unknown schedule": ({"schedule": "linear"}, r"schedule: expected one of \['constant', 'cosine', 'step'\]"),
     "unknown precision": ({"amp": "fp8"}, r"amp: expected one of \['bf16', 'fp16'\] or None, got 'fp8'"),
     "no epochs": ({"epochs": 0}, "epochs: expected a whole number >= 1, got 0"),
+    "endless epochs": ({"epochs": 10**400}, r"epochs: expected a whole number below 2\^63, got a larger one"),
+    "an endless batch": ({"batch_size": 10**24}, r"batch_size: expected a whole number below 2\^63, got 10000"),
+    "an endless seed": ({"seed": 10**400}, "seed: expected a whole number in 64 bits, got a larger one"),
     "half a batch": ({"batch_size": 0.5}, "batch_size: expected a whole number >= 1, got 0.5"),
     "half a seed": ({"seed": 0.5}, "seed: expected a whole number, got 0.5"),
     "a batch that batch norm does not take": (

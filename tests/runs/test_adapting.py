@@ -26,10 +26,20 @@ def test_decisions(run, tmp_path):
         ("id,decision\n1,drop\n1,keep\n", "one decision"),
         ("id\n1\n", "the columns"),
         ("id,decision\nx,keep\n", "whole number"),
+        ("id,decision\n²,keep\n", "whole number below 2.63 as id, got '²'"),
+        ("id,decision\n--3,keep\n", "whole number"),
+        (f"id,decision\n{'9' * 5000},keep\n", "whole number"),
+        (f"id,decision\n{2**63},keep\n", "whole number"),
+        ("id,decision,label\n5,1,drop,\n", "expected a name for every column in the first line, got more values"),
+        ("id,decision,decision\n1,keep,drop\n", "columns of different names, got 'decision' twice"),
+        ("id,id,decision\n1,2,drop\n", "columns of different names, got 'id' twice"),
     ):
         (tmp_path / "d.csv").write_text(wrong)
         with pytest.raises(InvalidInput, match=why):
             RowDecisions.read(tmp_path / "d.csv")
+    (tmp_path / "d.csv").write_text(f"id;decision;label\n-3;drop;\n{2**63 - 1};relabel;NA\n")
+    decided = RowDecisions.read(tmp_path / "d.csv")
+    assert (decided.dropped, decided.relabelled) == ((-3,), {2**63 - 1: "NA"})
     labels = pd.DataFrame({"id": [1.0, 2.0], "decision": "relabel", "label": ["1.0", " None "]})
     labels.to_csv(tmp_path / "d.csv", index=False)
     assert RowDecisions.read(tmp_path / "d.csv").relabelled == {1: "1.0", 2: "None"}

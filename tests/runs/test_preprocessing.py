@@ -16,7 +16,7 @@ from posterity.runs.inferring import counts_rows, infer
 from posterity.runs.preprocessing import InputBlock, Preprocessing
 from posterity.runs.readers import Rows, read_rows
 from posterity.runs.targets import infer_target
-from posterity.runs.written import numbers
+from posterity.runs.written import numbers, read_numbers
 from runs.problems import plan
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "cats and dogs and mats", "a log is not a mat at all"]
@@ -379,3 +379,10 @@ def test_digits_with_a_zero_in_front_are_codes():
     assert infer("zip", codes).kind == "category"
     assert infer("count", codes.str.lstrip("0")).kind == "number"  # of different lengths
     assert infer("amount", pd.Series([f"{k:05d}" for k in range(90)])).kind == "number"  # too many for categories
+
+
+@pytest.mark.parametrize("text", ["1e308", "1E+308", "1e308 kg", "2.5e200"])
+def test_an_exponent_is_no_unit(text):
+    found, decimal, unit = read_numbers(pd.Series([text] * 5))
+    assert np.isnan(found).all()  # too large to be read
+    assert (decimal, unit) == (".", "")

@@ -242,3 +242,10 @@ def test_nothing_there(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # libraries warn about the damage in many ways
 def test_damaged_files_are_read_or_refused(tmp_path):
     assert fuzz(tmp_path, rounds=25) == []
+
+
+def test_names_of_many_columns(tmp_path):
+    names = [f"measurement_{k}" for k in range(10_000)]  # more characters than a cell of Python's csv may have
+    for mark in ",;":
+        (tmp_path / "wide.csv").write_text(f"{mark.join(names)}\n{mark.join('1' * 10_000)}\n")
+        assert list(read_rows(tmp_path / "wide.csv").table) == names

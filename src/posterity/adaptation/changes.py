@@ -22,6 +22,7 @@ from posterity.memory.what_if import new_target
 from posterity.posterior import Diagonal, Memory, Posterior
 from posterity.trees import Tree, check_same_shapes
 
+MOST_CLASSES = 2**24  # a larger number was mistyped: their outputs would not fit into memory
 Remove = Tensor | Iterable[int] | Callable[[Batch], Tensor]
 
 
@@ -171,6 +172,7 @@ def _classes(
         names = posterior.class_names
     require(posterior.likelihood.has_class_axis, "classes", "a categorical likelihood", posterior.likelihood.name)
     require(count >= outputs, "classes", f"at least the {outputs} that there are", count)
+    require(count <= MOST_CLASSES, "classes", f"at most {MOST_CLASSES}", count)
     if names is not None:
         require(len(set(names)) == len(names), "classes", "different names", names)
     if names is not None and posterior.class_names is not None:

@@ -40,6 +40,7 @@ def checked(
         require(number in known and number not in found, "id", "an id of the table, once", number)
         require(what in words, f"decision about {number}", f"one of {words}", what)
         require(isinstance(label, str), f"label of {number}", "a text", label)
+        label = label.strip()  # as it is read from the file
         require((what == "relabel") == bool(label), f"label of {number}", "one for relabel, none otherwise", label[:40])
         fine = label in classes or (len(label) <= LONGEST and (label.isprintable() or not label))
         require(fine, f"label of {number}", f"one line of at most {LONGEST} characters", label[:40])

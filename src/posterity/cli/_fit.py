@@ -256,4 +256,4 @@ def widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(width) for width in text.split(","))
     except ValueError:
-        raise expected("hidden", "widths such as 64,64", text) from None
+        raise expected("hidden", "widths such as 64,64", text[:40]) from None

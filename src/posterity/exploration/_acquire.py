@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import expected, require, require_positive, require_whole
+from posterity.errors import expected, require, require_positive, require_seed, require_whole
 from posterity.exploration import batch_bald, diverse_margin, information, k_centre
 from posterity.exploration.criteria import SCORES
 from posterity.exploration.picks import Picks, reasons
@@ -97,7 +97,7 @@ def acquire(
     trained = FittedModel.of(model, posterior, as_pool(pool, batch_size))
     if criterion == AUTO:
         criterion = _default(trained.likelihood.is_classification, power)
-    require(isinstance(seed, Integral), "seed", "a whole number", seed)
+    require_seed(seed)
     require_whole("samples", samples, 2 if criterion in DRAWN else 0)
     if criterion in DRAWN and posterior.structure.distinct_draws == 1:
         raise expected(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from posterity.adaptation import Report, adapt, remember
 from posterity.adaptation.resolve import at_mean
 from posterity.batches import as_tensor, batches
-from posterity.errors import InvalidInput, RefusedFile, expected, require
+from posterity.errors import InvalidInput, RefusedFile, expected, require, require_seed
 from posterity.exploration._acquire import acquire
 from posterity.exploration.picks import Picks
 from posterity.exploration.question import as_pool, ids_of
@@ -74,7 +73,7 @@ class ActiveLearner:
         seed: int = 0,
     ) -> None:
         check_belongs(model, posterior)
-        require(isinstance(seed, Integral), "seed", "a whole number", seed)
+        require_seed(seed)
         self.pool = as_pool(pool, 256)
         self.model = at_mean(model, posterior)
         self.posterior = posterior if labelled is None else _remembering(self.model, posterior, labelled)

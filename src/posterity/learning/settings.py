@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posterity.errors import expected, require, require_positive, require_whole
+from posterity.errors import expected, require, require_positive, require_seed, require_whole
 from posterity.inputs import Inputs
 from posterity.learning.callbacks import Callback
 from posterity.learning.folds import PARTS
@@ -71,7 +70,7 @@ class FitSettings:
         for name in ("batch_size", "accumulate", "n", "patience", "checkpoint_every"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name))
-        require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)
+        require_seed(self.seed)
         if self.lr is not None:
             require_positive("lr", self.lr)
         require(self.clip is None or self.clip > 0, "clip", "a positive number", self.clip)

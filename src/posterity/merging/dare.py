@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from posterity.errors import expected, require
+from posterity.errors import expected, require_seed
 from posterity.merging._method import Chunk, Chunks, Method, Scope, weighted_sum
 from posterity.merging.ties import Convention, check_convention, check_density, densities, elect_and_average
 from posterity.noise import Key, normal
@@ -40,7 +39,7 @@ class Dare(Method):
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        require(isinstance(self.seed, Integral), "seed", "an integer", self.seed)
+        require_seed(self.seed)
         if self.rescale not in ("paper", "l1"):
             raise expected("rescale", "'paper' or 'l1'", self.rescale)
         if self.convention is not None:

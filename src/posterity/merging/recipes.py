@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -143,11 +144,20 @@ def recipe(content: Mapping[str, Any], folder: str | Path = ".") -> Recipe:
     return Recipe(
         {str(name): _source(f"model {name!r}", given, folder) for name, given in models.items()},
         method_of(content["method"], options),
-        folder / str(content["out"]),
+        _folder(folder, str(content["out"])),
         None if base is None else _source("base", base, folder),
         rank,
         settings,
     )
+
+
+def _folder(start: Path, name: str) -> Path:
+    try:
+        fine = b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:  # half of a pair of characters
+        fine = False
+    require(fine, "out", "a path", name)
+    return start / name
 
 
 def _source(label: str, given: Any, folder: Path) -> MergeSource:

@@ -70,7 +70,7 @@ class Ties(Method):
 def check_density(density: float | Sequence[float]) -> None:
     """Refuse what is no fraction, nor fractions."""
     for one in density if isinstance(density, Sequence) and not isinstance(density, str) else (density,):
-        fine = isinstance(one, Real) and 0 < float(one) <= 1
+        fine = isinstance(one, Real) and 0 < one <= 1
         require(fine, "density", "a fraction above 0, at most 1", one)
 
 

@@ -65,6 +65,7 @@ class SOBA(VariationalOptimizer):
     widths = ("precision", "prior_precision")
     written = ("precision", "momentum")
     given = (*VariationalOptimizer.given, "linear", "quadratic")
+    beside = ("momentum",)  # made where an option or a schedule asks for it
     faster = "a larger rho"
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from posterity.cells import unescaped
 from posterity.errors import InvalidInput, RefusedFile, expected
 from posterity.memory._memory_map import LIKELY
 from posterity.runs.columns import as_text
+from posterity.runs.delimited import read_delimited
 from posterity.runs.readers import read_rows
 
 DECISIONS = ("keep", "drop", "relabel")
+_ID = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class RowDecisions:
         labels = _labels(table["label"]) if "label" in table else [""] * len(table)
         found: dict[int, tuple[str, str]] = {}
         for line, (i, decision, label) in enumerate(zip(as_text(table["id"]), as_text(table["decision"]), labels), 2):
-            if not i.lstrip("-").isdigit():
-                raise expected(f"{path}, line {line}", "a whole number as id", i)
+            if not _ID.fullmatch(i) or abs(int(i)) >= 2**63:
+                raise expected(f"{path}, line {line}", "a whole number below 2^63 as id", i[:40])
             if decision.lower() not in DECISIONS:
                 raise expected(f"{path}, line {line}", f"a decision among {DECISIONS}", decision)
             if decision.lower() == "relabel" and not label:
@@ -62,7 +65,9 @@ def _as_written(path: Path) -> pd.DataFrame:
     if path.suffix.lower() != ".csv" or not path.is_file():
         return read_rows(path).table
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        return read_delimited(path, missing=(), show=False)
+    except InvalidInput:
+        raise
     except ValueError as why:
         raise RefusedFile(f"{path}: expected a readable csv file, got {why}") from why
 

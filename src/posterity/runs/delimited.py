@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,16 +20,23 @@ _PIECE = 50_000  # rows that are read at a time
 _SETTINGS: dict[str, Any] = {"dtype": str, "na_values": _MISSING, "keep_default_na": False, "skipinitialspace": True}
 
 
-def read_delimited(path: Path) -> pd.DataFrame:
-    """The table of a file, every value as text; the first line has the names of its columns."""
+def read_delimited(path: Path, missing: Sequence[str] = _MISSING, show: bool | None = None) -> pd.DataFrame:
+    """The table of a file, every value as text; the first line has the names of its columns.
+
+    Args:
+        path: The file.
+        missing: Words that stand for missing values.
+        show: Whether to show progress, as for `track`.
+    """
     settings = _SETTINGS | {"sep": _separator(path)}
     names = pd.read_csv(path, header=None, nrows=1, **settings).iloc[0].dropna()
+    settings |= {"na_values": list(missing)}
     twice = names[names.duplicated()]
     if len(twice):  # pandas would rename them
         raise InvalidInput(f"{path}: expected columns of different names, got {twice.iloc[0]!r} twice")
     with pd.read_csv(path, chunksize=_PIECE, **settings) as pieces:
         rate = _Rate()
-        table = pd.concat(list(track(rate.count(pieces), "reading", note=rate.note)), ignore_index=True)
+        table = pd.concat(list(track(rate.count(pieces), "reading", show=show, note=rate.note)), ignore_index=True)
         if not rate.named:
             got = "more values than names"
             raise InvalidInput(f"{path}: expected a name for every column in the first line, got {got}")
@@ -58,5 +65,12 @@ def _separator(path: Path) -> str:
         return "\t"
     # A separator that no table has: pandas unpacks the file, and hands over the whole line.
     line = str(pd.read_csv(path, header=None, nrows=1, sep="\x01", quoting=csv.QUOTE_NONE, dtype=str).iloc[0, 0])
-    counts = {mark: len(next(csv.reader([line], delimiter=mark), [])) for mark in SEPARATORS}
-    return max(SEPARATORS, key=lambda mark: counts[mark])  # the comma where they tie
+    return max(SEPARATORS, key=lambda mark: _cells(line, mark))  # the comma where they tie
+
+
+def _cells(line: str, mark: str) -> int:
+    """How many cells a line has if they are separated so."""
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # one cell of more than 131072 characters: the names of a wide table, with another separator
+        return 1 + line.count(mark)

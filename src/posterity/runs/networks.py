@@ -20,6 +20,7 @@ from posterity.runs.table_network import TableNetwork
 
 HEAD = "head"  # a linear classifier that `posterity.runs.heads` trains to its optimum
 RESIDUAL = "residual"  # a linear model of amounts that a network corrects
+WIDEST = 2**24  # of layers; a number that asks for more was mistyped
 HIDDEN = {"mlp": (64, 64), "cnn": (16, 32), "tabular": (64, 64), RESIDUAL: (64, 64)}
 
 
@@ -46,6 +47,7 @@ def network(
     require(hidden is None or spec in HIDDEN, "hidden", f"none for the model {spec!r}", hidden)
     widths = HIDDEN.get(spec, ()) if hidden is None else tuple(hidden)
     require(all(width >= 1 for width in widths), "hidden", "positive widths", widths)
+    require(all(width <= WIDEST for width in widths), "hidden", f"widths of at most {WIDEST}", max(widths, default=0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if ":" not in spec and spec not in _BY_NAME:

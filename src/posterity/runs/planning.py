@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from posterity.errors import InvalidInput, RefusedFile
+from posterity.errors import InvalidInput, RefusedFile, require
 from posterity.files import read_sealed
 from posterity.learning import Run, fit
 from posterity.learning.folds import OutOfFold
@@ -83,7 +83,9 @@ def prepare(folder: Path, config: Config, data: Data, **columns: Any) -> Plan:
     if len(rows) < 2:
         raise InvalidInput(f"data: expected at least two training rows with a value of {data.target}, got {len(rows)}")
     known = [name for name in (data.id_column, data.test.get("column")) if name is not None]
-    ignore = (*columns.pop("ignore", ()), *known)
+    asked = columns.pop("ignore", ())
+    require(data.target not in asked, "ignore", f"columns other than the target {data.target!r}", data.target)
+    ignore = (*asked, *known)
     if data.encoding is not None:
         columns |= {"encoded": data.encoding.column}
     preprocessing = Preprocessing.of(rows, data.target, ignore=ignore, **columns)

@@ -19,6 +19,7 @@ _AMOUNT = re.compile(
     rf"(\(?)\s*([-+−]?)\s*{_MARK}?\s*([-+−]?)\s*([\d.,'’\u00a0\u202f ]*\d[.,]?)\s*(%|{_MARK})?\s*(\)?)"
 )
 _MEASURE = re.compile(r"[-+−]?\s*((?!0\d)[\d.,'’\u00a0\u202f ]*\d)\s*([^\W\d_]\S{0,11}(?: \S{1,11})?|[°\"″′]\S{0,3})")
+_EXPONENT = re.compile(r"[eE][-+]?\d.*")  # of a number such as 1e308, which is too large to be read; no unit
 _SHARED = 0.95  # share of values that have the unit of a column
 _MOST_UNITS = 4  # of a column of numbers; one with more holds names
 _PLACEHOLDERS = {"-", "--", "—", "–", ".", "*", "unknown", "missing", "not available", "tbd"}  # of missing numbers
@@ -82,7 +83,7 @@ def units(values: pd.Series[Any]) -> list[str]:
     """
     known = values[values.notna()]
     found = [_MEASURE.fullmatch(str(text).strip()) for text in known[~placeholders(known)].head(_SAMPLE)]
-    counts = Counter(_singular(match[2]) for match in found if match is not None)
+    counts = Counter(_singular(match[2]) for match in found if match is not None and not _EXPONENT.fullmatch(match[2]))
     return [unit for unit, _ in counts.most_common()] if counts.total() >= _SHARED * len(found) else []
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import nn
 
 from posterity.adaptation.past import Past, joined
 from posterity.adaptation.problem import AdaptationProblem
-from posterity.errors import require, require_positive, require_whole
+from posterity.errors import require_positive, require_seed, require_whole
 from posterity.noise import seeded
 from posterity.posterior import Memory
 from posterity.startup import put_off_compiler, step_of
@@ -39,7 +38,7 @@ class Settings:
         require_whole("epochs", 1 if self.epochs is None else self.epochs)
         require_whole("batch_size", 1 if self.batch_size is None else self.batch_size)
         require_positive("lr", 1.0 if self.lr is None else self.lr)
-        require(isinstance(self.seed, Integral), "seed", "a whole number", self.seed)
+        require_seed(self.seed)
         if self.clip is not None:
             require_positive("clip", self.clip)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from posterity import metrics
 from posterity.adaptation.streams.strategies import Strategy
 from posterity.adaptation.streams.tasks import Scores, Task
-from posterity.errors import RefusedFile, require
+from posterity.errors import RefusedFile, require, require_seed
 from posterity.files import load_record, save_record
 from posterity.posterior import Diagonal, Memory
 from posterity.progress import track
@@ -49,7 +48,7 @@ def learn_stream(
     for task in tasks:
         require(isinstance(task, Task), "tasks", "each a Task(name, train, test)", type(task).__name__)
     require(isinstance(strategy, Strategy), "strategy", "a Strategy such as EWC()", strategy)
-    require(isinstance(seed, Integral), "seed", "a whole number", seed)
+    require_seed(seed)
     last = len(tasks) if stop_after is None else stop_after
     require(1 <= last <= len(tasks), "stop_after", f"a number of tasks in 1..{len(tasks)}", stop_after)
     require(strategy.seen == 0, "strategy", "a new one for each stream", f"one that has seen {strategy.seen} examples")

@@ -6,6 +6,7 @@ from torch import nn
 
 from optim.agreement_of_adam import *  # noqa: F403
 from optim.agreement_of_adam import assert_alike, over, train
+from optim.agreement_of_gap import *  # noqa: F403
 from posterity.optim import Variational
 from posterity.optim._meter import COLD
 from posterity.optim.kernels import _native
